@@ -11,8 +11,12 @@ mod learn;
 
 pub use chat::MessageStyle;
 
-use crate::families::Family;
+use crate::families::{Family, ListRules};
 use std::fmt;
+
+/// The begin and end, in a family's row, of the part that is written for each document.
+const EACH: &str = "{each}";
+const END: &str = "{end}";
 
 /// A place in a prompt for a text of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,15 +70,40 @@ pub enum Piece {
     Slot {
         /// The slot of the text.
         slot: Slot,
+        /// The number of the document among the documents of the prompt, from 0.
+        document: usize,
         /// Whether its outer whitespace is removed.
         trim: bool,
         /// The text that replaces an empty text.
         empty: String,
     },
+    /// Pieces that are written once for each document, in a prompt with many.
+    Each(Vec<Piece>),
+    /// The number of documents in the prompt.
+    Count,
+    /// In [`Piece::Each`], the number of the document, from 0.
+    Number,
+    /// A control token with this text, whose state becomes a vector.
+    Mark(String),
     /// A border at which text before and after it is encoded separately, although there is no control token.
     Break,
     /// A token with this id, which has no text.
     Token(u32),
+}
+
+/// The texts of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotTexts<'a> {
+    pub(crate) instruction: &'a str,
+    pub(crate) query: &'a str,
+    pub(crate) documents: &'a [&'a str],
+}
+
+impl<'a> From<&'a [&'a str; 3]> for SlotTexts<'a> {
+    /// The texts of a prompt with one document, in the order of [`Slot`].
+    fn from(texts: &'a [&'a str; 3]) -> Self {
+        Self { instruction: texts[0], query: texts[1], documents: &texts[2..] }
+    }
 }
 
 /// The reason why a chat template cannot be a re-ranker's prompt.
@@ -136,6 +165,8 @@ pub struct PromptTemplate {
     bare: Option<Vec<Piece>>,
     default_instruction: Option<String>,
     empty_instruction: EmptyInstruction,
+    /// Present if many documents of a request are in one prompt.
+    list: Option<ListRules>,
 }
 
 /// The template's form for an empty instruction.
@@ -149,6 +180,15 @@ pub(crate) enum EmptyInstruction {
     Other,
 }
 
+/// One of a template's forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TemplateForm {
+    /// With an instruction, or the only form.
+    Instructed,
+    /// Without an instruction. Only templates with two forms have it.
+    Bare,
+}
+
 impl PromptTemplate {
     /// The prompt of a family.
     #[must_use]
@@ -159,7 +199,7 @@ impl PromptTemplate {
                 if index > 0 {
                     pieces.push(Piece::Break);
                 }
-                pieces.extend(pieces_of(string, family));
+                pieces.extend(split_at_placeholders(string, family));
             }
             pieces.extend(family.last_token.map(Piece::Token));
             pieces
@@ -175,6 +215,7 @@ impl PromptTemplate {
             bare: instructed.is_some().then(|| prompt.clone()),
             pieces: instructed.unwrap_or(prompt),
             default_instruction: family.default_instruction.map(str::to_owned),
+            list: family.list,
         }
     }
 
@@ -187,22 +228,31 @@ impl PromptTemplate {
         self
     }
 
-    /// The pieces of a request with an instruction, in order. Query and document occur once each, the
-    /// instruction at most once.
-    #[must_use]
-    pub fn pieces(&self) -> &[Piece] {
-        &self.pieces
+    /// The pieces of a form, in order. Query and document occur once each and the instruction at most once,
+    /// except in a prompt with many documents.
+    pub(crate) fn pieces(&self, form: TemplateForm) -> &[Piece] {
+        match (form, &self.bare) {
+            (TemplateForm::Bare, Some(bare)) => bare,
+            (TemplateForm::Instructed, _) | (TemplateForm::Bare, None) => &self.pieces,
+        }
     }
 
-    /// The pieces of a request without an instruction, if the template has another form for it.
+    /// Whether requests without an instruction have a form of their own.
     #[must_use]
-    pub fn bare_pieces(&self) -> Option<&[Piece]> {
-        self.bare.as_deref()
+    pub fn has_bare_form(&self) -> bool {
+        self.bare.is_some()
     }
 
-    /// The pieces of all its forms.
-    pub fn all_pieces(&self) -> impl Iterator<Item = &Piece> {
-        self.pieces.iter().chain(self.bare.iter().flatten())
+    /// All text of the template, control tokens included.
+    #[must_use]
+    pub fn literal_texts(&self) -> Vec<&str> {
+        self.pieces.iter().chain(self.bare.iter().flatten()).flat_map(Piece::literal_texts).collect()
+    }
+
+    /// The rules for many documents in one prompt. `None` if each document has a prompt of its own.
+    #[must_use]
+    pub fn list(&self) -> Option<ListRules> {
+        self.list
     }
 
     /// The template's own default instruction, if it has one.
@@ -217,15 +267,14 @@ impl PromptTemplate {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Slot { slot: Slot::Instruction, .. }))
     }
 
-    /// The pieces of a request with this instruction. `None` if the instruction is empty and the template has
-    /// a special form for that.
-    #[must_use]
-    pub(crate) fn form(&self, instruction: Option<&str>) -> Option<&[Piece]> {
-        let bare = self.bare.as_deref().unwrap_or(&self.pieces);
+    /// The form of a request with this instruction. `None` if the instruction is empty and the template has a
+    /// special form for that.
+    pub(crate) fn form(&self, instruction: Option<&str>) -> Option<TemplateForm> {
+        let bare = if self.bare.is_some() { TemplateForm::Bare } else { TemplateForm::Instructed };
         match (instruction, self.empty_instruction) {
             (None, _) | (Some(""), EmptyInstruction::Bare) => Some(bare),
             (Some(""), EmptyInstruction::Other) if self.has_instruction() => None,
-            (Some(_), _) => Some(&self.pieces),
+            (Some(_), _) => Some(TemplateForm::Instructed),
         }
     }
 
@@ -234,11 +283,7 @@ impl PromptTemplate {
     #[must_use]
     pub fn reads_as(&self, other: &Self) -> bool {
         const MARKS: [&str; 3] = ["\u{1}i", "\u{1}q", "\u{1}d"];
-        let written = |template: &Self| -> String {
-            let pieces = template.form(None).unwrap_or(&template.pieces);
-            pieces.iter().map(|piece| piece.text(MARKS)).collect()
-        };
-        written(self) == written(other)
+        self.written_text(None, MARKS) == other.written_text(None, MARKS)
     }
 
     /// The whole prompt as text, for logs and tests. Requests are encoded in pieces instead. Tokens without
@@ -246,28 +291,71 @@ impl PromptTemplate {
     #[must_use]
     pub fn render<'a>(&self, instruction: impl Into<Option<&'a str>>, query: &str, document: &str) -> String {
         let instruction = instruction.into();
-        let texts = [instruction.unwrap_or_default(), query, document];
-        let form = self.form(instruction).unwrap_or(&self.pieces);
-        form.iter().map(|piece| piece.text(texts)).collect()
+        self.written_text(instruction, [instruction.unwrap_or_default(), query, document])
     }
+
+    fn written_text(&self, instruction: Option<&str>, texts: [&str; 3]) -> String {
+        let form = self.form(instruction).unwrap_or(TemplateForm::Instructed);
+        written_out(self.pieces(form), 1).iter().map(|piece| piece.text(&SlotTexts::from(&texts))).collect()
+    }
+}
+
+/// The pieces of a prompt with `count` documents.
+pub(crate) fn written_out(pieces: &[Piece], count: usize) -> Vec<Piece> {
+    let mut written = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Each(pieces) => written.extend(
+                (0..count)
+                    .flat_map(|number| pieces.iter().map(move |piece| piece.for_document(number, count))),
+            ),
+            piece => written.push(piece.for_document(0, count)),
+        }
+    }
+    written
 }
 
 impl Piece {
     /// A slot whose text is written unchanged.
     fn slot(slot: Slot) -> Self {
-        Self::Slot { slot, trim: false, empty: String::new() }
+        Self::Slot { slot, document: 0, trim: false, empty: String::new() }
     }
 
-    /// The text of the piece. Slots get the request's texts, in the order of [`Slot`].
-    pub(crate) fn text<'a>(&'a self, texts: [&'a str; 3]) -> &'a str {
+    /// The text of the piece.
+    pub(crate) fn text<'a>(&'a self, texts: &SlotTexts<'a>) -> &'a str {
         match self {
-            Self::Literal(text) => text,
-            Self::Slot { slot, trim, empty } => {
-                let text = texts[*slot as usize];
+            Self::Literal(text) | Self::Mark(text) => text,
+            Self::Slot { slot, document, trim, empty } => {
+                let text = match slot {
+                    Slot::Instruction => texts.instruction,
+                    Slot::Query => texts.query,
+                    Slot::Document => texts.documents.get(*document).copied().unwrap_or_default(),
+                };
                 let text = if *trim { text.trim_matches(is_python_whitespace) } else { text };
                 if text.is_empty() { empty } else { text }
             }
-            Self::Break | Self::Token(_) => "",
+            // [`written_out`] replaces the last three.
+            Self::Break | Self::Token(_) | Self::Each(_) | Self::Count | Self::Number => "",
+        }
+    }
+
+    /// The piece for the document `number` of `count`.
+    fn for_document(&self, number: usize, count: usize) -> Self {
+        match self {
+            Self::Count => Self::Literal(count.to_string()),
+            Self::Number => Self::Literal(number.to_string()),
+            Self::Slot { slot, trim, empty, .. } => {
+                Self::Slot { slot: *slot, document: number, trim: *trim, empty: empty.clone() }
+            }
+            piece => piece.clone(),
+        }
+    }
+
+    fn literal_texts(&self) -> Vec<&str> {
+        match self {
+            Self::Literal(text) | Self::Mark(text) => vec![text],
+            Self::Each(pieces) => pieces.iter().flat_map(Self::literal_texts).collect(),
+            Self::Slot { .. } | Self::Count | Self::Number | Self::Break | Self::Token(_) => Vec::new(),
         }
     }
 }
@@ -277,23 +365,43 @@ fn is_python_whitespace(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }
 
-/// A string of a family's row, split at its slots.
-fn pieces_of(string: &str, family: &Family) -> Vec<Piece> {
+/// A string of a family's row, split at its placeholders and marks.
+fn split_at_placeholders(string: &str, family: &Family) -> Vec<Piece> {
+    let mut known: Vec<(&str, Piece)> =
+        Slot::ALL.map(|slot| (slot.placeholder(), slot_of(slot, family))).into();
+    if let Some(list) = &family.list {
+        known.extend([("{count}", Piece::Count), ("{number}", Piece::Number)]);
+        known.push((EACH, Piece::Each(Vec::new())));
+        known.extend(list.marks.map(|mark| (mark, Piece::Mark(mark.to_owned()))));
+    }
     let mut pieces = Vec::new();
     let mut rest = string;
-    let next = |rest: &str| {
-        let places = Slot::ALL.into_iter().filter_map(|slot| Some((rest.find(slot.placeholder())?, slot)));
-        places.min_by_key(|(place, _)| *place)
-    };
-    while let Some((place, slot)) = next(rest) {
-        pieces.push(Piece::Literal(rest[..place].to_owned()));
-        let empty = if slot == Slot::Instruction { "" } else { family.empty };
-        pieces.push(Piece::Slot { slot, trim: family.strips.contains(&slot), empty: empty.to_owned() });
-        rest = &rest[place + slot.placeholder().len()..];
+    while let Some((literal, name, piece)) = split_at_first(rest, &known) {
+        pieces.push(Piece::Literal(literal.to_owned()));
+        rest = &rest[literal.len() + name.len()..];
+        if let Piece::Each(_) = piece {
+            let (inner, behind) = rest.split_once(END).unwrap_or((rest, ""));
+            pieces.push(Piece::Each(split_at_placeholders(inner, family)));
+            rest = behind;
+        } else {
+            pieces.push(piece.clone());
+        }
     }
     pieces.push(Piece::Literal(rest.to_owned()));
     pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
     pieces
+}
+
+/// The text before the first of the known names, and that name with its piece.
+fn split_at_first<'a>(text: &'a str, known: &'a [(&'a str, Piece)]) -> Option<(&'a str, &'a str, &'a Piece)> {
+    let found = known.iter().filter_map(|(name, piece)| Some((text.find(name)?, *name, piece)));
+    found.min_by_key(|(place, ..)| *place).map(|(place, name, piece)| (&text[..place], name, piece))
+}
+
+/// A slot as the family's authors fill it.
+fn slot_of(slot: Slot, family: &Family) -> Piece {
+    let empty = if slot == Slot::Instruction { "" } else { family.empty };
+    Piece::Slot { slot, document: 0, trim: family.strips.contains(&slot), empty: empty.to_owned() }
 }
 
 #[cfg(test)]
@@ -414,7 +522,7 @@ mod tests {
             assert_eq!(template.render("i", "q", "d"), "Si\nq|dEND");
         }
         let official = learn(OFFICIAL_LIKE).unwrap();
-        assert!(official.bare_pieces().is_none());
+        assert!(!official.has_bare_form());
         assert!(official.render("", "q", "d").contains("<Instruct>: \n"));
     }
 

@@ -16,8 +16,9 @@ use text_embeddings_core::{
     error::Error,
     families::{self, Family},
     files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
+    templates::PromptTemplate,
     tokenization::{
-        EncodedPrompts, EncoderOptions, ListText, ListwiseEncoder, TextLimits, TokenLimits, Truncation,
+        EncodedPrompts, EncoderOptions, ListText, PromptEncoder, TextLimits, TokenLimits, Truncation,
         TruncationDirection,
     },
 };
@@ -62,10 +63,10 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_file(folder().join(NAME).join("tokenizer.json")).unwrap()
 }
 
-fn encoder(longest: usize) -> ListwiseEncoder {
+fn encoder(longest: usize) -> PromptEncoder {
     let limits = TextLimits { texts: None, query: family().limits.query, document: family().limits.document };
     let options = EncoderOptions { max_input_length: longest, limits, ..EncoderOptions::default() };
-    ListwiseEncoder::new(tokenizer(), family().listwise.unwrap(), options).unwrap()
+    PromptEncoder::new(tokenizer(), &PromptTemplate::builtin(family()), options).unwrap()
 }
 
 fn truncation(truncate: bool, limits: TokenLimits) -> Truncation {
@@ -73,7 +74,7 @@ fn truncation(truncate: bool, limits: TokenLimits) -> Truncation {
 }
 
 fn encode(
-    encoder: &ListwiseEncoder,
+    encoder: &PromptEncoder,
     query: &str,
     documents: &[&str],
     truncation: Truncation,
@@ -83,8 +84,7 @@ fn encode(
 
 /// The ids of both marks: the documents' and the query's.
 fn marks() -> [u32; 2] {
-    let form = family().listwise.unwrap();
-    [form.document_mark, form.query_mark].map(|mark| tokenizer().token_to_id(mark).unwrap())
+    family().list.unwrap().marks.map(|mark| tokenizer().token_to_id(mark).unwrap())
 }
 
 #[test]

@@ -22,7 +22,7 @@ use text_embeddings_backend_core::{BackendError, DType, Description, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
-    service::{Scoring, ServedModel, Service, ServiceConfig},
+    service::{RerankScoring, ServedModel, Service, ServiceConfig},
     tokenization::{Encoder, Tokenization, load_tokenizer},
 };
 use tokenizers::Tokenizer;
@@ -335,7 +335,7 @@ fn log_answers(
         }
         ModelType::Classifier => tracing::info!("Labels: {}", model.labels.join(", ")),
         ModelType::Reranker | ModelType::ListwiseReranker => {
-            if let Scoring::Logits { positive: Some(class) } = model.scoring {
+            if let RerankScoring::Logits { positive: Some(class) } = model.scoring {
                 tracing::info!("Scores are those of the label `{}`", model.labels[class]);
             }
             let Some(reranker) = reranker else { return };

@@ -6,11 +6,9 @@
 //! silently gives wrong scores; everything that is special about a family is in its row, and no other code
 //! asks for a family's name.
 
-mod listwise;
 mod score;
 mod table;
 
-pub use listwise::Listwise;
 pub use score::ScoreRule;
 pub use table::{ALL, EMBEDDERS, QWEN3_RERANKER, UNSERVED};
 
@@ -33,7 +31,8 @@ pub struct Family {
     pub takes_unnamed: bool,
     /// The prompt of a request without an instruction. If `instructed` is absent, also of a request with an
     /// instruction. Each string is encoded separately, as in the authors' code. `{instruction}`, `{query}`
-    /// and `{document}` are the slots.
+    /// and `{document}` are the slots. In a prompt with many documents, `{each}` and `{end}` enclose the part
+    /// for each document, `{count}` is their number, and `{number}` counts them from 0.
     pub prompt: &'static [&'static str],
     /// The prompt of a request with an instruction, if the authors use another one.
     pub instructed: Option<&'static [&'static str]>,
@@ -49,8 +48,8 @@ pub struct Family {
     pub default_instruction: Option<&'static str>,
     /// The tokens whose logits make the score; absent if the checkpoint has a head for it.
     pub answers: Option<Answers>,
-    /// The prompt of a family that reads many documents at once. `prompt` is then empty.
-    pub listwise: Option<&'static Listwise>,
+    /// The rules of a family that reads many documents in one prompt.
+    pub list: Option<ListRules>,
     /// The rule from the raw score to a score between 0 and 1.
     pub score: ScoreRule,
     /// The limits to which prompts and texts are cut.
@@ -61,7 +60,7 @@ impl Family {
     /// The kind of its models.
     #[must_use]
     pub fn kind(&self) -> ModelType {
-        if self.answers.is_some() || self.listwise.is_some() {
+        if self.answers.is_some() || self.list.is_some() {
             ModelType::ListwiseReranker
         } else {
             ModelType::Reranker
@@ -86,6 +85,18 @@ pub enum Answers {
     One(&'static str),
     /// The logit of the token with this id, whatever its text.
     Id(u32),
+}
+
+/// The rules for many documents in one prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListRules {
+    /// The tokens of the prompt whose states become vectors: the one behind each document, then the one
+    /// behind the query.
+    pub marks: [&'static str; 2],
+    /// Strings that the authors' code removes from the texts of requests, in this order.
+    pub removes: &'static [&'static str],
+    /// The most documents of a prompt.
+    pub max_documents: usize,
 }
 
 /// The limits of a family on its prompt and texts, in tokens.

@@ -3,7 +3,7 @@
 //! Each row names the source of its text. To add a family, add a row, a fixture with reference scores
 //! (`integration_tests/reference/architectures/rerankers.py`) and a line in `docs/rerankers.md`.
 
-use super::{Answers, Embedder, Family, Limits, Listwise, QueryLimit, ScoreRule, Unserved};
+use super::{Answers, Embedder, Family, Limits, ListRules, QueryLimit, ScoreRule, Unserved};
 use crate::templates::Slot;
 
 /// Every family, in the order of the help text.
@@ -37,7 +37,7 @@ const NONE: Family = Family {
     empty: "",
     default_instruction: None,
     answers: None,
-    listwise: None,
+    list: None,
     score: ScoreRule::SIGMOID,
     limits: Limits::DEFAULT,
 };
@@ -93,6 +93,7 @@ macro_rules! ctxl {
 
 /// Qwen3-Reranker, its conversions to one label, and fine-tuned models. The prompt is the one of the model
 /// card, which equals the official `chat_template.jinja`.
+#[doc(alias = "Qwen3RerankerTemplate")]
 pub static QWEN3_RERANKER: Family = Family {
     name: "qwen3-reranker",
     names: &["qwen3-reranker"],
@@ -268,7 +269,7 @@ static JINA_RERANKER_M0: Family = Family {
     ..NONE
 };
 
-/// The beginning of jina-reranker-v3's prompt, up to the first document.
+/// jina-reranker-v3's prompt, with text for the instruction.
 macro_rules! jina_v3 {
     ($instruction:expr) => {
         concat!(
@@ -278,7 +279,9 @@ macro_rules! jina_v3 {
             "the intent. If an instruction is provided, you should follow the instruction when determining the ranking.",
             "<|im_end|>\n<|im_start|>user\nI will provide you with {count} passages, each indicated by a numerical identifier. ",
             "Rank the passages based on their relevance to query: {query}\n",
-            $instruction
+            $instruction,
+            "{each}<passage id=\"{number}\">\n{document}<|embed_token|>\n</passage>\n{end}",
+            "<query>\n{query}<|rerank_token|>\n</query><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
         )
     };
 }
@@ -290,16 +293,13 @@ static JINA_RERANKER_V3: Family = Family {
     name: "jina-reranker-v3",
     architectures: &["JinaForRanking"],
     model_types: &["qwen3"],
+    prompt: &[jina_v3!("")],
+    instructed: Some(&[jina_v3!("<instruct>\n{instruction}\n</instruct>\n")]),
     control_tokens: &["<|im_start|>", "<|im_end|>", "<|embed_token|>", "<|rerank_token|>"],
-    listwise: Some(&Listwise {
-        before: jina_v3!(""),
-        before_instructed: jina_v3!("<instruct>\n{instruction}\n</instruct>\n"),
-        document: "<passage id=\"{number}\">\n{document}<|embed_token|>\n</passage>\n",
-        after: "<query>\n{query}<|rerank_token|>\n</query><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        document_mark: "<|embed_token|>",
-        query_mark: "<|rerank_token|>",
+    list: Some(ListRules {
+        marks: ["<|embed_token|>", "<|rerank_token|>"],
         removes: &["<|rerank_token|>", "<|embed_token|>"],
-        documents: 125,
+        max_documents: 125,
     }),
     score: ScoreRule::HalfAboveMinusOne,
     limits: Limits {

@@ -134,7 +134,7 @@ fn family_of(baked: &str, config: &Value) -> Option<&'static Family> {
     let model_type = config["model_type"].as_str().unwrap_or_default();
     let [query, document] = PLACES;
     families::ALL.iter().copied().find(|family| {
-        family.listwise.is_none()
+        family.list.is_none()
             && family.model_types.contains(&model_type)
             && PromptTemplate::builtin(family).render(family.default_instruction, query, document) == baked
     })

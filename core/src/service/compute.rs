@@ -8,7 +8,7 @@
 use super::{
     Cost, Service,
     request::Failed,
-    scoring::{PromptInputs, Scoring},
+    scoring::{PromptInputs, RerankScoring},
 };
 use crate::{
     error::Error,
@@ -19,7 +19,8 @@ use crate::{
     },
     queue::Turn,
     tokenization::{
-        Encoded, EncodedPrompts, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
+        Encoded, EncodedPrompts, Input, PairText, Place, SharedQuery, TokenLimits, Truncation,
+        TruncationDirection,
     },
 };
 use std::{
@@ -64,7 +65,7 @@ struct EncodingJob<I> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModelTask {
     /// Compute its raw scores.
-    Score(Scoring),
+    Score(RerankScoring),
     /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
 }
@@ -134,7 +135,7 @@ impl Service {
         truncation: Truncation,
         Admitted { sizes, mut permit, turn }: Admitted,
     ) -> Result<Computed, Failed> {
-        let prompts = task.prompts(inputs.as_ref());
+        let prompts = task.prompt_inputs(inputs.as_ref());
         // All prompts are announced before the first is sent. Otherwise an idle device could take the first
         // ones for the whole request.
         let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(&turn)).collect();
@@ -149,13 +150,13 @@ impl Service {
             .into_iter()
             .zip(announced)
             .map(|(prompt, announced)| {
-                let bytes = sizes.bytes[prompt.range()].iter().sum();
+                let bytes = sizes.bytes[prompt.input_range()].iter().sum();
                 self.launch(&job, prompt, bytes, announced)
             })
             .collect();
         let mut cost = Cost { texts: inputs.count(), characters: sizes.characters, ..Cost::default() };
         let submitted = wait_for_encodings(encoded, &mut cost).await?;
-        if task == ModelTask::Score(Scoring::Lists) {
+        if task == ModelTask::Score(RerankScoring::Lists) {
             cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
         permit.settle(cost.tokens);
@@ -194,7 +195,7 @@ impl Service {
             let submitted = encoded.map(|EncodedPrompts { prompts, truncated }| Submitted {
                 truncated,
                 tokenization: start.elapsed(),
-                prompts: submit(task, announced, prompts),
+                prompts: submit_prompts(task, announced, prompts),
             });
             let _ = answer.send(submitted);
         });
@@ -203,7 +204,7 @@ impl Service {
 }
 
 /// Puts prompts in the queue. All are announced before the first is sent.
-fn submit(task: ModelTask, first: Announced, prompts: Vec<Encoded>) -> Vec<SubmittedPrompt> {
+fn submit_prompts(task: ModelTask, first: Announced, prompts: Vec<Encoded>) -> Vec<SubmittedPrompt> {
     let others: Vec<Announced> = prompts.iter().skip(1).map(|_| first.announce_another()).collect();
     count_many(task.metrics().count, others.len());
     let announced = std::iter::once(first).chain(others);
@@ -310,16 +311,16 @@ async fn waited_in_vain(turn: &Turn, patience: Duration) {
 
 impl ModelTask {
     /// The prompts of a request. An embedding model reads each input alone.
-    fn prompts(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
+    fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
         match self {
-            Self::Score(scoring) => scoring.prompts(inputs),
+            Self::Score(scoring) => scoring.prompt_inputs(inputs),
             Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
         }
     }
 
     fn wanted(self) -> Wanted {
         match self {
-            Self::Score(scoring) => scoring.wanted(),
+            Self::Score(scoring) => scoring.wanted_output(),
             Self::Embed(wanted) => wanted,
         }
     }
@@ -347,33 +348,33 @@ impl TextMetrics {
 struct Sizes {
     /// The characters of all inputs. A query counts with each input.
     characters: usize,
-    /// The bytes to encode for each input. The bytes of a common query count with the first input.
+    /// The bytes to encode for each input. A common query and instruction count with the first input.
     bytes: Vec<usize>,
-    /// The bytes of the common query.
-    query: usize,
+    /// The bytes of the common query and instruction.
+    common: usize,
 }
 
 impl Sizes {
     fn new(inputs: &impl Inputs) -> Self {
         let count = inputs.count();
-        let query = match inputs.have_one_query().then(|| inputs.input(0)) {
-            Some(Input::Pair(pair)) => pair.query,
-            _ => "",
+        let mut sizes = Self { characters: 0, bytes: Vec::with_capacity(count), common: 0 };
+        let common = inputs.have_one_query().then(|| inputs.input(0));
+        let Some(Input::Pair(common)) = common else {
+            for index in 0..count {
+                sizes.characters += inputs.input(index).characters();
+                sizes.bytes.push(inputs.input(index).bytes());
+            }
+            return sizes;
         };
-        let query_characters = Input::Text { prompt: "", text: query }.characters();
-        let mut sizes = Self {
-            characters: query_characters * count,
-            bytes: Vec::with_capacity(count),
-            query: query.len(),
-        };
+        // The query is not counted again for each of a thousand documents.
+        let common = Input::Pair(PairText { document: "", ..common });
+        sizes.characters = common.characters() * count;
+        sizes.common = common.bytes();
         for index in 0..count {
-            let input = match inputs.input(index) {
-                // A common query is not counted again for each of a thousand documents.
-                Input::Pair(pair) if !query.is_empty() => Input::Text { prompt: "", text: pair.document },
-                input => input,
-            };
-            sizes.characters += input.characters();
-            sizes.bytes.push(input.bytes() + if index == 0 { query.len() } else { 0 });
+            if let Input::Pair(PairText { document, .. }) = inputs.input(index) {
+                sizes.characters += Input::Text { prompt: "", text: document }.characters();
+                sizes.bytes.push(document.len() + if index == 0 { sizes.common } else { 0 });
+            }
         }
         sizes
     }
@@ -381,7 +382,7 @@ impl Sizes {
     /// An upper bound on the tokens of all inputs, if none has more than `longest`. A token is hardly ever
     /// shorter than a byte.
     fn max_tokens(&self, longest: usize) -> usize {
-        self.bytes.iter().map(|bytes| (bytes + self.query).min(longest)).sum()
+        self.bytes.iter().map(|bytes| (bytes + self.common).min(longest)).sum()
     }
 }
 

@@ -31,7 +31,7 @@ pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use score::ScoreRequest;
-pub use scoring::Scoring;
+pub use scoring::RerankScoring;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
@@ -123,7 +123,7 @@ impl Service {
     /// documents.
     #[must_use]
     pub fn is_listwise(&self) -> bool {
-        self.config.model.scoring == Scoring::Lists
+        self.config.model.scoring == RerankScoring::Lists
     }
 
     /// The limits and defaults in force.

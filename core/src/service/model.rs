@@ -4,7 +4,7 @@
 //! checked and answered. What must hold: a prompt that a request names is one of the model's, or an error
 //! lists them.
 
-use super::{Service, scoring::Scoring};
+use super::{Service, scoring::RerankScoring};
 use crate::{
     error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
     families::ScoreRule,
@@ -19,7 +19,7 @@ pub struct ServedModel {
     /// embedding model.
     pub labels: Vec<String>,
     /// How a re-ranker scores.
-    pub scoring: Scoring,
+    pub scoring: RerankScoring,
     /// The rule from a re-ranker's raw score to its default score.
     pub score: ScoreRule,
     /// The prompts of an embedding model.
@@ -57,9 +57,18 @@ impl Prompts {
     }
 }
 
+/// The most bytes of a request's `prompt_name` in a message.
+const MAX_SHOWN_NAME: usize = 100;
+
 /// The error in the words of text-embeddings-inference, which names its own flag, followed by the request's
 /// field.
 fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
+    // The message becomes an answer and a line of the log.
+    let name = if name.len() > MAX_SHOWN_NAME {
+        format!("{}…", &name[..name.floor_char_boundary(MAX_SHOWN_NAME)])
+    } else {
+        name.to_owned()
+    };
     let known: Vec<_> = prompts.named.keys().collect();
     let problem = if known.is_empty() {
         "no prompts were found in the Sentence Transformers configuration".to_owned()
@@ -104,5 +113,19 @@ impl Service {
                 Err(NOT_AN_EMBEDDING_MODEL)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before, a name of 1.9 MB came back whole and was a line of the log.
+    #[test]
+    fn an_endless_name_of_a_prompt_is_cut_in_the_message() {
+        let message = |name: &str| unknown_prompt(name, &Prompts::default()).to_string();
+        assert!(message("query").contains("`default-prompt-name` is set to `query` but no prompts"));
+        let cut = message(&"é".repeat(1_000_000));
+        assert!(cut.contains(&format!("`{}…` but", "é".repeat(50))) && cut.len() < 400, "{cut}");
     }
 }

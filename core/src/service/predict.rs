@@ -91,7 +91,7 @@ impl Service {
     fn predict_pair(&self, raw: f32, raw_scores: bool) -> Prediction {
         let model = &self.config.model;
         let score = if raw_scores { raw } else { model.score.apply(raw) };
-        Prediction { score, label: model.label(model.scoring.class()) }
+        Prediction { score, label: model.label(model.scoring.label_class()) }
     }
 
     /// Every class of a classifier with its score.
@@ -145,7 +145,7 @@ mod tests {
         metrics::testing::recorded,
         postprocess::sigmoid,
         service::{
-            RerankRequest, Scoring,
+            RerankRequest, RerankScoring,
             testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with},
         },
     };
@@ -200,7 +200,7 @@ mod tests {
             let fixture = fixture_with(100, |config| {
                 config.model_type = ModelType::Reranker;
                 config.model.labels = vec!["no".to_owned(), "Yes".to_owned()];
-                config.model.scoring = Scoring::Logits { positive: Some(positive) };
+                config.model.scoring = RerankScoring::Logits { positive: Some(positive) };
             });
             let prompt = PairText { instruction: None, query: "w100", document: "w101" };
             let logits = fixture.values(&Input::Pair(prompt));

@@ -1,9 +1,9 @@
 //! Re-ranking: one query, many texts, a score for each.
 //!
 //! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score
-//! does not depend on the other texts of its request, except with a model that reads lists (`scoring.rs`); texts
-//! are ordered by their raw scores, which may differ where probabilities round to the same value; equal raw
-//! scores keep the order of the request.
+//! does not depend on the other texts of its request, except with a model that reads lists (`scoring.rs`);
+//! texts are ordered by their raw scores, which may differ where probabilities round to the same value; equal
+//! raw scores keep the order of the request.
 
 use super::{
     Answer, Cost, Service,
@@ -123,7 +123,7 @@ impl Service {
     ) -> Result<(Vec<f32>, Cost), Failed> {
         let scoring = self.config.model.scoring;
         let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
-        Ok((scoring.scores(&scoring.prompts(inputs.as_ref()), outputs)?, cost))
+        Ok((scoring.raw_scores(&scoring.prompt_inputs(inputs.as_ref()), outputs)?, cost))
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
 
 /// A model's way from pairs to raw scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scoring {
+pub enum RerankScoring {
     /// Each pair has a prompt of its own, whose logits give the raw score.
     Logits {
         /// Of two classes, the one that means "relevant". The raw score is its logit minus the other's, so
@@ -35,7 +35,7 @@ pub(super) enum PromptInputs {
 
 impl PromptInputs {
     /// The indices of the inputs.
-    pub(super) fn range(&self) -> Range<usize> {
+    pub(super) fn input_range(&self) -> Range<usize> {
         match self {
             Self::One(index) => *index..index + 1,
             Self::List(range) => range.clone(),
@@ -43,15 +43,15 @@ impl PromptInputs {
     }
 }
 
-impl Default for Scoring {
+impl Default for RerankScoring {
     fn default() -> Self {
         Self::Logits { positive: None }
     }
 }
 
-impl Scoring {
+impl RerankScoring {
     /// The class whose label the score has.
-    pub(super) fn class(self) -> usize {
+    pub(super) fn label_class(self) -> usize {
         match self {
             Self::Logits { positive } => positive.unwrap_or(0),
             Self::Lists => 0,
@@ -59,7 +59,7 @@ impl Scoring {
     }
 
     /// The output that the prompts need.
-    pub(super) fn wanted(self) -> Wanted {
+    pub(super) fn wanted_output(self) -> Wanted {
         match self {
             Self::Logits { .. } => Wanted::WHOLE,
             Self::Lists => Wanted::TOKENS,
@@ -67,7 +67,7 @@ impl Scoring {
     }
 
     /// The prompts of a request, in the order of its inputs.
-    pub(super) fn prompts(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
+    pub(super) fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
         let count = inputs.count();
         match self {
             Self::Logits { .. } => (0..count).map(PromptInputs::One).collect(),
@@ -81,7 +81,11 @@ impl Scoring {
     /// # Errors
     ///
     /// [`Error::MissingValues`] if a raw score is NaN; [`Error::Inference`] if an output is missing.
-    pub(super) fn scores(self, prompts: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<f32>, Error> {
+    pub(super) fn raw_scores(
+        self,
+        prompts: &[PromptInputs],
+        outputs: Vec<Output>,
+    ) -> Result<Vec<f32>, Error> {
         let scores: Vec<f32> = match self {
             Self::Logits { .. } => outputs.iter().map(|output| self.relevance(&output.whole)).collect(),
             Self::Lists => list_scores(prompts, outputs)?,
@@ -104,13 +108,13 @@ fn list_scores(lists: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<f32>,
     let mut scores = Vec::new();
     let mut outputs = outputs.into_iter();
     for list in lists {
-        let documents = list.range().len();
+        let documents = list.input_range().len();
         let mut prompts: Vec<ListVectors> = Vec::new();
         while prompts.iter().map(|prompt| prompt.documents.len()).sum::<usize>() < documents {
             let vectors = outputs.next().and_then(|output| ListVectors::new(&output.tokens));
             prompts.push(vectors.ok_or_else(missing_vector)?);
         }
-        scores.extend(cosines(&prompts));
+        scores.extend(list_cosines(&prompts));
     }
     Ok(scores)
 }
@@ -137,17 +141,18 @@ impl ListVectors {
     }
 
     /// The weight of the prompt's query vector: the best cosine, moved from [-1, 1] to [0, 1].
-    fn weight(&self) -> f64 {
-        let cosines = self.documents.iter().map(|document| f64::midpoint(cosine(document, &self.query), 1.0));
+    fn query_weight(&self) -> f64 {
+        let cosines =
+            self.documents.iter().map(|document| f64::midpoint(vector_cosine(document, &self.query), 1.0));
         cosines.fold(0.0, f64::max)
     }
 }
 
-/// The cosines of a list's documents with its query. The arithmetic is that of jina-reranker-v3's own code
-/// (`rerank` in `modeling.py`): if a list needs several prompts, the query's vector is the mean of its vectors
-/// in all prompts, each weighted by the prompt's best document.
-fn cosines(prompts: &[ListVectors]) -> Vec<f32> {
-    let weights: Vec<f64> = prompts.iter().map(ListVectors::weight).collect();
+/// The cosines of a list's documents with its query. The arithmetic is jina-reranker-v3's own (`rerank` in
+/// `modeling.py`): if a list needs several prompts, the query's vector is the mean of its vectors in all
+/// prompts, each weighted by the prompt's best document.
+fn list_cosines(prompts: &[ListVectors]) -> Vec<f32> {
+    let weights: Vec<f64> = prompts.iter().map(ListVectors::query_weight).collect();
     // A single prompt's query vector is used unchanged, whatever its weight.
     let is_flat = prompts.len() < 2 || weights.iter().sum::<f64>() == 0.0;
     let width = prompts.first().map_or(0, |prompt| prompt.query.len());
@@ -157,16 +162,16 @@ fn cosines(prompts: &[ListVectors]) -> Vec<f32> {
         query.iter_mut().zip(&prompt.query).for_each(|(sum, value)| *sum += weight * value);
     }
     let documents = prompts.iter().flat_map(|prompt| &prompt.documents);
-    documents.map(|document| cosine(document, &query) as f32).collect()
+    documents.map(|document| vector_cosine(document, &query) as f32).collect()
 }
 
 /// The cosine of two vectors; 0 if one has length zero, as in torch.
-fn cosine(a: &[f64], b: &[f64]) -> f64 {
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths == 0.0 { 0.0 } else { dot(a, b) / lengths }
+fn vector_cosine(a: &[f64], b: &[f64]) -> f64 {
+    let lengths = (dot_product(a, a) * dot_product(b, b)).sqrt();
+    if lengths == 0.0 { 0.0 } else { dot_product(a, b) / lengths }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+fn dot_product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -182,8 +187,8 @@ mod tests {
             (Some(1), vec![1.5, -2.0], Ok(vec![-3.5])),
             (Some(1), vec![f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
         ] {
-            let scoring = Scoring::Logits { positive };
-            assert_eq!(scoring.scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]), wanted);
+            let scoring = RerankScoring::Logits { positive };
+            assert_eq!(scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]), wanted);
         }
     }
 
@@ -194,7 +199,7 @@ mod tests {
     }
 
     fn scores(documents: usize, prompts: Vec<Output>) -> Result<Vec<f32>, Error> {
-        Scoring::Lists.scores(&[PromptInputs::List(0..documents)], prompts)
+        RerankScoring::Lists.raw_scores(&[PromptInputs::List(0..documents)], prompts)
     }
 
     fn assert_close(got: Result<Vec<f32>, Error>, expected: &[f32]) {
@@ -226,7 +231,7 @@ mod tests {
     fn each_list_has_its_own_query_and_a_missing_vector_is_an_error() {
         let lists = [PromptInputs::List(0..1), PromptInputs::List(1..2)];
         let outputs = || vec![prompt(&[[1.0, 0.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [-1.0, 0.0]])];
-        assert_close(Scoring::Lists.scores(&lists, outputs()), &[1.0, -1.0]);
+        assert_close(RerankScoring::Lists.raw_scores(&lists, outputs()), &[1.0, -1.0]);
         for missing in [vec![], vec![prompt(&[[1.0, 0.0]])], vec![Output::default()]] {
             assert_eq!(scores(1, missing), Err(missing_vector()));
         }

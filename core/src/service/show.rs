@@ -50,8 +50,10 @@ impl Service {
             let text = PairText { instruction: instruction.as_deref(), query: &query, document: &text };
             encoder.show(&text, truncation)
         };
-        let bytes = |request: &ShowRequest| request.query.len() + request.text.len();
-        let mut shown = self.map(vec![request], bytes, job).await?;
+        let count_bytes = |request: &ShowRequest| {
+            request.query.len() + request.text.len() + request.instruction.as_ref().map_or(0, String::len)
+        };
+        let mut shown = self.map(vec![request], count_bytes, job).await?;
         Ok(shown.pop().ok_or_else(|| Error::Tokenizer("the tokenizer failed".to_owned()))?)
     }
 }

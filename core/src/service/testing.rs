@@ -7,7 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use super::{Prompts, Scoring, ServedModel, Service, ServiceConfig};
+use super::{Prompts, RerankScoring, ServedModel, Service, ServiceConfig};
 use crate::{
     families::QWEN3_RERANKER,
     infer::{
@@ -46,7 +46,7 @@ pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut Ser
     let mut config = config(ModelType::ListwiseReranker, ServedModel::default());
     config.model.labels = vec!["yes".to_owned()];
     change(&mut config);
-    let width = if config.model.scoring == Scoring::default() { 1 } else { 2 };
+    let width = if config.model.scoring == RerankScoring::default() { 1 } else { 2 };
     fixture_of(limits(max_batch_tokens, 512), prompt_encoder().into(), width, config)
 }
 

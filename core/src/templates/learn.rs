@@ -4,7 +4,7 @@
 //! for every text, the pieces give the same prompt as the template. Otherwise the template is refused.
 
 use super::{
-    EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
+    EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, SlotTexts, TemplateError,
     chat::{ChatTemplate, Message},
 };
 use crate::{
@@ -42,6 +42,7 @@ impl PromptTemplate {
             bare: None,
             default_instruction: None,
             empty_instruction: EmptyInstruction::Written,
+            list: None,
         };
         if !template.has_instruction() {
             return Ok(template);
@@ -82,7 +83,7 @@ fn messages<'a>(slots: &[Slot], texts: [&'a str; 3]) -> Vec<Message<'a>> {
 }
 
 fn text_of(pieces: &[Piece], texts: [&str; 3]) -> String {
-    pieces.iter().map(|piece| piece.text(texts)).collect()
+    pieces.iter().map(|piece| piece.text(&SlotTexts::from(&texts))).collect()
 }
 
 /// A template together with the slots whose messages it gets.

@@ -17,6 +17,11 @@ const BYTES_PER_TOKEN: usize = 8;
 const SHORT: usize = 4096;
 /// The factor by which the next attempt is longer if an attempt gave too few tokens.
 const GROWTH: usize = 3;
+/// A text with more bytes is never encoded whole before its beginning, or its end, was. A tokenizer takes up
+/// to 750 bytes for each byte.
+const LARGE: usize = 64 << 10;
+/// The bytes at the other end of a large text that are encoded, because the template is next to them.
+const OTHER_END: usize = 256;
 
 /// The patterns of Qwen and of Llama 3. In these, a line break ends a word, whatever follows.
 const PATTERNS: [&str; 2] = [
@@ -27,17 +32,37 @@ const PATTERNS: [&str; 2] = [
 /// The places at which a tokenizer splits every text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Borders {
-    /// Whether it splits before a space between an ASCII letter or digit and an ASCII letter.
-    words: bool,
+    texts: TextBorders,
     /// Whether it splits after a line break that precedes two ASCII characters, the first of them visible.
     lines: bool,
     /// The smallest number of bytes of a text that are encoded.
     least: usize,
+    /// The size in bytes from which a text without borders is divided anywhere. 0 for never.
+    large: usize,
+}
+
+/// The places in a text of a request at which a tokenizer splits it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct TextBorders {
+    /// Whether it splits before a space between an ASCII letter or digit and an ASCII letter.
+    words: bool,
+    /// Whether it splits between two ASCII punctuation marks, and between two ideographs.
+    characters: bool,
+    /// Whether it splits before a comma or full stop of Chinese or Japanese between two ideographs.
+    clauses: bool,
+}
+
+/// The bytes of a text that need no encoding.
+pub(super) struct SkippedBytes {
+    pub(super) range: Range<usize>,
+    /// The least number of tokens of the text that must be encoded at the end that is kept. Otherwise too
+    /// many bytes were skipped.
+    pub(super) min_tokens: usize,
 }
 
 impl Borders {
     /// The borders of a tokenizer.
-    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+    pub(super) fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         let json = |part: Result<Value, serde_json::Error>| part.unwrap_or(Value::Bool(false));
         let normalizer = json(serde_json::to_value(tokenizer.get_normalizer()));
         let splitter = json(serde_json::to_value(tokenizer.get_pre_tokenizer()));
@@ -45,11 +70,22 @@ impl Borders {
         let is_known = steps(&normalizer, "normalizers").into_iter().all(is_local)
             && splitters.iter().all(|step| splits_words(step) || keeps_words_apart(step));
         let added = tokenizer.get_added_tokens_decoder();
-        Self {
+        let texts = TextBorders {
             words: is_known
                 && splitters.iter().any(|step| splits_words(step))
                 && !added.values().any(joins_words),
+            characters: is_known
+                && splitters.iter().any(|step| step["type"] == "BertPreTokenizer")
+                && steps(&normalizer, "normalizers").iter().any(|step| step["handle_chinese_chars"] == true)
+                && !added.values().any(joins_characters),
+            clauses: is_known
+                && splitters.iter().any(|step| is_pattern(step))
+                && !added.values().any(has_ideograph),
+        };
+        Self {
+            texts,
             least: SHORT,
+            large: LARGE,
             lines: is_known
                 && splitters.iter().any(|step| is_pattern(step))
                 && !added.values().any(|token| token.content.contains('\n')),
@@ -68,30 +104,84 @@ impl Borders {
     /// `direction` keeps. There are fewer such bytes with each attempt, beginning with attempt 0. `None` if
     /// all bytes are needed. The first and the last word are always needed, because other text is next to
     /// them.
-    pub(super) fn gap(
+    ///
+    /// A large text without borders is divided anywhere. The tokens next to the division may be other ones
+    /// than in the whole text, so twice as many tokens are then needed.
+    pub(super) fn skipped(
         self,
         text: &str,
         tokens: usize,
         direction: TruncationDirection,
         attempt: u32,
-    ) -> Option<Range<usize>> {
+    ) -> Option<SkippedBytes> {
         let kept = tokens.saturating_mul(BYTES_PER_TOKEN).max(self.least);
         let kept = kept.saturating_mul(GROWTH.saturating_pow(attempt));
-        if !self.words || kept >= text.len() {
+        if kept >= text.len() {
             return None;
         }
-        let bytes = text.as_bytes();
-        let is_border = |at: &usize| {
-            bytes[at - 1].is_ascii_alphanumeric() && bytes[*at] == b' ' && bytes[at + 1].is_ascii_alphabetic()
-        };
         let (first, last) = match direction {
-            TruncationDirection::Right => (kept, bytes.len() - 1),
-            TruncationDirection::Left => (1, bytes.len() - kept),
+            TruncationDirection::Right => (kept, text.len() - 1),
+            TruncationDirection::Left => (1, text.len() - kept),
         };
-        let start = (first..last).find(is_border)?;
-        let end = (start + 1..last).rfind(is_border)?;
-        Some(start..end)
+        let bytes = text.as_bytes();
+        let start = (first..last).find(|at| self.texts.split_at(bytes, *at));
+        let end = start.and_then(|start| (start + 1..last).rfind(|at| self.texts.split_at(bytes, *at)));
+        if let (Some(start), Some(end)) = (start, end) {
+            return Some(SkippedBytes { range: start..end, min_tokens: tokens });
+        }
+        if self.large == 0 || text.len() <= self.large {
+            return None;
+        }
+        let range = match direction {
+            TruncationDirection::Right => kept..text.len().saturating_sub(OTHER_END),
+            TruncationDirection::Left => OTHER_END..text.len() - kept,
+        };
+        let range = text.ceil_char_boundary(range.start)..text.floor_char_boundary(range.end);
+        let min_tokens = tokens.saturating_mul(2);
+        if range.is_empty() { None } else { Some(SkippedBytes { range, min_tokens }) }
     }
+}
+
+impl TextBorders {
+    /// Whether every text is split at this place, which is neither its start nor its last byte.
+    fn split_at(self, bytes: &[u8], at: usize) -> bool {
+        let (before, next) = (bytes[at - 1], bytes[at]);
+        let is_word =
+            || before.is_ascii_alphanumeric() && next == b' ' && bytes[at + 1].is_ascii_alphabetic();
+        let is_character = || {
+            (before.is_ascii_punctuation() && next.is_ascii_punctuation())
+                || (is_ideograph_before(bytes, at) && is_ideograph(next))
+        };
+        let is_clause = || {
+            bytes.get(at..at + 3).is_some_and(|mark| CLAUSE_ENDS.contains(&mark))
+                && is_ideograph_before(bytes, at)
+                && bytes.get(at + 3).copied().is_some_and(is_ideograph)
+        };
+        (self.words && is_word()) || (self.characters && is_character()) || (self.clauses && is_clause())
+    }
+}
+
+/// The commas and the full stop of Chinese and Japanese, in UTF-8.
+const CLAUSE_ENDS: [&[u8]; 3] = ["，".as_bytes(), "、".as_bytes(), "。".as_bytes()];
+
+/// Whether a byte begins a character from U+5000 to U+9FFF. These are ideographs, and no normalizer changes
+/// them.
+fn is_ideograph(byte: u8) -> bool {
+    (0xe5..=0xe9).contains(&byte)
+}
+
+fn is_ideograph_before(bytes: &[u8], at: usize) -> bool {
+    at.checked_sub(3).is_some_and(|start| is_ideograph(bytes[start]))
+}
+
+/// Whether an added token holds two characters between which a text may be divided.
+fn joins_characters(token: &AddedToken) -> bool {
+    let is_pair = |pair: &[u8]| pair.iter().all(u8::is_ascii_punctuation);
+    token.content.as_bytes().windows(2).any(is_pair) || has_ideograph(token)
+}
+
+fn has_ideograph(token: &AddedToken) -> bool {
+    token.content.bytes().any(is_ideograph)
 }
 
 /// The steps of a normalizer or pre-tokenizer; empty if there is none.
@@ -172,7 +262,7 @@ mod tests {
     use serde_json::json;
 
     /// Words whose tokens depend on their neighbours in one tokenizer or another.
-    const WORDS: [&str; 24] = [
+    const WORDS: [&str; 28] = [
         "the",
         "other",
         "in",
@@ -197,6 +287,10 @@ mod tests {
         "<|im_end|>",
         "\u{2581}a",
         "A-B",
+        "...",
+        "?!\u{301}",
+        "火星，红色。红色",
+        "火星是红色",
     ];
 
     fn text(rng: &mut StdRng, words: usize) -> String {
@@ -209,6 +303,9 @@ mod tests {
         }
         text
     }
+
+    /// BERT without added tokens that hold two punctuation marks.
+    const BERT_ALONE: &str = "BERT without added tokens";
 
     /// Named tokenizers that split texts into words in each of the known ways.
     fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
@@ -232,11 +329,13 @@ mod tests {
         let mark = json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true });
         let marks = json!({ "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, mark] });
         let [qwen, llama] = patterns;
+        let bert_pieces = (bert.clone(), json!({ "type": "BertPreTokenizer" }));
         let kinds = [
             ("Qwen", qwen),
             ("Llama 3", llama),
             ("GPT-2", (Value::Null, gpt2)),
             ("BERT", (bert, json!({ "type": "BertPreTokenizer" }))),
+            (BERT_ALONE, bert_pieces),
             ("XLM-R", (xlmr, marks)),
             ("Metaspace", (Value::Null, mark)),
         ];
@@ -245,6 +344,9 @@ mod tests {
             json["normalizer"] = normalizer;
             json["pre_tokenizer"] = splitter;
             json["truncation"] = Value::Null;
+            if name == BERT_ALONE {
+                json["added_tokens"] = json!([]);
+            }
             (name, tokenizer_from(&json))
         };
         kinds.into_iter().map(tokenizer).collect()
@@ -254,8 +356,8 @@ mod tests {
     fn a_text_may_be_cut_at_its_borders() {
         let mut rng = StdRng::from_os_rng();
         for (name, tokenizer) in tokenizers() {
-            let borders = Borders { least: 1, ..Borders::of(&tokenizer) };
-            assert!(borders.words, "{name}");
+            let borders = Borders { least: 1, ..Borders::from_tokenizer(&tokenizer) };
+            assert!(borders.texts.words, "{name}");
             assert_eq!(borders.lines, ["Qwen", "Llama 3"].contains(&name), "{name}");
             let ids = |text: &str| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
             let mut cuts = 0;
@@ -265,8 +367,8 @@ mod tests {
                 let whole = ids(&text);
                 for direction in [TruncationDirection::Left, TruncationDirection::Right] {
                     // Both ends of a gap are borders.
-                    if let Some(gap) = borders.gap(&text, 1, direction, 0) {
-                        for at in [gap.start, gap.end] {
+                    if let Some(SkippedBytes { range, .. }) = borders.skipped(&text, 1, direction, 0) {
+                        for at in [range.start, range.end] {
                             let parts = [ids(&text[..at]), ids(&text[at..])].concat();
                             assert_eq!(parts, whole, "{name}: {:?} {:?}", &text[..at], &text[at..]);
                             cuts += 1;
@@ -286,6 +388,36 @@ mod tests {
         }
     }
 
+    /// Before, these texts were encoded whole: up to 750 bytes of memory for each byte.
+    #[test]
+    fn a_large_text_is_never_encoded_whole_where_few_of_its_tokens_stay() {
+        let texts =
+            [".", "ﷺ", "火", "a", "\u{301}", "😀", "火星，"].map(|text| text.repeat(2_000_000 / text.len()));
+        for (name, tokenizer) in tokenizers() {
+            let borders = Borders::from_tokenizer(&tokenizer);
+            for text in &texts {
+                for direction in [TruncationDirection::Left, TruncationDirection::Right] {
+                    for attempt in 0..3 {
+                        let SkippedBytes { range, min_tokens } =
+                            borders.skipped(text, 512, direction, attempt).unwrap();
+                        assert!(text.is_char_boundary(range.start) && text.is_char_boundary(range.end));
+                        let encoded = text.len() - range.len();
+                        assert!(encoded < (4096 << (2 * attempt)) + 300, "{name}: {encoded}");
+                        assert!([512, 1024].contains(&min_tokens));
+                    }
+                }
+            }
+        }
+        let bert = tokenizers().into_iter().find(|(name, _)| *name == BERT_ALONE).unwrap().1;
+        let qwen = tokenizers().into_iter().find(|(name, _)| *name == "Qwen").unwrap().1;
+        for (tokenizer, text) in [(&bert, "."), (&bert, "火"), (&qwen, "火星，")] {
+            let text = text.repeat(100_000);
+            let borders = Borders::from_tokenizer(tokenizer);
+            let skipped = borders.skipped(&text, 512, TruncationDirection::Left, 0).unwrap();
+            assert_eq!(skipped.min_tokens, 512, "these are borders of the tokenizer");
+        }
+    }
+
     #[test]
     fn of_other_tokenizers_no_border_is_known() {
         let borders = |change: &dyn Fn(&mut Value)| {
@@ -293,7 +425,7 @@ mod tests {
             json["normalizer"] = json!({ "type": "NFC" });
             json["pre_tokenizer"] = json!({ "type": "WhitespaceSplit" });
             change(&mut json);
-            Borders::of(&tokenizer_from(&json)).words
+            Borders::from_tokenizer(&tokenizer_from(&json)).texts.words
         };
         assert!(borders(&|_| ()));
         let pattern = json!({
@@ -340,7 +472,8 @@ mod tests {
         for (name, tokenizer) in tokenizers() {
             for max in [200, 201, 240] {
                 let mut encoders: Vec<(Encoder, Encoder)> = Vec::new();
-                for template in &templates {
+                // Without added tokens, the control tokens of a template are long texts.
+                for template in templates.iter().filter(|_| name != BERT_ALONE) {
                     let encoder = || {
                         let options = EncoderOptions { max_input_length: max, ..EncoderOptions::default() };
                         PromptEncoder::new(tokenizer.clone(), template, options)

@@ -4,10 +4,11 @@
 //! passes gives different pairs different prompts, ends every prompt like the template, and agrees with the
 //! tokenizer's reading of the whole prompt.
 
-use crate::templates::Piece;
+use crate::templates::{Piece, SlotTexts};
 
 use super::{
     EncoderError, PairText, PromptEncoder, TokenLimits, Truncation, TruncationDirection,
+    stretch::Needed,
     tokens::{Owner, Tokens},
 };
 
@@ -26,6 +27,9 @@ impl PromptEncoder {
     /// pieces differ from the ids of the whole prompt, or if the longest input has no room for texts besides
     /// the frame.
     pub fn self_check(&self) -> Result<(), EncoderError> {
+        if self.reads_lists() {
+            return self.self_check_list();
+        }
         let pairs = [(0, 0), (0, 1), (1, 0)];
         let prompts = pairs.map(|(query, document)| self.check_prompt(QUERIES[query], DOCUMENTS[document]));
         let [first, other_document, other_query] = prompts;
@@ -40,40 +44,42 @@ impl PromptEncoder {
 
     fn check_prompt(&self, query: &str, document: &str) -> Result<Tokens, EncoderError> {
         let text = PairText { instruction: None, query, document };
-        self.encode_whole(&text).map_err(EncoderError::tokenizer)
+        self.tokens(&text, Needed::ALL, None).map_err(EncoderError::tokenizer)
     }
 
     /// Checks that encoding in pieces gives the ids of the whole prompt, whatever a tokenizer does at the
     /// start of a text or around control tokens.
     fn check_pieces(&self, first: &Tokens) -> Result<(), EncoderError> {
-        let instruction = self.options.default_instruction.as_deref();
+        let instruction = self.default_instruction();
         let texts = [instruction.unwrap_or_default(), QUERIES[0], DOCUMENTS[0]];
         let mut whole = Vec::new();
         let mut section = String::new();
-        let end_section = |section: &mut String| -> Result<Vec<u32>, EncoderError> {
-            let encoding = self.tokenizer().encode_fast(std::mem::take(section), false);
-            Ok(encoding.map_err(EncoderError::tokenizer)?.get_ids().to_vec())
-        };
-        for piece in self.template.form(instruction).unwrap_or_default() {
+        for piece in self.template.form(instruction).map_or(&[][..], |form| self.template.pieces(form)) {
             match piece {
-                Piece::Break => whole.extend(end_section(&mut section)?),
+                Piece::Break => whole.extend(self.take_section(&mut section)?),
                 Piece::Token(id) => {
-                    whole.extend(end_section(&mut section)?);
+                    whole.extend(self.take_section(&mut section)?);
                     whole.push(*id);
                 }
-                piece => section.push_str(piece.text(texts)),
+                piece => section.push_str(piece.text(&SlotTexts::from(&texts))),
             }
         }
-        whole.extend(end_section(&mut section)?);
+        whole.extend(self.take_section(&mut section)?);
         // Control tokens in the default instruction are text for the encoder, but not for the full tokenizer
         // here.
         let is_comparable = self.options.parse_special_tokens || !self.mentions_added_token();
         if is_comparable && whole != first.ids { Err(EncoderError::Pieces) } else { Ok(()) }
     }
 
+    /// The ids of a text that is encoded as one string. Leaves it empty.
+    fn take_section(&self, section: &mut String) -> Result<Vec<u32>, EncoderError> {
+        let encoding = self.tokenizer().encode_fast(std::mem::take(section), false);
+        Ok(encoding.map_err(EncoderError::tokenizer)?.get_ids().to_vec())
+    }
+
     fn mentions_added_token(&self) -> bool {
         let tokens = self.tokenizer().get_added_tokens_decoder();
-        let instruction = self.options.default_instruction.as_deref().unwrap_or_default();
+        let instruction = self.default_instruction().unwrap_or_default();
         tokens.values().any(|token| instruction.contains(&token.content))
     }
 

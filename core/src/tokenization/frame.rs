@@ -7,14 +7,14 @@
 //! is then the same for all documents.
 
 use super::{EncoderError, borders::Borders, prompt::Tokenizers};
-use crate::templates::{Piece, Slot};
+use crate::templates::{Piece, Slot, SlotTexts};
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
 /// A part of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PromptPart {
-    /// Ids that are the same in every prompt, and the text of the template that they stand for.
-    Fixed { ids: Vec<u32>, text: String },
+    /// Ids that are the same in every prompt.
+    Fixed(FixedPart),
     /// Pieces that are encoded as one string. At least one of them is a slot.
     Run {
         /// The pieces.
@@ -25,25 +25,20 @@ pub(super) enum PromptPart {
     },
 }
 
-impl PromptPart {
-    /// The slots in this part.
-    pub(super) fn slots(&self) -> Vec<Slot> {
-        match self {
-            Self::Fixed { .. } => Vec::new(),
-            Self::Run { pieces, .. } => pieces.iter().filter_map(slot_of).collect(),
-        }
-    }
+/// Ids of the template.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FixedPart {
+    pub(super) ids: Vec<u32>,
+    /// The text that they stand for.
+    pub(super) text: String,
+    /// The indices of the ids whose states become vectors.
+    pub(super) marks: Vec<usize>,
 }
 
 /// A piece of a literal: an added token, or text.
-pub(super) enum LiteralPiece {
+enum LiteralPiece {
     Control(u32, String),
     Plain(String),
-}
-
-/// Splits a literal at its added tokens.
-pub(super) fn split(text: &str, tokenizer: &Tokenizer) -> Result<Vec<LiteralPiece>, EncoderError> {
-    Controls::new(tokenizer).split(text, tokenizer)
 }
 
 /// Splits a template into parts, and its runs at the given borders.
@@ -52,7 +47,7 @@ pub(super) fn parts(
     tokenizers: &Tokenizers,
     borders: Borders,
 ) -> Result<Vec<PromptPart>, EncoderError> {
-    let controls = Controls::new(&tokenizers.full);
+    let controls = &tokenizers.controls;
     let mut builder = PartsBuilder { tokenizers, borders, parts: Vec::new(), run: Vec::new(), begins: true };
     for piece in pieces {
         match piece {
@@ -66,14 +61,19 @@ pub(super) fn parts(
                 let text = tokenizers.full.id_to_token(*id);
                 builder.push_fixed(&[*id], &text.ok_or(EncoderError::NoToken { id: *id })?);
             }
-            Piece::Literal(text) => {
+            Piece::Literal(text) | Piece::Mark(text) => {
                 for item in controls.split(text, &tokenizers.full)? {
                     match item {
-                        LiteralPiece::Control(id, text) => builder.push_control(id, &text)?,
+                        LiteralPiece::Control(id, text) => {
+                            builder.push_control(id, &text)?;
+                            builder.mark_last(matches!(piece, Piece::Mark(_)));
+                        }
                         LiteralPiece::Plain(text) => builder.push_plain(&text)?,
                     }
                 }
             }
+            // `written_out` replaces them.
+            Piece::Each(_) | Piece::Count | Piece::Number => {}
         }
     }
     builder.end_run()?;
@@ -82,10 +82,7 @@ pub(super) fn parts(
 
 /// The slot of a piece; `None` for other pieces.
 pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
-    match piece {
-        Piece::Literal(_) | Piece::Break | Piece::Token(_) => None,
-        Piece::Slot { slot, .. } => Some(*slot),
-    }
+    if let Piece::Slot { slot, .. } = piece { Some(*slot) } else { None }
 }
 
 struct PartsBuilder<'a> {
@@ -125,7 +122,7 @@ impl PartsBuilder<'_> {
             self.parts.push(PromptPart::Run { pieces: run, begins: self.begins });
             return Ok(());
         }
-        let text: String = run.iter().map(|piece| piece.text([""; 3])).collect();
+        let text: String = run.iter().map(|piece| piece.text(&SlotTexts::from(&[""; 3]))).collect();
         if text.is_empty() {
             return Ok(());
         }
@@ -137,21 +134,34 @@ impl PartsBuilder<'_> {
 
     fn push_fixed(&mut self, added: &[u32], literal: &str) {
         match self.parts.last_mut() {
-            Some(PromptPart::Fixed { ids, text }) => {
-                ids.extend_from_slice(added);
-                text.push_str(literal);
+            Some(PromptPart::Fixed(part)) => {
+                part.ids.extend_from_slice(added);
+                part.text.push_str(literal);
             }
             _ if literal.is_empty() => {}
-            _ => self.parts.push(PromptPart::Fixed { ids: added.to_vec(), text: literal.to_owned() }),
+            _ => self.parts.push(PromptPart::Fixed(FixedPart {
+                ids: added.to_vec(),
+                text: literal.to_owned(),
+                marks: Vec::new(),
+            })),
+        }
+    }
+
+    /// Marks the control token that was just added, if it `is_mark`.
+    fn mark_last(&mut self, is_mark: bool) {
+        if let Some(PromptPart::Fixed(part)) = self.parts.last_mut()
+            && is_mark
+        {
+            part.marks.extend(part.ids.len().checked_sub(1));
         }
     }
 }
 
 /// The added tokens of a tokenizer, longest first.
-struct Controls(Vec<(u32, AddedToken)>);
+pub(super) struct Controls(Vec<(u32, AddedToken)>);
 
 impl Controls {
-    fn new(tokenizer: &Tokenizer) -> Self {
+    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let mut tokens: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         tokens.retain(|(_, token)| !token.content.is_empty());
         tokens.sort_unstable_by_key(|(id, token)| (std::cmp::Reverse(token.content.len()), *id));

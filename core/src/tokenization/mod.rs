@@ -11,7 +11,8 @@ mod borders;
 mod check;
 mod error;
 mod frame;
-mod listwise;
+mod instruction;
+mod list;
 mod load;
 mod pair;
 mod pool;
@@ -31,7 +32,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use listwise::{ListText, ListwiseEncoder};
+pub use list::ListText;
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
@@ -40,12 +41,11 @@ pub use text::{TextEncoder, TextOptions};
 
 /// Encodes a model's inputs as ids.
 pub enum Encoder {
-    /// Query and document in a template, for generative re-rankers and their conversions.
-    Prompt(PromptEncoder),
-    /// A query and many documents in one prompt, for listwise re-rankers.
-    Listwise(ListwiseEncoder),
+    /// A query with a document, or with many, in a template: for generative re-rankers, their conversions,
+    /// and models that read the documents of a request together.
+    Prompt(Box<PromptEncoder>),
     /// Single texts, and pairs that the tokenizer's own post-processor joins, for all other models.
-    Text(TextEncoder),
+    Text(Box<TextEncoder>),
 }
 
 /// An input of a model.
@@ -94,7 +94,9 @@ impl Input<'_> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Pair(PairText { query, document, .. }) => query.len() + document.len(),
+            Self::Pair(PairText { instruction, query, document }) => {
+                instruction.map_or(0, str::len) + query.len() + document.len()
+            }
             Self::Text { text, .. } => text.len(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
         }
@@ -132,22 +134,38 @@ impl Encoder {
         if !truncation.truncate {
             self.check_characters(input.characters())?;
         }
-        match (self, input) {
-            (Self::Prompt(encoder), Input::Pair(text)) => encoder.encode_prompt_of(text, truncation, shared),
+        let encoded = match (self, input) {
+            (Self::Prompt(encoder), Input::Pair(text)) if !encoder.reads_lists() => {
+                encoder.encode_prompt_shared(text, truncation, shared)
+            }
             (Self::Text(encoder), Input::Text { prompt, text }) => {
                 encoder.encode_text(prompt, text, truncation)
             }
-            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_of(text, truncation, shared),
+            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
             }
-            // [`Encoder::encode_list`] encodes the pairs of a listwise re-ranker together.
-            (Self::Listwise(_), _)
-            | (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
-                Err(other_model())
-            }
-        }
+            (Self::Prompt(_), _) => Err(other_model()),
+        }?;
+        self.check_known(&encoded.ids)?;
+        Ok(encoded)
+    }
+
+    /// Refuses tokens that the tokenizer has and the model's embedding lacks. They would fail the whole
+    /// batch.
+    fn check_known(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocabulary = match self {
+            Self::Prompt(encoder) => encoder.options.vocabulary,
+            Self::Text(encoder) => Some(encoder.options.vocabulary),
+        };
+        let Some(limit) = vocabulary else { return Ok(()) };
+        let Some(id) = ids.iter().find(|id| **id as usize >= limit) else { return Ok(()) };
+        let token = self.tokenizer().id_to_token(*id).unwrap_or_default();
+        Err(Error::Validation(format!(
+            "a text holds `{token}`, the token {id} of the tokenizer (tokenizer.json), but the model has only \
+             the tokens below {limit}: leave it out"
+        )))
     }
 
     /// The prompts of pairs with one query and one instruction, which a model reads together. Calls
@@ -155,14 +173,15 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// Those of [`ListwiseEncoder::encode_list`]; [`Error::Tokenizer`] for inputs of another kind of model.
+    /// The errors of [`PromptEncoder::encode_list`]; [`Error::Tokenizer`] for inputs of another kind of
+    /// model.
     pub fn encode_list(
         &self,
         pairs: &[Input<'_>],
         truncation: Truncation,
         is_abandoned: &dyn Fn() -> bool,
     ) -> Result<EncodedPrompts, Error> {
-        let (Self::Listwise(encoder), Some(Input::Pair(first))) = (self, pairs.first()) else {
+        let (Self::Prompt(encoder), Some(Input::Pair(first))) = (self, pairs.first()) else {
             return Err(other_model());
         };
         let mut documents = Vec::with_capacity(pairs.len());
@@ -171,7 +190,11 @@ impl Encoder {
             documents.push(pair.document);
         }
         let list = ListText { instruction: first.instruction, query: first.query, documents: &documents };
-        encoder.encode_list(&list, truncation, is_abandoned)
+        let encoded = encoder.encode_list(&list, truncation, is_abandoned)?;
+        for prompt in &encoded.prompts {
+            self.check_known(&prompt.ids)?;
+        }
+        Ok(encoded)
     }
 
     /// The most tokens of an input.
@@ -179,7 +202,6 @@ impl Encoder {
     pub fn max_input_length(&self) -> usize {
         match self {
             Self::Prompt(encoder) => encoder.options.max_input_length,
-            Self::Listwise(encoder) => encoder.options.max_input_length,
             Self::Text(encoder) => encoder.options.max_input_length,
         }
     }
@@ -203,13 +225,14 @@ impl Encoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
-            Self::Listwise(_) => Err(Error::Validation(
-                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be \
-                 shown for one"
-                    .to_owned(),
-            )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
+    }
+
+    /// Whether the documents of a request are encoded together, by [`Encoder::encode_list`].
+    #[must_use]
+    pub fn reads_lists(&self) -> bool {
+        matches!(self, Self::Prompt(encoder) if encoder.reads_lists())
     }
 
     /// Whether the model takes single texts, and not only pairs.
@@ -223,7 +246,6 @@ impl Encoder {
     pub fn tokenizer(&self) -> &Tokenizer {
         match self {
             Self::Prompt(encoder) => encoder.tokenizer(),
-            Self::Listwise(encoder) => encoder.tokenizer(),
             Self::Text(encoder) => encoder.tokenizer(),
         }
     }
@@ -237,6 +259,8 @@ fn other_model() -> Error {
 /// input that needs them.
 #[derive(Default)]
 pub struct SharedQuery {
+    /// Whether the instruction can fit, for prompts.
+    instruction: OnceLock<Result<(), Error>>,
     /// For prompts.
     runs: SharedRuns,
     /// For pairs without a template.
@@ -245,19 +269,13 @@ pub struct SharedQuery {
 
 impl From<PromptEncoder> for Encoder {
     fn from(encoder: PromptEncoder) -> Self {
-        Self::Prompt(encoder)
-    }
-}
-
-impl From<ListwiseEncoder> for Encoder {
-    fn from(encoder: ListwiseEncoder) -> Self {
-        Self::Listwise(encoder)
+        Self::Prompt(Box::new(encoder))
     }
 }
 
 impl From<TextEncoder> for Encoder {
     fn from(encoder: TextEncoder) -> Self {
-        Self::Text(encoder)
+        Self::Text(Box::new(encoder))
     }
 }
 
@@ -358,6 +376,9 @@ pub struct EncoderOptions {
     pub ignore_instruction: bool,
     /// The model's own limits on its texts.
     pub limits: TextLimits,
+    /// The number of token ids that the model knows: the rows of its token embedding. If absent, every id of
+    /// the tokenizer is taken.
+    pub vocabulary: Option<usize>,
 }
 
 /// The longest texts that a model's authors let it read, independent of the longest input. Longer texts are

@@ -8,6 +8,7 @@
 use super::{
     Encoded, EncoderError, PairText, PromptPiece, SharedQuery, ShownPrompt, TextEncoder, TokenLimits,
     Truncation, TruncationDirection,
+    instruction::choose_instruction,
     shown::Pieces,
     stretch::Needed,
     text::{failed, frame_too_long, is_special},
@@ -82,19 +83,19 @@ impl TextEncoder {
     /// an instruction, or if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer
     /// fails.
     pub fn encode_pair(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        self.encode_pair_of(text, truncation, None)
+        self.encode_pair_shared(text, truncation, None)
     }
 
     /// Like [`TextEncoder::encode_pair`]. If another pair of the request has been encoded, the query comes
     /// from `shared`.
-    pub(super) fn encode_pair_of(
+    pub(super) fn encode_pair_shared(
         &self,
         text: &PairText<'_>,
         truncation: Truncation,
         shared: Option<&SharedQuery>,
     ) -> Result<Encoded, Error> {
         self.check_instruction(text)?;
-        let needed = Needed::of(truncation, self.options.max_input_length);
+        let needed = Needed::new(truncation, self.options.max_input_length);
         let encode_query = || self.query(text.query, needed);
         let own;
         let query = if let Some(shared) = shared {
@@ -153,18 +154,14 @@ impl TextEncoder {
 
     fn encoding_of_pair(&self, text: &PairText<'_>) -> Result<Encoding, Error> {
         self.check_instruction(text)?;
-        self.plain.encode((text.query, text.document), true).map_err(failed)
+        let query = self.query(text.query, Needed::ALL)?.encoding;
+        let document =
+            self.sequence(["", text.document], 1, usize::MAX, TruncationDirection::Right)?.encoding;
+        self.plain.post_process(query, Some(document), true).map_err(failed)
     }
 
     fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
-        if text.instruction.is_some() && !self.options.ignore_instruction {
-            return Err(Error::Validation(
-                "`instruction` cannot be given: this model reads the query and the document without a \
-                 prompt; leave it out, or start the server with `--ignore-instruction`"
-                    .to_owned(),
-            ));
-        }
-        Ok(())
+        choose_instruction(text.instruction, None, None, self.options.ignore_instruction).map(|_| ())
     }
 
     fn tokens_of_pair(&self, encoding: &Encoding) -> Tokens {

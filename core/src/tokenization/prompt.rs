@@ -6,17 +6,22 @@
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
     borders::Borders,
-    frame::{self, PromptPart},
-    stretch::{Needed, Stretch},
+    frame::{self, Controls, PromptPart},
+    instruction::choose_instruction,
+    stretch::{Needed, SharedRuns},
+    text::failed,
     tokens::{Owner, Tokens},
 };
 use crate::{
     error::Error,
     families::QueryLimit,
-    templates::{Piece, PromptTemplate},
+    templates::{PromptTemplate, SlotTexts, TemplateForm, written_out},
 };
 use text_embeddings_backend_core::amount;
 use tokenizers::Tokenizer;
+
+/// The number of bytes for each token of the longest input up to which an instruction is encoded at once.
+const INSTRUCTION_BYTES_PER_TOKEN: usize = 16;
 
 /// Encodes prompts. It has no threads; see `Tokenization`.
 pub struct PromptEncoder {
@@ -24,6 +29,7 @@ pub struct PromptEncoder {
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     pub(super) borders: Borders,
+    /// The parts of a prompt with one document.
     parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
     bare: Option<Vec<PromptPart>>,
@@ -33,6 +39,7 @@ pub struct PromptEncoder {
 pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
+    pub(super) controls: Controls,
     /// The plain tokenizer for text after a control token, for tokenizers that mark the beginning of a text.
     inner: Option<Box<Tokenizer>>,
 }
@@ -54,20 +61,19 @@ impl PromptEncoder {
             return Err(EncoderError::EmptyInstruction);
         }
         let tokenizers = Tokenizers::new(tokenizer)?;
-        let borders =
-            Borders::of(if options.parse_special_tokens { &tokenizers.full } else { &tokenizers.plain });
+        let borders = Borders::from_tokenizer(if options.parse_special_tokens {
+            &tokenizers.full
+        } else {
+            &tokenizers.plain
+        });
         // The model's own limits count the tokens of whole runs.
         let has_limits = options.limits != TextLimits::default();
         let lines = if has_limits { Borders::default() } else { borders };
-        let parts = frame::parts(template.pieces(), &tokenizers, lines)?;
-        let bare =
-            template.bare_pieces().map(|pieces| frame::parts(pieces, &tokenizers, lines)).transpose()?;
+        let parts = |form| frame::parts(&written_out(template.pieces(form), 1), &tokenizers, lines);
+        let bare = template.has_bare_form().then(|| parts(TemplateForm::Bare)).transpose()?;
+        let parts = parts(TemplateForm::Instructed)?;
         if !options.parse_special_tokens {
-            let literal = |piece: &Piece| match piece {
-                Piece::Literal(text) => Some(text.clone()),
-                _ => None,
-            };
-            tokenizers.check_leaks(&template.all_pieces().filter_map(literal).collect::<Vec<_>>())?;
+            tokenizers.check_leaks(&template.literal_texts())?;
         }
         Ok(Self { tokenizers, template: template.clone(), options, borders, parts, bare })
     }
@@ -80,20 +86,24 @@ impl PromptEncoder {
     /// template and instruction alone are too long, for the model or for the request's own limit, or if the
     /// template has no place for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_prompt(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        self.encode_prompt_of(text, truncation, None)
+        self.encode_prompt_shared(text, truncation, None)
     }
 
     /// Like [`PromptEncoder::encode_prompt`]. If another text of the request has been encoded, the part
     /// before the document comes from `shared`.
-    pub(super) fn encode_prompt_of(
+    pub(super) fn encode_prompt_shared(
         &self,
         text: &PairText<'_>,
         truncation: Truncation,
         shared: Option<&SharedQuery>,
     ) -> Result<Encoded, Error> {
-        let (parts, texts) = self.parts_of(text)?;
-        let needed = Needed::of(truncation, self.options.max_input_length);
-        let tokens = self.tokens(parts, texts, needed, shared.map(|shared| &shared.runs))?;
+        let check = || self.check_instruction(text.instruction.unwrap_or_default());
+        match shared {
+            Some(shared) => shared.instruction.get_or_init(check).clone()?,
+            None => check()?,
+        }
+        let needed = Needed::new(truncation, self.options.max_input_length);
+        let tokens = self.tokens(text, needed, shared.map(|shared| &shared.runs))?;
         self.fit(&tokens, truncation)
     }
 
@@ -157,38 +167,67 @@ impl PromptEncoder {
         &self.tokenizers.full
     }
 
-    /// The prompt before truncation.
-    pub(super) fn encode_whole(&self, text: &PairText<'_>) -> Result<Tokens, Error> {
-        let (parts, texts) = self.parts_of(text)?;
-        Ok(Stretch::join(&self.stretches(parts, texts)?))
-    }
-
-    /// The parts of the template's form for this instruction, and the texts for its slots.
-    pub(super) fn parts_of<'a>(
-        &'a self,
-        text: &PairText<'a>,
-    ) -> Result<(&'a [PromptPart], [&'a str; 3]), Error> {
+    /// The prompt before truncation. Tokens of texts that are not needed may be missing.
+    pub(super) fn tokens(
+        &self,
+        text: &PairText<'_>,
+        needed: Needed,
+        shared: Option<&SharedRuns>,
+    ) -> Result<Tokens, Error> {
         let instruction = self.instruction(text.instruction)?;
-        let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
-            == self.template.bare_pieces().map(<[Piece]>::as_ptr);
-        let parts = self.bare.as_deref().filter(|_| is_bare).unwrap_or(&self.parts);
-        Ok((parts, [instruction.unwrap_or_default(), text.query, text.document]))
+        let texts = SlotTexts {
+            instruction: instruction.unwrap_or_default(),
+            query: text.query,
+            documents: &[text.document],
+        };
+        Ok(Tokens::from_stretches(&self.stretches(self.parts(instruction), &texts, needed, shared)?))
     }
 
-    fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<Option<&'a str>, Error> {
-        let refuse = |reason: &str| Err(Error::Validation(format!("`instruction` cannot be {reason}")));
-        match requested {
-            None => Ok(self.options.default_instruction.as_deref()),
-            Some(_) if !self.template.has_instruction() && self.options.ignore_instruction => Ok(None),
-            Some(_) if !self.template.has_instruction() => refuse(
-                "given: the prompt of this model has no place for one; leave it out, or start the server \
-                 with `--ignore-instruction`",
-            ),
-            Some(requested) if self.template.form(Some(requested)).is_none() => {
-                refuse("empty: the chat template of this model has another form without one")
-            }
-            Some(_) => Ok(requested),
+    /// The parts of the template's form for this instruction.
+    pub(super) fn parts(&self, instruction: Option<&str>) -> &[PromptPart] {
+        match (self.template.form(instruction), &self.bare) {
+            (Some(TemplateForm::Bare), Some(bare)) => bare,
+            _ => &self.parts,
         }
+    }
+
+    /// Whether its template holds many documents of a request.
+    pub(super) fn reads_lists(&self) -> bool {
+        self.template.list().is_some()
+    }
+
+    /// Refuses an instruction that is far too long by the tokens of its beginning, which costs much less than
+    /// to encode all of it. Instructions are never cut.
+    pub(super) fn check_instruction(&self, instruction: &str) -> Result<(), Error> {
+        let max = self.options.max_input_length;
+        let mut length = max.saturating_mul(INSTRUCTION_BYTES_PER_TOKEN);
+        while length < instruction.len() {
+            let beginning = &instruction[..instruction.floor_char_boundary(length)];
+            let encoding = self.tokenizers.plain.encode_fast(beginning, false).map_err(failed)?;
+            // Twice, because the last tokens may be other ones than in the whole text.
+            if encoding.len() > max.saturating_mul(2) {
+                return Err(Error::Validation(format!(
+                    "`instruction` is too long: its first {length} bytes alone take more than the longest input \
+                     of {max} tokens"
+                )));
+            }
+            length = length.saturating_mul(4);
+        }
+        Ok(())
+    }
+
+    pub(super) fn default_instruction(&self) -> Option<&str> {
+        self.options.default_instruction.as_deref()
+    }
+
+    /// The instruction of a request that names this one.
+    pub(super) fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<Option<&'a str>, Error> {
+        choose_instruction(
+            requested,
+            self.default_instruction(),
+            Some(&self.template),
+            self.options.ignore_instruction,
+        )
     }
 }
 
@@ -211,7 +250,8 @@ impl Tokenizers {
         plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
         plain.with_post_processor(full.get_post_processor().cloned());
         let inner = without_mark(&plain)?.map(Box::new);
-        Ok(Self { full, plain, inner })
+        let controls = Controls::new(&full);
+        Ok(Self { full, plain, controls, inner })
     }
 
     /// The tokenizer for a text that begins the input, or for one that follows a control token.
@@ -221,8 +261,8 @@ impl Tokenizers {
 
     /// Refuses a tokenizer whose vocabulary contains a control token even without the added tokens. Control
     /// tokens are the special ones and those that the template uses.
-    pub(super) fn check_leaks(&self, literals: &[impl AsRef<str>]) -> Result<(), EncoderError> {
-        let is_used = |content: &str| literals.iter().any(|text| text.as_ref().contains(content));
+    fn check_leaks(&self, literals: &[&str]) -> Result<(), EncoderError> {
+        let is_used = |content: &str| literals.iter().any(|text| text.contains(content));
         for (id, token) in self.full.get_added_tokens_decoder() {
             let encoding =
                 self.plain.encode_fast(token.content.as_str(), false).map_err(EncoderError::tokenizer)?;
@@ -254,11 +294,11 @@ mod tests {
     use crate::{
         families::QWEN3_RERANKER,
         templates::MessageStyle,
-        tokenization::TruncationDirection,
         tokenization::test_tokenizer::{
             ADDED_TOKENS, official_frame, options, qwen_tokenizer, small_encoder, small_tokenizer,
             small_tokenizer_json, tokenizer_from,
         },
+        tokenization::{Encoder, Input, TruncationDirection},
     };
     use serde_json::json;
     use std::ops::Range;
@@ -522,6 +562,47 @@ mod tests {
             "Input validation error: `instruction` is too long: the instruction and template alone take"
         ));
         assert!(encoder.encode_prompt(&pair(&long, &long), RIGHT).is_ok());
+    }
+
+    /// Before, all of an instruction was encoded before it was refused: 1.9 MB took a worker 6 to 8 seconds.
+    #[test]
+    fn an_instruction_that_cannot_fit_is_refused_by_its_beginning() {
+        let encoder = small_encoder(300);
+        let endless = "the planet. ".repeat(200_000);
+        let start = std::time::Instant::now();
+        let text = PairText { instruction: Some(&endless), ..pair("a", "b") };
+        for refused in [
+            encoder.encode_prompt(&text, RIGHT).map(|_| ()),
+            encoder.encode_prompt(&text, Truncation { truncate: false, ..RIGHT }).map(|_| ()),
+            encoder.show(&text, RIGHT).map(|_| ()),
+        ] {
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains("`instruction` is too long: its first 4800 bytes alone"), "{message}");
+        }
+        assert!(start.elapsed() < std::time::Duration::from_secs(1), "{:?}", start.elapsed());
+        let repeated = "  ".repeat(5000);
+        assert_eq!(
+            encoder.check_instruction(&repeated).is_ok(),
+            full_ids(&encoder, &repeated[..4800]).len() <= 600
+        );
+    }
+
+    #[test]
+    fn a_token_that_the_embedding_lacks_is_refused_for_its_text_alone() {
+        let yes = small_tokenizer().token_to_id("yes").unwrap() as usize;
+        let template = PromptTemplate::builtin(&QWEN3_RERANKER);
+        let encode = |vocabulary, document| {
+            let options = EncoderOptions { vocabulary, ..options(999) };
+            let encoder: Encoder = PromptEncoder::new(small_tokenizer(), &template, options).unwrap().into();
+            encoder.encode(&Input::Pair(pair("a", document)), RIGHT, None)
+        };
+        // The template's control tokens are the last ids of the small tokenizer.
+        let all = small_tokenizer().get_vocab_size(true);
+        for (vocabulary, known) in [(None, true), (Some(all), true), (Some(yes), false)] {
+            assert_eq!(encode(vocabulary, "yes").is_ok(), known, "{vocabulary:?}");
+        }
+        let message = encode(Some(yes), "yes").unwrap_err().to_string();
+        assert!(message.starts_with("Input validation error: a text holds `"), "{message}");
     }
 
     #[test]

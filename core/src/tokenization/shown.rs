@@ -6,9 +6,13 @@
 
 use super::{
     PairText, PromptEncoder, Truncation,
-    stretch::{Run, Stretch},
+    stretch::{Needed, Run, Span, Stretch},
+    tokens::Tokens,
 };
-use crate::{error::Error, templates::Slot};
+use crate::{
+    error::Error,
+    templates::{Slot, SlotTexts},
+};
 use std::ops::Range;
 
 /// A prompt in pieces.
@@ -61,21 +65,35 @@ impl PromptEncoder {
     ///
     /// As for [`PromptEncoder::encode_prompt`].
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
-        let (parts, texts) = self.parts_of(text)?;
-        let stretches = self.stretches(parts, texts)?;
-        let tokens = Stretch::join(&stretches);
+        if self.reads_lists() {
+            return Err(Error::Validation(
+                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be \
+                 shown for one"
+                    .to_owned(),
+            ));
+        }
+        self.check_instruction(text.instruction.unwrap_or_default())?;
+        let instruction = self.instruction(text.instruction)?;
+        let texts = SlotTexts {
+            instruction: instruction.unwrap_or_default(),
+            query: text.query,
+            documents: &[text.document],
+        };
+        let stretches = self.stretches(self.parts(instruction), &texts, Needed::ALL, None)?;
+        let tokens = Tokens::from_stretches(&stretches);
         let [query, document] = self.to_cut(&tokens, truncation)?;
         let shared = tokens.cut(query, document, truncation.direction).reusable;
         let mut kept = tokens.kept(query, document, truncation.direction).into_iter();
         let mut pieces = Pieces::default();
         for stretch in &stretches {
             match stretch {
-                Stretch::Fixed { ids, text } => {
-                    kept.by_ref().take(ids.len()).for_each(drop);
-                    pieces.last(None, false).text.push_str(text);
-                    pieces.last(None, false).ids.extend_from_slice(ids);
+                Stretch::Fixed(part) => {
+                    kept.by_ref().take(part.ids.len()).for_each(drop);
+                    let piece = pieces.last(None, false);
+                    piece.text.push_str(&part.text);
+                    piece.ids.extend_from_slice(&part.ids);
                 }
-                Stretch::Run(run) => pieces.push_run(run, &mut kept),
+                Stretch::Runs(runs) => runs.iter().for_each(|run| pieces.push_run(run, &mut kept)),
             }
         }
         Ok(ShownPrompt { pieces: pieces.0, shared, max_input_length: self.options.max_input_length })
@@ -100,8 +118,7 @@ impl Pieces {
     /// Adds the tokens of a run, each with the text up to its end that no earlier token has.
     fn push_run(&mut self, run: &Run, kept: &mut impl Iterator<Item = bool>) {
         let mut shown = 0;
-        let tokens = run.encoding.get_ids().iter().zip(run.encoding.get_offsets());
-        for ((&id, &(_, end)), is_kept) in tokens.zip(kept) {
+        for ((&id, &end), is_kept) in run.ids.iter().zip(&run.ends).zip(kept) {
             self.push_text(run, shown..end, !is_kept);
             self.last(run.slot_before(end), !is_kept).ids.push(id);
             shown = shown.max(end);
@@ -109,13 +126,13 @@ impl Pieces {
         // Text that no token covers, and an empty text at the end.
         let length = run.text.len();
         self.push_text(run, shown..length, false);
-        for (_, slot) in run.spans.iter().filter(|(span, _)| span.is_empty() && span.start == length) {
-            self.last(*slot, false);
+        for span in run.spans.iter().filter(|span| span.range.is_empty() && span.range.start == length) {
+            self.last(span.slot, false);
         }
     }
 
     fn push_text(&mut self, run: &Run, range: Range<usize>, cut: bool) {
-        for (span, slot) in &run.spans {
+        for Span { range: span, slot } in &run.spans {
             let (start, end) = (span.start.max(range.start), span.end.min(range.end));
             if start < end {
                 self.last(*slot, cut).text.push_str(&run.text[start..end]);

@@ -1,38 +1,48 @@
 //! Builds a prompt from stretches: fixed parts of the template, and runs that are encoded for each request.
 //!
-//! Input: the parts of a template, and the texts of a request. Output: [`Stretch`]es, and from these the
-//! prompt's [`Tokens`]. What must hold: the tokens of a text that truncation keeps are the same as in the
-//! whole text; only bytes whose tokens are cut anyway stay unencoded.
+//! Input: the parts of a template, and the texts of a request. Output: [`Stretch`]es, which say for each
+//! token which text it comes from, and the prompt's [`Tokens`]. What must hold: the tokens of a text that
+//! truncation keeps are the same as in the whole text; only bytes whose tokens are cut anyway stay unencoded.
 
 use super::{
     Truncation, TruncationDirection,
-    frame::{PromptPart, slot_of},
+    borders::SkippedBytes,
+    frame::{FixedPart, PromptPart, slot_of},
     prompt::PromptEncoder,
     text::failed,
     tokens::{Owner, Tokens},
 };
 use crate::{
     error::Error,
-    templates::{Piece, Slot},
+    templates::{Piece, Slot, SlotTexts},
 };
-use std::{ops::Range, sync::OnceLock};
-use tokenizers::Encoding;
+use std::{borrow::Cow, ops::Range, sync::OnceLock};
 
-/// An encoded stretch of a prompt.
+/// An encoded part of a prompt.
 pub(super) enum Stretch<'a> {
     /// A part of the template alone.
-    Fixed { ids: &'a [u32], text: &'a str },
-    /// A part that contains texts of the request.
-    Run(Box<Run>),
+    Fixed(&'a FixedPart),
+    /// A part with texts of the request. It is one run, or several where bytes were skipped.
+    Runs(Cow<'a, [Run]>),
 }
 
 /// Literals and texts that were encoded as one string.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Run {
     pub(super) text: String,
-    /// The ranges of bytes in `text` and their slots, in order and without gaps. `None` is the template.
-    pub(super) spans: Vec<(Range<usize>, Option<Slot>)>,
-    /// The encoding. Its offsets are bytes of `text`.
-    pub(super) encoding: Encoding,
+    /// The sources of the text, in order and without gaps.
+    pub(super) spans: Vec<Span>,
+    pub(super) ids: Vec<u32>,
+    /// For each token, the end of its text, as an offset in `text`.
+    pub(super) ends: Vec<usize>,
+}
+
+/// A part of a run that comes from one source.
+#[derive(Debug, Clone)]
+pub(super) struct Span {
+    pub(super) range: Range<usize>,
+    /// `None` is the template.
+    pub(super) slot: Option<Slot>,
 }
 
 /// The most tokens that truncation keeps of a request's texts.
@@ -43,35 +53,38 @@ pub(super) struct Needed {
     pub(super) direction: TruncationDirection,
 }
 
-/// The runs before the document, if they are the same for all documents of a request. The first text that
-/// needs them encodes them.
-pub(super) type SharedRuns = OnceLock<Result<Vec<Option<RunTokens>>, Error>>;
+/// The runs of the parts before the document, if they are the same for all documents of a request. The first
+/// text that needs them encodes them. `None` for other parts.
+pub(super) type SharedRuns = OnceLock<Result<Vec<Option<Vec<Run>>>, Error>>;
 
-/// The tokens of a run.
-#[derive(Debug, Clone)]
-pub(super) struct RunTokens {
-    ids: Vec<u32>,
-    owners: Vec<Owner>,
-}
-
-/// A range of bytes that was skipped after a run.
+/// Bytes that were skipped after a run.
 struct Gap {
     run: usize,
     slot: Slot,
+    /// The least number of tokens of the slot that must be encoded.
+    min_tokens: usize,
 }
 
 impl Needed {
+    /// All tokens.
+    pub(super) const ALL: Self =
+        Self { query: usize::MAX, document: usize::MAX, direction: TruncationDirection::Right };
+
     /// The limits of `truncation` for inputs of at most `max` tokens. If nothing may be cut, all tokens are
     /// needed, because the error states their number.
-    pub(super) fn of(truncation: Truncation, max: usize) -> Self {
-        let most = |limit: Option<usize>| {
-            if truncation.truncate { limit.unwrap_or(max).min(max) } else { usize::MAX }
-        };
+    pub(super) fn new(truncation: Truncation, max: usize) -> Self {
+        if !truncation.truncate {
+            return Self { direction: truncation.direction, ..Self::ALL };
+        }
         let limits = truncation.limits;
-        Self { query: most(limits.query), document: most(limits.document), direction: truncation.direction }
+        Self {
+            query: limits.query.unwrap_or(max).min(max),
+            document: limits.document.unwrap_or(max).min(max),
+            direction: truncation.direction,
+        }
     }
 
-    fn of_slot(self, slot: Slot) -> usize {
+    fn tokens_of(self, slot: Slot) -> usize {
         match slot {
             Slot::Instruction => usize::MAX,
             Slot::Query => self.query,
@@ -81,74 +94,67 @@ impl Needed {
 }
 
 impl PromptEncoder {
-    /// The prompt before truncation, as stretches.
+    /// The encoded parts of a prompt. Tokens of texts that are not needed may be missing.
     pub(super) fn stretches<'s>(
-        &'s self,
+        &self,
         parts: &'s [PromptPart],
-        texts: [&str; 3],
+        texts: &SlotTexts<'_>,
+        needed: Needed,
+        shared: Option<&'s SharedRuns>,
     ) -> Result<Vec<Stretch<'s>>, Error> {
-        let stretch = |part: &'s PromptPart| match part {
-            PromptPart::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
-            PromptPart::Run { pieces, begins } => {
-                let mut string = RunString::default();
-                for piece in pieces {
-                    string.push(piece.text(texts), slot_of(piece));
-                }
-                Ok(Stretch::Run(Box::new(string.encode(self, *begins)?)))
+        let known = match shared {
+            None => &[],
+            Some(shared) => {
+                let encode = || self.shared_runs(parts, texts, needed);
+                shared.get_or_init(encode).as_ref().map_err(Clone::clone)?.as_slice()
             }
         };
-        parts.iter().map(stretch).collect()
+        let mut stretches = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            stretches.push(match part {
+                PromptPart::Fixed(part) => Stretch::Fixed(part),
+                PromptPart::Run { pieces, begins } => Stretch::Runs(match known.get(index) {
+                    Some(Some(runs)) => Cow::Borrowed(runs.as_slice()),
+                    _ => Cow::Owned(self.encode_part(pieces, *begins, texts, needed)?),
+                }),
+            });
+        }
+        Ok(stretches)
     }
 
-    /// The tokens of the prompt. Tokens of texts that truncation cuts anyway may be missing.
-    pub(super) fn tokens(
+    /// The runs of the parts without a document.
+    fn shared_runs(
         &self,
         parts: &[PromptPart],
-        texts: [&str; 3],
+        texts: &SlotTexts<'_>,
         needed: Needed,
-        shared: Option<&SharedRuns>,
-    ) -> Result<Tokens, Error> {
+    ) -> Result<Vec<Option<Vec<Run>>>, Error> {
         let encode = |part: &PromptPart| match part {
-            PromptPart::Fixed { .. } => Ok(None),
-            PromptPart::Run { pieces, begins } => self.run_tokens(pieces, *begins, texts, needed).map(Some),
-        };
-        let is_shared = |part: &PromptPart| !part.slots().contains(&Slot::Document);
-        let encode_shared =
-            || parts.iter().map(|part| if is_shared(part) { encode(part) } else { Ok(None) }).collect();
-        let shared = match shared {
-            None => &[],
-            Some(shared) => shared.get_or_init(encode_shared).as_ref().map_err(Clone::clone)?.as_slice(),
-        };
-        let mut prompt = PromptTokens::default();
-        for (index, part) in parts.iter().enumerate() {
-            if let PromptPart::Fixed { ids, .. } = part {
-                prompt.push_fixed(ids);
-                continue;
+            PromptPart::Run { pieces, begins }
+                if pieces.iter().all(|piece| slot_of(piece) != Some(Slot::Document)) =>
+            {
+                self.encode_part(pieces, *begins, texts, needed).map(Some)
             }
-            let known = shared.get(index).and_then(Option::as_ref);
-            let own = if known.is_some() { None } else { encode(part)? };
-            if let Some(RunTokens { ids, owners }) = known.or(own.as_ref()) {
-                prompt.push(&part.slots(), ids, owners.iter().copied());
-            }
-        }
-        Ok(prompt.end())
+            PromptPart::Run { .. } | PromptPart::Fixed(_) => Ok(None),
+        };
+        parts.iter().map(encode).collect()
     }
 
     /// Encodes longer and longer parts of long texts, until there are enough tokens of each.
-    fn run_tokens(
+    fn encode_part(
         &self,
         pieces: &[Piece],
         begins: bool,
-        texts: [&str; 3],
+        texts: &SlotTexts<'_>,
         needed: Needed,
-    ) -> Result<RunTokens, Error> {
+    ) -> Result<Vec<Run>, Error> {
         let mut attempt = 0;
         loop {
-            let gap = |piece: &Piece, text: &str| {
-                let most = slot_of(piece).map_or(usize::MAX, |slot| needed.of_slot(slot));
-                self.borders.gap(text, most, needed.direction, attempt)
+            let skipped = |piece: &Piece, text: &str| {
+                let max = slot_of(piece).map_or(usize::MAX, |slot| needed.tokens_of(slot));
+                self.borders.skipped(text, max, needed.direction, attempt)
             };
-            let (runs, gaps) = self.encode_runs(pieces, begins, texts, gap)?;
+            let (runs, gaps) = self.encode_runs(pieces, begins, texts, skipped)?;
             let is_enough = |gap: &Gap| {
                 let (before, behind) = runs.split_at(gap.run + 1);
                 let kept = match needed.direction {
@@ -156,78 +162,74 @@ impl PromptEncoder {
                     TruncationDirection::Left => behind,
                 };
                 let owners = kept.iter().flat_map(Run::owners);
-                owners.filter(|owner| *owner == gap.slot.into()).count() >= needed.of_slot(gap.slot)
+                owners.filter(|owner| *owner == gap.slot.into()).count() >= gap.min_tokens
             };
             if gaps.iter().all(is_enough) {
-                let ids = runs.iter().flat_map(|run| run.encoding.get_ids()).copied().collect();
-                return Ok(RunTokens { ids, owners: runs.iter().flat_map(Run::owners).collect() });
+                return Ok(runs);
             }
             attempt += 1;
         }
     }
 
     /// Encodes literals and texts without control tokens between them as one string, except for the bytes
-    /// that `gap` returns for the text of a piece. `texts` are in the order of [`Slot`].
+    /// that `skipped` returns for the text of a piece.
     fn encode_runs(
         &self,
         pieces: &[Piece],
         begins: bool,
-        texts: [&str; 3],
-        gap: impl Fn(&Piece, &str) -> Option<Range<usize>>,
+        texts: &SlotTexts<'_>,
+        skipped: impl Fn(&Piece, &str) -> Option<SkippedBytes>,
     ) -> Result<(Vec<Run>, Vec<Gap>), Error> {
         let (mut runs, mut gaps) = (Vec::new(), Vec::new());
-        let mut string = RunString::default();
+        let mut run = Run::default();
         for piece in pieces {
             let (text, slot) = (piece.text(texts), slot_of(piece));
-            match (gap(piece, text), slot) {
-                (Some(gap), Some(slot)) => {
-                    string.push(&text[..gap.start], Some(slot));
-                    gaps.push(Gap { run: runs.len(), slot });
-                    runs.push(std::mem::take(&mut string).encode(self, begins && runs.is_empty())?);
-                    string.push(&text[gap.end..], Some(slot));
+            match (skipped(piece, text), slot) {
+                (Some(SkippedBytes { range, min_tokens }), Some(slot)) => {
+                    run.push(&text[..range.start], Some(slot));
+                    gaps.push(Gap { run: runs.len(), slot, min_tokens });
+                    runs.push(std::mem::take(&mut run).encoded(self, begins && runs.is_empty())?);
+                    run.push(&text[range.end..], Some(slot));
                 }
-                _ => string.push(text, slot),
+                _ => run.push(text, slot),
             }
         }
-        runs.push(string.encode(self, begins && runs.is_empty())?);
+        runs.push(run.encoded(self, begins && runs.is_empty())?);
         Ok((runs, gaps))
     }
 }
 
-/// A run that is not encoded yet.
-#[derive(Default)]
-struct RunString {
-    text: String,
-    spans: Vec<(Range<usize>, Option<Slot>)>,
-}
-
-impl RunString {
+impl Run {
     fn push(&mut self, text: &str, slot: Option<Slot>) {
         let start = self.text.len();
         self.text.push_str(text);
-        self.spans.push((start..self.text.len(), slot));
+        self.spans.push(Span { range: start..self.text.len(), slot });
     }
 
-    fn encode(self, encoder: &PromptEncoder, begins: bool) -> Result<Run, Error> {
-        let Self { text, spans } = self;
-        let parses = encoder.options.parse_special_tokens;
+    /// The run with its tokens.
+    fn encoded(mut self, encoder: &PromptEncoder, begins: bool) -> Result<Self, Error> {
         let tokenizers = &encoder.tokenizers;
-        let tokenizer = if parses { &tokenizers.full } else { tokenizers.of_text(begins) };
-        let encoding = tokenizer.encode(text.as_str(), false).map_err(failed)?;
-        Ok(Run { text, spans, encoding })
+        let tokenizer =
+            if encoder.options.parse_special_tokens { &tokenizers.full } else { tokenizers.of_text(begins) };
+        let encoding = tokenizer.encode(self.text.as_str(), false).map_err(failed)?;
+        self.ids = encoding.get_ids().to_vec();
+        self.ends = encoding.get_offsets().iter().map(|(_, end)| *end).collect();
+        Ok(self)
     }
-}
 
-impl Run {
     /// The slot of the character that ends at this byte.
     pub(super) fn slot_before(&self, end: usize) -> Option<Slot> {
-        self.spans.iter().find(|(span, _)| span.start < end && end <= span.end).and_then(|(_, slot)| *slot)
+        let span = self.spans.iter().find(|span| span.range.start < end && end <= span.range.end)?;
+        span.slot
     }
 
     /// The owner of each token.
     fn owners(&self) -> impl Iterator<Item = Owner> {
-        let ends = self.encoding.get_offsets().iter().map(|(_, end)| *end);
-        ends.map(|end| self.slot_before(end).map_or(Owner::Frame, Owner::from))
+        self.ends.iter().map(|end| self.slot_before(*end).map_or(Owner::Frame, Owner::from))
+    }
+
+    fn has_slot(&self, slot: Slot) -> bool {
+        self.spans.iter().any(|span| span.slot == Some(slot))
     }
 }
 
@@ -241,60 +243,54 @@ impl From<Slot> for Owner {
     }
 }
 
-/// Collects the tokens of a prompt from its stretches.
-#[derive(Default)]
-struct PromptTokens {
-    tokens: Tokens,
-    has_text: bool,
-    has_query: bool,
-    /// The number of tokens after the last stretch with a text of the request.
-    behind: usize,
-}
-
-impl PromptTokens {
-    fn push_fixed(&mut self, ids: &[u32]) {
-        self.push(&[], ids, std::iter::repeat_n(Owner::Frame, ids.len()));
-    }
-
-    /// Adds a run that contains these slots.
-    fn push(&mut self, slots: &[Slot], ids: &[u32], owners: impl Iterator<Item = Owner> + Clone) {
-        if slots.contains(&Slot::Query) && !self.has_query {
-            self.has_query = true;
-            let is_frame = |owner: &Owner| *owner == Owner::Frame;
-            self.tokens.before_query = owners.clone().take_while(is_frame).count();
-        }
-        if slots.iter().any(|slot| *slot != Slot::Instruction) {
-            self.has_text = true;
-            self.behind = 0;
-        } else if self.has_text {
-            self.behind += ids.len();
-        } else {
-            self.tokens.outer += ids.len();
-        }
-        self.tokens.ids.extend_from_slice(ids);
-        self.tokens.owners.extend(owners);
-    }
-
-    fn end(mut self) -> Tokens {
-        self.tokens.outer += self.behind;
-        self.tokens
-    }
-}
-
-impl Stretch<'_> {
-    /// The tokens of all stretches of a prompt.
-    pub(super) fn join(stretches: &[Self]) -> Tokens {
-        let mut prompt = PromptTokens::default();
+impl Tokens {
+    /// The tokens of a prompt.
+    pub(super) fn from_stretches(stretches: &[Stretch<'_>]) -> Self {
+        let mut tokens = Self::default();
+        // The number of tokens after the last stretch with a query or a document.
+        let mut behind = None;
+        let mut has_query = false;
         for stretch in stretches {
+            let start = tokens.ids.len();
+            let mut has_text = false;
             match stretch {
-                Self::Fixed { ids, .. } => prompt.push_fixed(ids),
-                Self::Run(run) => {
-                    let slots: Vec<Slot> = run.spans.iter().filter_map(|(_, slot)| *slot).collect();
-                    let owners: Vec<Owner> = run.owners().collect();
-                    prompt.push(&slots, run.encoding.get_ids(), owners.iter().copied());
+                Stretch::Fixed(part) => {
+                    tokens.marks.extend(part.marks.iter().map(|mark| start + mark));
+                    tokens.ids.extend_from_slice(&part.ids);
+                    tokens.owners.resize(tokens.ids.len(), Owner::Frame);
+                }
+                Stretch::Runs(runs) => {
+                    for run in runs.iter() {
+                        tokens.push_run(run);
+                    }
+                    let is_query = runs.iter().any(|run| run.has_slot(Slot::Query));
+                    has_text = is_query || runs.iter().any(|run| run.has_slot(Slot::Document));
+                    if is_query && !has_query {
+                        has_query = true;
+                        let owners = tokens.owners[start..].iter();
+                        tokens.before_query = owners.take_while(|owner| **owner == Owner::Frame).count();
+                    }
                 }
             }
+            let added = tokens.ids.len() - start;
+            match behind {
+                _ if has_text => behind = Some(0),
+                Some(before) => behind = Some(before + added),
+                None => tokens.outer += added,
+            }
         }
-        prompt.end()
+        tokens.outer += behind.unwrap_or_default();
+        tokens
+    }
+
+    fn push_run(&mut self, run: &Run) {
+        if self.before_documents.is_none()
+            && let Some(span) = run.spans.iter().find(|span| span.slot == Some(Slot::Document))
+        {
+            let before = run.ends.iter().take_while(|end| **end <= span.range.start).count();
+            self.before_documents = Some(self.ids.len() + before);
+        }
+        self.owners.extend(run.owners());
+        self.ids.extend_from_slice(&run.ids);
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Input: the tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: ordinary texts get
 //! the ids that `transformers` gives them, including the special tokens of the tokenizer's post-processor;
-//! text that spells a special token stays text, unless the tokenizer's own vocabulary spells it; if an input
-//! is too long, its texts are cut, but never the prompt or the special tokens.
+//! text that spells a special token stays text; if an input is too long, its texts are cut, but never the
+//! prompt or the special tokens.
 
 use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
-    borders::Borders,
+    borders::{Borders, SkippedBytes},
     pair::Sequence,
     stretch::Needed,
     tokens::{Owner, Tokens},
 };
 use crate::error::Error;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use text_embeddings_backend_core::amount;
-use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Tokenizer};
+use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Token, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
 const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
@@ -27,8 +27,8 @@ pub struct TextEncoder {
     /// The model's tokenizer, in which special tokens in a text are text.
     pub(super) plain: Tokenizer,
     pub(super) options: TextOptions,
-    /// The ids of special tokens.
-    special: HashSet<u32>,
+    /// The text of each special token, by its id.
+    special: HashMap<u32, String>,
     pub(super) borders: Borders,
 }
 
@@ -61,8 +61,9 @@ impl TextEncoder {
         let mut plain = tokenizer.clone();
         plain.set_encode_special_tokens(!options.parse_special_tokens);
         let added = tokenizer.get_added_tokens_decoder();
-        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        let borders = Borders::of(&plain);
+        let special = added.into_iter().filter(|(_, token)| token.special);
+        let special = special.map(|(id, token)| (id, token.content)).collect();
+        let borders = Borders::from_tokenizer(&plain);
         Ok(Self { full: tokenizer, plain, options, special, borders })
     }
 
@@ -93,7 +94,7 @@ impl TextEncoder {
     pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
         // A request's own limits only apply to pairs.
         let truncation = Truncation { limits: TokenLimits::NONE, ..truncation };
-        let needed = Needed::of(truncation, self.options.max_input_length);
+        let needed = Needed::new(truncation, self.options.max_input_length);
         let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
         self.cut_document(&tokens, truncation)
     }
@@ -136,8 +137,8 @@ impl TextEncoder {
     ) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
         let (before, after) = self.special_tokens()?;
-        let prompt = self.plain.encode(prompt, false).map_err(failed)?;
-        let body = ids.iter().filter(|id| !self.special.contains(id));
+        let prompt = self.encode_sequence(prompt, 0)?;
+        let body = ids.iter().filter(|id| !self.special.contains_key(id));
         let frame = |ids: &[u32]| ids.iter().map(|id| (*id, Owner::Frame)).collect::<Vec<_>>();
         let tokens = frame(&before).into_iter().chain(frame(prompt.get_ids()));
         let tokens = tokens.chain(body.map(|id| (*id, Owner::Document))).chain(frame(&after));
@@ -207,19 +208,21 @@ impl TextEncoder {
     ) -> Result<Sequence, Error> {
         let mut attempt = 0;
         loop {
-            let Some(gap) = self.borders.gap(text, needed, direction, attempt) else {
+            let Some(SkippedBytes { range, min_tokens }) =
+                self.borders.skipped(text, needed, direction, attempt)
+            else {
                 let encoding = self.encode_sequence(&[prompt, text].concat(), place)?;
                 return Ok(Sequence::whole(encoding));
             };
-            let mut before = self.encode_sequence(&[prompt, &text[..gap.start]].concat(), place)?;
-            let behind = self.encode_sequence(&text[gap.end..], place)?;
+            let mut before = self.encode_sequence(&[prompt, &text[..range.start]].concat(), place)?;
+            let behind = self.encode_sequence(&text[range.end..], place)?;
             let kept = match direction {
                 TruncationDirection::Right => {
                     before.get_offsets().iter().filter(|(_, end)| *end > prompt.len()).count()
                 }
                 TruncationDirection::Left => behind.len(),
             };
-            if kept >= needed {
+            if kept >= min_tokens {
                 before.merge_with(behind, true);
                 return Ok(Sequence { is_whole: false, ..Sequence::whole(before) });
             }
@@ -235,8 +238,38 @@ impl TextEncoder {
         if let Some(splitter) = tokenizer.get_pre_tokenizer() {
             splitter.pre_tokenize(&mut words).map_err(failed)?;
         }
-        words.tokenize(|word| tokenizer.get_model().tokenize(word.get())).map_err(failed)?;
+        words.tokenize(|word| self.tokenize_word(word.get())).map_err(failed)?;
         words.into_encoding(None, place, OffsetType::Byte).map_err(failed)
+    }
+
+    /// The model's tokens of a word. Where a part of the word spells a special token that the model's own
+    /// vocabulary holds, as in XLM-RoBERTa's, its characters become tokens instead.
+    fn tokenize_word(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+        let model = self.plain.get_model();
+        let tokens = model.tokenize(word)?;
+        let spells_special = |token: &Token| {
+            self.special
+                .get(&token.id)
+                .is_some_and(|special| word.get(token.offsets.0..token.offsets.1) == Some(special))
+        };
+        if self.options.parse_special_tokens || !tokens.iter().any(spells_special) {
+            return Ok(tokens);
+        }
+        let mut spelled = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            if !spells_special(&token) {
+                spelled.push(token);
+                continue;
+            }
+            for (place, character) in word[token.offsets.0..token.offsets.1].char_indices() {
+                let start = token.offsets.0 + place;
+                for mut part in model.tokenize(&word[start..start + character.len_utf8()])? {
+                    part.offsets = (part.offsets.0 + start, part.offsets.1 + start);
+                    spelled.push(part);
+                }
+            }
+        }
+        Ok(spelled)
     }
 
     /// The tokens of an encoding, each with its owner.
@@ -377,6 +410,68 @@ mod tests {
             assert_eq!(count(&both) - count(&plain), usize::from(!special), "{content}");
             assert!(inner(&parsing.encode_text("", &text, RIGHT).unwrap().ids), "{content}");
         }
+    }
+
+    /// A tokenizer like XLM-RoBERTa's: the vocabulary of its model holds the special tokens as pieces.
+    fn unigram_tokenizer() -> Tokenizer {
+        let specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
+        let mut vocabulary: Vec<(String, f64)> =
+            specials.iter().map(|special| ((*special).to_owned(), 0.0)).collect();
+        let pieces = ["\u{2581}", "<", ">", "/", "s", "m", "a", "k", "ma", "sk", "\u{2581}a"];
+        vocabulary.extend(pieces.iter().map(|piece| ((*piece).to_owned(), -3.0)));
+        let added: Vec<Value> = (0..specials.len())
+            .map(|id| {
+                json!({ "id": id, "content": specials[id], "single_word": false, "lstrip": false, "rstrip": false,
+                    "normalized": false, "special": true })
+            })
+            .collect();
+        let special = |name: &str| json!({ "SpecialToken": { "id": name, "type_id": 0 } });
+        let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+        let entry = |id: usize| json!({ "id": specials[id], "ids": [id], "tokens": [specials[id]] });
+        let (start, end) = (special("<s>"), special("</s>"));
+        tokenizer_from(&json!({
+            "version": "1.0", "added_tokens": added, "normalizer": { "type": "NFKC" },
+            "pre_tokenizer": { "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true },
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [start, sequence("A"), end],
+                "pair": [start, sequence("A"), end, end, sequence("B"), end],
+                "special_tokens": { "<s>": entry(0), "</s>": entry(2) }
+            },
+            "model": { "type": "Unigram", "unk_id": 3, "vocab": vocabulary, "byte_fallback": false },
+        }))
+    }
+
+    /// Before, the model's vocabulary turned the text into these tokens.
+    #[test]
+    fn never_the_bug_no_text_spells_a_special_token_that_the_models_vocabulary_holds() {
+        let encoder = |parse_special_tokens| {
+            let options = TextOptions {
+                max_input_length: 99,
+                vocabulary: 99,
+                parse_special_tokens,
+                ..TextOptions::default()
+            };
+            TextEncoder::new(unigram_tokenizer(), options).unwrap()
+        };
+        let specials = |ids: &[u32]| ids.iter().filter(|id| **id < 5).copied().collect::<Vec<_>>();
+        for text in ["a</s></s>a", "<s>", "<mask>", "\u{ff1c}\u{ff53}\u{ff1e}", "mask<mask>mask", "<pad>a"] {
+            let single = encoder(false).encode_text("", text, STRICT).unwrap().ids;
+            assert!([vec![0, 2], vec![0, 3, 3, 2]].contains(&specials(&single)), "{text}: {single:?}");
+            for (query, document) in [(text, "a"), ("a", text)] {
+                let both = encoder(false).encode_pair(&pair(query, document), STRICT).unwrap().ids;
+                let found = specials(&both).into_iter().filter(|id| *id != 3).collect::<Vec<_>>();
+                assert_eq!(found, [0, 2, 2, 2], "{text}: {both:?}");
+                let shown = encoder(false).show(&pair(query, document), STRICT).unwrap();
+                assert_eq!(shown.pieces.iter().flat_map(|piece| piece.ids.clone()).collect::<Vec<_>>(), both);
+            }
+            // The reference, and this server if it is told to, read it as the special token.
+            let parsed = encoder(true).encode_text("", text, STRICT).unwrap().ids;
+            assert_eq!(parsed, unigram_tokenizer().encode(text, true).unwrap().get_ids());
+            assert!(specials(&parsed).len() > 2, "{text}: {parsed:?}");
+        }
+        // A character that the model does not know is still the unknown token.
+        assert_eq!(specials(&encoder(false).encode_text("", "火", STRICT).unwrap().ids), [0, 3, 2]);
     }
 
     #[test]

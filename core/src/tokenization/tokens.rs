@@ -30,6 +30,10 @@ pub(super) struct Tokens {
     /// The tokens of the template and the instruction that come before the query and are encoded in one
     /// string with it.
     pub(super) before_query: usize,
+    /// The indices of the tokens whose states become vectors.
+    pub(super) marks: Vec<usize>,
+    /// The number of tokens before the place of the first document, if the prompt has one.
+    pub(super) before_documents: Option<usize>,
 }
 
 impl Tokens {

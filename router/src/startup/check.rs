@@ -9,10 +9,7 @@ use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_backend_core::{ModelType, Output, Pool, amount};
 use text_embeddings_core::{
     service::ServedModel,
-    tokenization::{
-        Encoded, Encoder, Input, ListText, ListwiseEncoder, PairText, TokenLimits, Truncation,
-        TruncationDirection,
-    },
+    tokenization::{Encoded, Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
 
 /// Raw scores that are closer than this count as the same. It is far above the rounding of one prompt scored
@@ -42,10 +39,14 @@ pub(super) fn model(
             check_embedding(backend, encoder, model)
         }
         ModelType::Classifier => check_classifier(backend, encoder).map(|()| 0),
-        ModelType::Reranker | ModelType::ListwiseReranker => match encoder {
-            Encoder::Listwise(encoder) => check_listwise(backend, encoder).map(|()| 0),
-            _ => check_reranker(backend, encoder, model).map(|()| 0),
-        },
+        ModelType::Reranker | ModelType::ListwiseReranker => {
+            if encoder.reads_lists() {
+                check_lists(backend, encoder)?;
+            } else {
+                check_reranker(backend, encoder, model)?;
+            }
+            Ok(0)
+        }
     }
 }
 
@@ -68,13 +69,12 @@ fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedMo
 }
 
 /// The vectors of a query and two documents must be numbers, and no two alike.
-fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
-    let documents = PAIRS.map(|[_, document]| document);
-    let list = ListText { instruction: None, query: PAIRS[0][0], documents: &documents };
+fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
+    let pairs = PAIRS.map(|[_, document]| pair([PAIRS[0][0], document]));
     let truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
-    for Encoded { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
+    for Encoded { ids, marks, .. } in encoder.encode_list(&pairs, truncation, &|| false)?.prompts {
         batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
     }
     let texts = backend.predict(&batch.build())?.texts;

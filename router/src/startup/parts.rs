@@ -7,8 +7,8 @@ use anyhow::Context;
 use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool};
 use text_embeddings_core::{
     files::{self, ModelFacts, ModelFolder},
-    service::{Scoring, ServedModel},
-    tokenization::{Encoder, EncoderOptions, ListwiseEncoder, PromptEncoder, TextEncoder, TextOptions},
+    service::{RerankScoring, ServedModel},
+    tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions},
 };
 use tokenizers::Tokenizer;
 
@@ -67,7 +67,7 @@ pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Par
             let labels = files::class_labels(&folder.config)?;
             let positive = (labels.len() == 2).then(|| files::positive_label(&folder.name(), &labels));
             let head = Head::Classification { labels: labels.len() };
-            let scoring = Scoring::Logits { positive: positive.transpose()? };
+            let scoring = RerankScoring::Logits { positive: positive.transpose()? };
             let model = ServedModel { labels, scoring, ..ServedModel::default() };
             reranker(config, folder, tokenizer, Some(head), model)
         }
@@ -145,18 +145,6 @@ fn reranker(
     let score_activation = score_activation(folder, &model);
     let template = match prompt {
         Prompt::Template(template) => template,
-        Prompt::Listwise(form) => {
-            let options = EncoderOptions {
-                default_instruction: config.default_instruction.clone(),
-                ..encoder_options(config)
-            };
-            let default_instruction = Some(config.default_instruction.clone().unwrap_or_default());
-            let encoder = ListwiseEncoder::new(tokenizer, form, options)?;
-            encoder.self_check()?;
-            let model = ServedModel { scoring: Scoring::Lists, ..model };
-            let parts = Parts::new(encoder, Head::Marks, model);
-            return Ok(Parts { default_instruction, reranker: Some(details), ..parts });
-        }
         Prompt::Joined => {
             reranker::refuse_instruction(config)?;
             let head = head.context("the model has no head")?;
@@ -166,12 +154,19 @@ fn reranker(
             return Ok(Parts { score_activation, reranker: Some(details), ..parts });
         }
     };
+    let is_list = template.list().is_some();
     let answers = || answers.map(|(answers, _)| Head::Answers(answers)).context("no answers were found");
-    let head = head.map_or_else(answers, Ok)?;
+    let (head, model, score_activation) = if is_list {
+        (Head::Marks, ServedModel { scoring: RerankScoring::Lists, ..model }, None)
+    } else {
+        (head.map_or_else(answers, Ok)?, model, score_activation)
+    };
     let family = family.map(|(family, _)| family);
     let default_instruction = reranker::default_instruction(config, folder, &template, family)?;
-    let options =
-        EncoderOptions { default_instruction: default_instruction.clone(), ..encoder_options(config) };
+    let options = EncoderOptions {
+        default_instruction: default_instruction.clone(),
+        ..encoder_options(config, folder)
+    };
     let encoder = PromptEncoder::new(tokenizer, &template, options)?;
     encoder.self_check()?;
     let default_instruction = default_instruction.or_else(|| template.has_instruction().then(String::new));
@@ -191,13 +186,14 @@ fn score_activation(folder: &ModelFolder, model: &ServedModel) -> Option<String>
 }
 
 /// How prompts are encoded, except for the instruction.
-fn encoder_options(config: &Config) -> EncoderOptions {
+fn encoder_options(config: &Config, folder: &ModelFolder) -> EncoderOptions {
     EncoderOptions {
         default_instruction: None,
         max_input_length: config.max_input_length,
         parse_special_tokens: config.parse_special_tokens,
         ignore_instruction: config.ignore_instruction,
         limits: config.text_limits,
+        vocabulary: Some(folder.description.vocabulary),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, bail, ensure};
 use text_embeddings_backend::{AnswerTokens, ModelType};
 use text_embeddings_core::{
-    families::{Answers, Family, Limits, Listwise, ScoreRule},
+    families::{Answers, Family, Limits, ScoreRule},
     files::{self, ModelFacts, ModelFolder},
     templates::{MessageStyle, PromptTemplate},
     tokenization::{AnswerSource, EncoderError, answer_tokens},
@@ -57,20 +57,23 @@ impl Resolved {
             prompt: self.prompt.1.clone(),
             answers,
             cutoff_layers: self.cutoff_layers,
-            scores_depend_on_request: matches!(self.prompt.0, Prompt::Listwise(_)),
+            scores_depend_on_request: self.reads_lists(),
             score: self.score.0.to_string(),
             score_reason: self.score.1.clone(),
         }
+    }
+
+    /// Whether the model reads the documents of a request together.
+    pub(crate) fn reads_lists(&self) -> bool {
+        matches!(&self.prompt.0, Prompt::Template(template) if template.list().is_some())
     }
 }
 
 /// How a re-ranker reads query and document.
 #[derive(Debug)]
 pub(crate) enum Prompt {
-    /// In a template.
+    /// In a template, with one document or with many.
     Template(PromptTemplate),
-    /// Many documents in one prompt.
-    Listwise(&'static Listwise),
     /// As the tokenizer joins them.
     Joined,
 }
@@ -144,13 +147,13 @@ fn listwise(
     facts: &ModelFacts,
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<Option<Resolved>> {
-    let own = facts.evidence().family().filter(|(family, _)| family.listwise.is_some());
+    let own = facts.evidence().family().filter(|(family, _)| family.list.is_some());
     let chosen = match &config.chat_template {
         Some(ChatTemplateSource::Builtin(family)) => Some(*family),
         _ => None,
     };
     let Some((family, reason)) = own else {
-        if let Some(family) = chosen.filter(|family| family.listwise.is_some()) {
+        if let Some(family) = chosen.filter(|family| family.list.is_some()) {
             bail!(
                 "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: \
                  leave it out",
@@ -160,7 +163,6 @@ fn listwise(
         }
         return Ok(None);
     };
-    let Some(form) = family.listwise else { return Ok(None) };
     ensure!(
         config.chat_template.is_none() || chosen == Some(family),
         "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: \
@@ -177,7 +179,10 @@ fn listwise(
         return Err(EncoderError::NoControlToken { family: family.name, token }.into());
     }
     Ok(Some(Resolved {
-        prompt: (Prompt::Listwise(form), format!("that of the family {}: {reason}", family.name)),
+        prompt: (
+            Prompt::Template(PromptTemplate::builtin(family)),
+            format!("that of the family {}: {reason}", family.name),
+        ),
         answers: None,
         cutoff_layers: folder.description.cutoff_layers,
         score: score_rule(config, Some(family)),
@@ -205,9 +210,8 @@ fn unnamed_family(facts: &ModelFacts, folder: &ModelFolder, kind: ModelType) -> 
 /// The family with the same prompt as a template.
 fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     let families = text_embeddings_core::families::ALL.iter();
-    let mut fitting = families.filter(|family| {
-        family.model_types.contains(&facts.model_type.as_str()) && family.listwise.is_none()
-    });
+    let mut fitting = families
+        .filter(|family| family.model_types.contains(&facts.model_type.as_str()) && family.list.is_none());
     let found = fitting.find(|family| PromptTemplate::builtin(family).reads_as(template))?;
     Some((found, "its chat template writes this family's prompt".to_owned()))
 }
@@ -358,10 +362,10 @@ pub(crate) fn default_instruction(
     let named = folder.default_prompt_name.as_ref().and_then(|name| folder.prompts.get(name));
     let instruction = config.default_instruction.as_deref().or(named.map(String::as_str));
     let instruction = instruction.or(template.default_instruction());
-    let of_family = family.filter(|_| template.bare_pieces().is_none());
+    let of_family = family.filter(|_| !template.has_bare_form());
     let instruction = instruction.or(of_family.and_then(|family| family.default_instruction));
     ensure!(
-        instruction.is_some() || template.bare_pieces().is_some(),
+        instruction.is_some() || template.has_bare_form(),
         "the model's chat template wants an instruction, and neither it nor the repository has one: give \
          `--default-instruction`"
     );

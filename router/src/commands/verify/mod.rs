@@ -22,7 +22,7 @@ use text_embeddings_core::{
     families::ScoreRule,
     files::ModelFolder,
     service::{RerankRequest, Service},
-    templates::{Piece, PromptTemplate},
+    templates::PromptTemplate,
     tokenization::EncoderError,
 };
 
@@ -268,17 +268,16 @@ fn check_prompt(
 ) -> anyhow::Result<()> {
     let template = match &resolved.prompt.0 {
         Prompt::Template(template) => template,
-        Prompt::Listwise(form) => {
-            let written = [form.before, form.before_instructed, form.document, form.after].concat();
-            let sum = hexadecimal(&Sha256::digest(written.as_bytes()));
-            let text = format!("sha256 {sum} of its parts; up to {} documents in one prompt", form.documents);
-            return Ok(checks.note("prompt", &text)?);
-        }
         Prompt::Joined => {
             reranker::refuse_instruction(config)?;
             return Ok(checks.note("template", "none: the tokenizer joins query and document")?);
         }
     };
+    if let Some(list) = template.list() {
+        let sum = hexadecimal(&Sha256::digest(template.literal_texts().concat().as_bytes()));
+        let text = format!("sha256 {sum} of its parts; up to {} documents in one prompt", list.max_documents);
+        return Ok(checks.note("prompt", &text)?);
+    }
     let family = resolved.family.as_ref().map(|(family, _)| *family);
     let instruction = reranker::default_instruction(config, folder, template, family);
     let prompt = instruction.map(|instruction| {
@@ -311,10 +310,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// The control tokens of a template with their ids.
 fn tokens(template: &PromptTemplate, folder: &ModelFolder) -> anyhow::Result<((), String)> {
     let tokenizer = startup::tokenizer(folder)?;
-    let literals: String = template
-        .all_pieces()
-        .filter_map(|piece| if let Piece::Literal(text) = piece { Some(text.as_str()) } else { None })
-        .collect();
+    let literals = template.literal_texts().concat();
     let mut controls: Vec<_> = tokenizer
         .get_added_tokens_decoder()
         .into_iter()

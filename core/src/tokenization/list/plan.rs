@@ -10,9 +10,9 @@ pub(super) struct Room {
     /// The most documents of a prompt.
     pub(super) documents: usize,
     /// The most tokens of a prompt.
-    pub(super) longest: usize,
+    pub(super) tokens: usize,
     /// The most tokens of a document.
-    pub(super) longest_document: usize,
+    pub(super) document_tokens: usize,
 }
 
 impl Room {
@@ -20,10 +20,10 @@ impl Room {
     /// copies of the query take a part of the capacity; the template is not counted. A prompt ends when a
     /// document of the greatest length might no longer fit.
     pub(super) fn documents_of(self, lengths: &[usize], query: usize) -> usize {
-        let mut left = self.longest.saturating_sub(2 * query);
+        let mut left = self.tokens.saturating_sub(2 * query);
         let is_last = |(index, length): (usize, &usize)| {
             left = left.saturating_sub(*length);
-            index + 1 >= self.documents || left <= self.longest_document
+            index + 1 >= self.documents || left <= self.document_tokens
         };
         lengths.iter().enumerate().position(is_last).map_or(lengths.len(), |last| last + 1)
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn documents_are_shared_out_as_in_the_authors_code() {
-        let room = |documents, longest, longest_document| Room { documents, longest, longest_document };
+        let room = |documents, tokens, document_tokens| Room { documents, tokens, document_tokens };
         for (room, lengths, query, expected) in [
             (room(125, 131_072, 2048), vec![100; 125], 10, 125),
             (room(125, 131_072, 2048), vec![100; 126], 10, 125),

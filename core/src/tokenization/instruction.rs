@@ -1,0 +1,40 @@
+//! Which instruction a request gets.
+//!
+//! Input: the instruction that the request names, and the server's default. Output: the instruction that the
+//! prompt is written with, or a refusal. What must hold: every kind of re-ranker decides it here.
+
+use crate::{error::Error, templates::PromptTemplate};
+
+/// The instruction of a request that names `requested`; `None` for the form without one. Without a `template`
+/// there is no place for an instruction. With `ignores`, one that has no place is left out instead of
+/// refused.
+///
+/// # Errors
+///
+/// [`Error::Validation`] for an instruction without a place, or an empty one for which the template has a
+/// form that its pieces cannot express.
+pub(super) fn choose_instruction<'a>(
+    requested: Option<&'a str>,
+    default: Option<&'a str>,
+    template: Option<&PromptTemplate>,
+    ignores: bool,
+) -> Result<Option<&'a str>, Error> {
+    let Some(instruction) = requested else { return Ok(default) };
+    let has_place = template.is_some_and(PromptTemplate::has_instruction);
+    let refusal = match template {
+        _ if !has_place && ignores => return Ok(None),
+        None => {
+            "given: this model reads the query and the document without a prompt; leave it out, or start the \
+             server with `--ignore-instruction`"
+        }
+        Some(_) if !has_place => {
+            "given: the prompt of this model has no place for one; leave it out, or start the server with \
+             `--ignore-instruction`"
+        }
+        Some(template) if template.form(Some(instruction)).is_none() => {
+            "empty: the chat template of this model has another form without one"
+        }
+        Some(_) => return Ok(Some(instruction)),
+    };
+    Err(Error::Validation(format!("`instruction` cannot be {refusal}")))
+}
