@@ -17,8 +17,8 @@ use crate::{args::HubArgs, startup};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   text-embeddings-router download Qwen/Qwen3-Reranker-0.6B
-  MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
-  HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
+  MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B)
+  HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B
 
 Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too; for `demo`, its name. \
 Files that are there already are not fetched again.")]

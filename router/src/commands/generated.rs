@@ -16,8 +16,8 @@ const NAME: &str = "text-embeddings-router";
 /// The arguments of `completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  text-embeddings-router completions bash \
-> ~/.local/share/bash-completion/completions/text-embeddings-router")]
+  text-embeddings-router completions bash > \\
+      ~/.local/share/bash-completion/completions/text-embeddings-router")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     shell: Shell,

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::Client;
 
-use super::block_on;
+use super::{Usage, block_on};
 use crate::args::port;
 
 /// The time that the server has to answer.
@@ -43,6 +43,9 @@ pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
     let speaks_tls = args.url.is_none() && args.tls_cert.is_some();
     let scheme = if speaks_tls { "https" } else { "http" };
     let server = args.url.clone().unwrap_or_else(|| format!("{scheme}://127.0.0.1:{}", args.port));
+    if !server.starts_with("http://") && !server.starts_with("https://") {
+        return Err(Usage(format!("`--url {server}` has no scheme: write http://{server}"), "health").into());
+    }
     let address = format!("{}/health/ready", server.trim_end_matches('/'));
     block_on("warn", async {
         // A proxy for other machines cannot reach a server on this one.

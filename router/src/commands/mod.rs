@@ -32,6 +32,9 @@ use crate::{
 /// The word that may stand for no command, as other servers have it.
 const SERVE: &str = "serve";
 
+/// The word that may stand for `--version`.
+const VERSION: &str = "version";
+
 /// The flags that `-h` shows: those that a first start may need.
 const SHORT_HELP: [&str; 16] = [
     "model_id",
@@ -160,8 +163,15 @@ impl Invocation {
     /// clap's, for an argument that is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut arguments = arguments.to_vec();
-        if arguments.get(1).is_some_and(|word| word == SERVE) {
+        let says_serve = arguments.get(1).is_some_and(|word| word == SERVE);
+        if says_serve {
             arguments.remove(1);
+        }
+        if arguments.get(1).is_some_and(|word| names_model(word, says_serve)) {
+            arguments.insert(1, "--model-id".into());
+        }
+        if arguments.get(1).is_some_and(|word| word == VERSION) {
+            arguments[1] = "--version".into();
         }
         let (mut command, ignored_variables) = set_aside_service_links(command_line());
         let is_command = |name: &OsString| command.get_subcommands().any(|c| *name == *c.get_name());
@@ -183,6 +193,14 @@ impl Invocation {
     }
 }
 
+/// Whether the first word is the model to serve, as users of other servers write it. Behind `serve` every
+/// word is; without it only a word that cannot be a misspelt command.
+fn names_model(word: &OsString, says_serve: bool) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    let is_clear = word == DEMO_MODEL_ID || word.contains('/');
+    !word.starts_with('-') && (says_serve || is_clear)
+}
+
 /// The whole command line: the server's flags, or a subcommand with its own.
 pub(crate) fn command_line() -> Command {
     let server = Args::command();
@@ -195,7 +213,7 @@ pub(crate) fn command_line() -> Command {
         .subcommand_negates_reqs(true)
         .max_term_width(WIDEST_HELP)
         .override_usage(
-            "text-embeddings-router [serve] [OPTIONS]\n\
+            "text-embeddings-router [serve] [MODEL] [OPTIONS]\n\
              \x20      text-embeddings-router <COMMAND>",
         )
         .after_help("`--help` lists all flags and variables; docs/cli.md has the same as a page.")
@@ -290,6 +308,11 @@ mod tests {
             let name = subcommand.get_name();
             assert!(help.contains("Example") && help.contains(&format!(" {name} ")), "{name}: {help}");
             assert!(subcommand.get_arguments().all(|argument| argument.get_help().is_some()), "{name}");
+            // A command that is wrapped cannot be copied: a terminal of 80 columns has to hold it.
+            let examples = help.lines().skip(1).take_while(|line| line.starts_with("  "));
+            for example in examples {
+                assert!(example.chars().count() <= 80, "{name}: {example}");
+            }
         }
     }
 
@@ -323,6 +346,13 @@ mod tests {
         }
         let Invocation::Serve(args, _) = parse("router").unwrap() else { unreachable!() };
         assert_eq!(args.model_id, "BAAI/bge-large-en-v1.5");
+        for start in ["router a/m", "router serve m", "router ./m", "router demo", "router serve rerank"] {
+            let Ok(Invocation::Serve(args, _)) = parse(&format!("{start} --port 80")) else { unreachable!() };
+            assert_eq!(start.split(' ').next_back(), Some(args.model_id.as_str()));
+        }
+        for arguments in ["router version", "router --version"] {
+            assert_eq!(parse(arguments).err().unwrap().kind(), ErrorKind::DisplayVersion);
+        }
         let Invocation::Run(task, _) = parse("router rerank --model-id m -q x a b --dtype int8").unwrap()
         else {
             unreachable!()
@@ -332,6 +362,8 @@ mod tests {
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
+            ("router stray --model-id m", "stray"),
+            ("router a/m --model-id m", "multiple times"),
             ("router rerank --model-id m --query x", "`--documents FILE`"),
             ("router --payload-limit -1", "a whole number from 1"),
             ("router --max-batch-tokens 0", "must be at least 1"),

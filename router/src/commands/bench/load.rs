@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use reqwest::{Client, header};
+use serde_json::Value;
 use text_embeddings_backend_core::amount;
 use tokio::{task::JoinSet, time::sleep_until};
 
@@ -29,6 +30,31 @@ pub(super) enum RunLimit {
     /// When no more requests begin, or are due.
     Duration(Duration),
 }
+
+/// The route of the main task of the server's model, by `/info`; `/rerank` of a server that does not tell.
+pub(super) async fn main_route(server: &str, api_key: Option<&Secret>) -> String {
+    let kind = model_kind(server, api_key).await;
+    let route = match kind.as_deref() {
+        Some("embedding") => "/embed",
+        Some("classifier") => "/predict",
+        _ => "/rerank",
+    };
+    route.to_owned()
+}
+
+/// The one key of `model_type`.
+async fn model_kind(server: &str, api_key: Option<&Secret>) -> Option<String> {
+    let client = Client::builder().no_proxy().timeout(INFO_TIMEOUT).build().ok()?;
+    let mut request = client.get(format!("{server}/info"));
+    if let Some(key) = api_key {
+        request = request.bearer_auth(key.expose());
+    }
+    let info: Value = serde_json::from_slice(&request.send().await.ok()?.bytes().await.ok()?).ok()?;
+    info["model_type"].as_object()?.keys().next().cloned()
+}
+
+/// The time for `/info`. Later, the requests of the load say what is wrong with the server.
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to send, and how.
 pub(super) struct LoadTest {
@@ -47,6 +73,8 @@ pub(super) struct LoadTest {
 pub(super) struct LoadResult {
     /// The workload in words.
     pub(super) what: String,
+    /// The plural of what a request holds: `pairs`, or `texts` where there is no query.
+    pub(super) unit: &'static str,
     /// The clients.
     pub(super) concurrency: usize,
     /// Requests per second that were due; absent in a closed loop.
@@ -111,7 +139,8 @@ impl LoadTest {
             .pool_max_idle_per_host(self.concurrency)
             .build()
             .context("the HTTP client cannot start")?;
-        let (what, concurrency, rate) = (self.workload.describe(), self.concurrency, self.rate);
+        let (what, unit) = (self.workload.describe(), self.workload.unit());
+        let (concurrency, rate) = (self.concurrency, self.rate);
         let warm_up = self.warm_up as u64;
         let mut shared =
             ClientState { load: self, client, next: 0.into(), stop: false.into(), start: Instant::now() };
@@ -132,7 +161,7 @@ impl LoadTest {
         for _ in 0..concurrency {
             clients.spawn(client_of(Arc::clone(&shared), warm_up));
         }
-        let mut measured = LoadResult { what, concurrency, rate, ..LoadResult::default() };
+        let mut measured = LoadResult { what, unit, concurrency, rate, ..LoadResult::default() };
         while let Some(ended) = clients.join_next().await {
             measured.add(ended?);
         }

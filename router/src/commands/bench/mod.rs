@@ -33,8 +33,9 @@ use workload::Workload;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   text-embeddings-router bench --url http://localhost:3000
-  text-embeddings-router bench --url http://localhost:3000 --concurrency 16 --duration 60 --texts 100 --words 200
-  text-embeddings-router bench --url http://localhost:3000 --rate 20 --concurrency 64 --histogram latency.svg
+  text-embeddings-router bench --url http://localhost:3000 --concurrency 16
+  text-embeddings-router bench --url http://localhost:3000/embed --texts 100
+  text-embeddings-router bench --url http://localhost:3000 --rate 20
 
 What is measured:
   Without --rate (closed loop), each client sends its next request when it has the answer to the last one. That
@@ -44,13 +45,13 @@ What is measured:
 A pair is a query with a text. Tokens are counted by the server's header x-compute-tokens. Every generated request has
 a query of its own, so that requests share little.")]
 pub(crate) struct BenchArgs {
-    /// The server's address, such as `http://localhost:3000`.
+    /// The server's address, such as `http://localhost:3000`, also with the route behind it.
     #[arg(long)]
     url: String,
 
-    /// The route to send to.
-    #[arg(long, default_value = "/rerank")]
-    route: String,
+    /// The route to send to [default: the one in `--url`, else the main task of the server's model].
+    #[arg(long)]
+    route: Option<String>,
 
     /// The server's key.
     #[arg(long, env, hide_env_values = true)]
@@ -131,39 +132,32 @@ fn rate(text: &str) -> Result<f64, String> {
 
 /// Puts the server under load.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let url = endpoint(&args.url, &args.route)?;
-    let workload = match &args.workload {
-        Some(path) => Workload::read(path)?,
-        None => {
-            Workload::generated(&args.route, args.texts.get(), args.words, args.query_words.get(), args.seed)
-                .ok_or_else(|| {
-                    let known = workload::ROUTES.join(", ");
-                    let text = format!(
-                        "bodies for `{}` are not known, only for {known}: give `--workload`",
-                        args.route
-                    );
-                    Usage(text, "bench")
-                })?
-        }
-    };
+    let target = Target::new(&args.url, args.route.as_deref())?;
     let limit = match (args.requests, args.duration) {
         (Some(requests), _) => RunLimit::Requests(requests.get() as u64),
         (None, duration) => RunLimit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
     };
-    let load = LoadTest {
-        url,
-        api_key: args.api_key.clone(),
-        workload,
-        concurrency: args.concurrency.get(),
-        warm_up: args.warm_up.unwrap_or(args.concurrency.get()),
-        limit,
-        rate: args.rate,
-        timeout: args.timeout,
-    };
-    if io::stderr().is_terminal() {
-        writeln!(io::stderr(), "{}", load.describe())?;
-    }
-    let report = block_on("warn", load.run()).map(Report::new)?;
+    let report = block_on("warn", async {
+        let route = match &target.route {
+            Some(route) => route.clone(),
+            None => load::main_route(&target.server, args.api_key.as_ref()).await,
+        };
+        let load = LoadTest {
+            url: format!("{}{route}", target.server),
+            api_key: args.api_key.clone(),
+            workload: args.workload(&route)?,
+            concurrency: args.concurrency.get(),
+            warm_up: args.warm_up.unwrap_or(args.concurrency.get()),
+            limit,
+            rate: args.rate,
+            timeout: args.timeout,
+        };
+        if io::stderr().is_terminal() {
+            writeln!(io::stderr(), "{}", load.describe())?;
+        }
+        load.run().await
+    })
+    .map(Report::new)?;
     let mut out = io::stdout().lock();
     match args.output {
         ReportFormat::Text => write!(out, "{}", report.text())?,
@@ -178,16 +172,73 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address that requests are sent to.
-fn endpoint(url: &str, route: &str) -> anyhow::Result<String> {
-    let is_address = url.starts_with("http://") || url.starts_with("https://");
-    if !is_address || reqwest::Url::parse(url).is_err() {
-        return Err(
-            Usage(format!("`--url {url}` is not an address such as http://localhost:3000"), "bench").into()
-        );
+impl BenchArgs {
+    /// The bodies to send to this route.
+    fn workload(&self, route: &str) -> anyhow::Result<Workload> {
+        if let Some(path) = &self.workload {
+            return Workload::read(path);
+        }
+        let (texts, query_words) = (self.texts.get(), self.query_words.get());
+        Workload::generated(route, texts, self.words, query_words, self.seed).ok_or_else(|| {
+            let known = workload::ROUTES.join(", ");
+            let text = format!("bodies for `{route}` are not known, only for {known}: give `--workload`");
+            Usage(text, "bench").into()
+        })
     }
-    if !route.starts_with('/') {
-        return Err(Usage(format!("`--route {route}` is not a route such as /rerank"), "bench").into());
+}
+
+/// Where requests are sent.
+struct Target {
+    /// Scheme, host and port, without a slash at the end.
+    server: String,
+    /// Absent if neither flag names one.
+    route: Option<String>,
+}
+
+impl Target {
+    fn new(url: &str, route: Option<&str>) -> Result<Self, Usage> {
+        let is_address = url.starts_with("http://") || url.starts_with("https://");
+        if !is_address || reqwest::Url::parse(url).is_err() {
+            let text = format!("`--url {url}` is not an address such as http://localhost:3000");
+            return Err(Usage(text, "bench"));
+        }
+        if let Some(route) = route {
+            if !route.starts_with('/') {
+                return Err(Usage(format!("`--route {route}` is not a route such as /rerank"), "bench"));
+            }
+            // A server may be behind a path, so that with `--route` nothing of the address is a route.
+            return Ok(Self { server: url.trim_end_matches('/').to_owned(), route: Some(route.to_owned()) });
+        }
+        let url = url.trim_end_matches('/');
+        let known = workload::ROUTES.iter().filter(|route| url.ends_with(**route));
+        // `/v1/rerank` ends in `/rerank`, too.
+        let route = known.max_by_key(|route| route.len()).map(|route| (*route).to_owned());
+        let server = url[..url.len() - route.as_ref().map_or(0, String::len)].to_owned();
+        Ok(Self { server, route })
     }
-    Ok(format!("{}{route}", url.trim_end_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn the_route_is_the_flags_or_the_addresss() {
+        for (url, route, server, expected) in [
+            ("http://a:1", None, "http://a:1", None),
+            ("http://a:1/", None, "http://a:1", None),
+            ("http://a:1/rerank", None, "http://a:1", Some("/rerank")),
+            ("http://a:1/v1/rerank/", None, "http://a:1", Some("/v1/rerank")),
+            ("https://a/tei/embed", None, "https://a/tei", Some("/embed")),
+            ("https://a/tei", None, "https://a/tei", None),
+            ("https://a/tei/", Some("/embed"), "https://a/tei", Some("/embed")),
+        ] {
+            let target = Target::new(url, route).unwrap();
+            assert_eq!((target.server.as_str(), target.route.as_deref()), (server, expected), "{url}");
+        }
+        for (url, route) in [("a:1", None), ("ftp://a", None), ("http://a", Some("embed"))] {
+            assert!(Target::new(url, route).is_err(), "{url}");
+        }
+    }
 }

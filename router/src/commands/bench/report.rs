@@ -126,7 +126,7 @@ impl Report {
             let _ = writeln!(text, "{name:<12}{value}");
         };
         row("requests/s", format!("{:>10.1}", numbers.requests_per_second));
-        row("pairs/s", format!("{:>10.1}", numbers.pairs_per_second));
+        row(&format!("{}/s", self.measured.unit), format!("{:>10.1}", numbers.pairs_per_second));
         let unknown = || format!("{:>10}", "unknown");
         row("tokens/s", numbers.tokens_per_second.map_or_else(unknown, |rate| format!("{rate:>10.1}")));
         for name in ["p50", "p90", "p95", "p99", "max"] {
@@ -182,6 +182,7 @@ mod tests {
     fn rates_are_of_what_succeeded() {
         let report = Report::new(LoadResult {
             what: "2 texts".to_owned(),
+            unit: "pairs",
             concurrency: 4,
             elapsed: Duration::from_secs(2),
             latencies: [30, 10, 20].map(Duration::from_millis).to_vec(),

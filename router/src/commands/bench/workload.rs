@@ -24,6 +24,9 @@ pub(super) const ROUTES: [&str; 10] = [
     "/v1/embeddings",
 ];
 
+/// The routes among them whose bodies have no query.
+const EMBEDDING_ROUTES: [&str; 2] = ["/embed", "/v1/embeddings"];
+
 const WORDS: [&str; 64] = [
     "the",
     "of",
@@ -178,9 +181,17 @@ impl Workload {
         match self {
             Self::Bodies(bodies) => format!("{} in turn", amount(bodies.len(), "body")),
             Self::Generated { texts, words, query_words, .. } => {
-                let (texts, words) = (amount(texts, "text"), amount(words, "word"));
-                format!("{texts} of {words} and a query of {query_words}")
+                let texts = format!("{} of {}", amount(texts, "text"), amount(words, "word"));
+                if self.unit() == "pairs" { format!("{texts} and a query of {query_words}") } else { texts }
             }
+        }
+    }
+
+    /// The plural of what a request holds: texts where there is no query, else pairs of a query and a text.
+    pub(super) fn unit(&self) -> &'static str {
+        match self {
+            Self::Generated { route, .. } if EMBEDDING_ROUTES.contains(&route.as_str()) => "texts",
+            _ => "pairs",
         }
     }
 }
@@ -214,6 +225,7 @@ mod tests {
             assert_eq!(all.len(), 100, "{route}");
             assert_eq!(workload.body(7), Workload::generated(route, 3, 7, 2, 5).unwrap().body(7));
             assert_ne!(workload.body(7), Workload::generated(route, 3, 7, 2, 6).unwrap().body(7));
+            assert_eq!(workload.unit(), if route.contains("embed") { "texts" } else { "pairs" }, "{route}");
         }
         assert!(Workload::generated("/health", 1, 1, 1, 1).is_none());
     }

@@ -33,12 +33,14 @@ use progress::Progress;
 /// The arguments of `rerank`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  text-embeddings-router rerank --model-id Qwen/Qwen3-Reranker-0.6B --query 'red planet' 'Mars is red.' 'Bread is baked.'
-  text-embeddings-router rerank --model-id ./model --query 'red planet' --documents planets.jsonl --top-n 10
-  tail -f titles.txt | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
-      --documents - --output jsonl --unsorted
-  zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
-      --documents - --format csv --field body --output jsonl --unsorted > scores.jsonl
+  text-embeddings-router rerank --model-id Qwen/Qwen3-Reranker-0.6B \\
+      --query 'red planet' 'Mars is red.' 'Bread is baked.'
+  text-embeddings-router rerank --model-id ./model --query 'red planet' \\
+      --documents planets.jsonl --top-n 10
+  tail -f titles.txt | text-embeddings-router rerank --model-id ./model \\
+      --query 'red planet' --documents - --output jsonl --unsorted
+  zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model \\
+      --query 'red planet' --documents - --format csv --field body --unsorted
 
 For millions of documents on more than one machine: text_embeddings_router.ray of the Python package (docs/scaling.md).
 

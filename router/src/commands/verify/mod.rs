@@ -43,7 +43,7 @@ use published::{Published, PublishedInput, raw_score};
 #[command(after_help = "Examples:
   text-embeddings-router verify Qwen/Qwen3-Reranker-0.6B --dtype float32
   text-embeddings-router verify ./model --golden pairs.json --verbose
-  text-embeddings-router verify ./model --as sentence-transformers/all-MiniLM-L6-v2
+  text-embeddings-router verify ./model --as BAAI/bge-reranker-v2-m3
 
 The file of --golden is an array of objects with query, document and raw (or score), and optionally instruction and
 tolerance (in raw score). A raw score passes within 0.001 of the golden one in float32, 0.25 in bfloat16, 1.0 in int8 and
