@@ -73,7 +73,7 @@ pub(super) struct LoadTest {
 pub(super) struct LoadResult {
     /// The workload in words.
     pub(super) what: String,
-    /// The plural of what a request holds: `pairs`, or `texts` where there is no query.
+    /// The plural of the things in a request: `pairs`, or `texts` where there is no query.
     pub(super) unit: &'static str,
     /// The clients.
     pub(super) concurrency: usize,

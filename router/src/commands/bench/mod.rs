@@ -132,7 +132,7 @@ fn rate(text: &str) -> Result<f64, String> {
 
 /// Puts the server under load.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let target = Target::new(&args.url, args.route.as_deref())?;
+    let target = BenchTarget::new(&args.url, args.route.as_deref())?;
     let limit = match (args.requests, args.duration) {
         (Some(requests), _) => RunLimit::Requests(requests.get() as u64),
         (None, duration) => RunLimit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
@@ -188,14 +188,14 @@ impl BenchArgs {
 }
 
 /// Where requests are sent.
-struct Target {
+struct BenchTarget {
     /// Scheme, host and port, without a slash at the end.
     server: String,
     /// Absent if neither flag names one.
     route: Option<String>,
 }
 
-impl Target {
+impl BenchTarget {
     fn new(url: &str, route: Option<&str>) -> Result<Self, Usage> {
         let is_address = url.starts_with("http://") || url.starts_with("https://");
         if !is_address || reqwest::Url::parse(url).is_err() {
@@ -234,11 +234,11 @@ mod tests {
             ("https://a/tei", None, "https://a/tei", None),
             ("https://a/tei/", Some("/embed"), "https://a/tei", Some("/embed")),
         ] {
-            let target = Target::new(url, route).unwrap();
+            let target = BenchTarget::new(url, route).unwrap();
             assert_eq!((target.server.as_str(), target.route.as_deref()), (server, expected), "{url}");
         }
         for (url, route) in [("a:1", None), ("ftp://a", None), ("http://a", Some("embed"))] {
-            assert!(Target::new(url, route).is_err(), "{url}");
+            assert!(BenchTarget::new(url, route).is_err(), "{url}");
         }
     }
 }
