@@ -26,7 +26,6 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
 # Names that several files define on purpose, each with the one meaning that it has in all of them.
 TYPE_NAMES = {
-    "LoadedHead": "a backend's own form of the head that `Head` describes",
     "Settings": "in a model's file: the fields of config.json that only this architecture has",
     "TurnedHeads": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",
     "Turns": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",

@@ -4,13 +4,14 @@
 //! What must hold: the requested backend loads the model or says why it does not. No other backend steps in.
 
 pub use text_embeddings_backend_candle::{CUTOFF_LAYERS, InstructionSet, LORA_TASK, ON_CPU};
-use text_embeddings_backend_core::describe_any;
 pub use text_embeddings_backend_core::{
-    Activation, AnswerTokens, Backend, BackendError, BackendKind, Batch, BatchBuilder, DenseModule,
-    Description, Head, LoadOptions, Loaded, ModelType, Pool, Probe, PythonOptions, Text, Wanted,
+    Activation, AnswerRule, AnswerToken, AnswerTokens, Backend, BackendError, BackendKind, Batch,
+    BatchBuilder, DenseModule, Description, Head, LoadOptions, Loaded, ModelType, Pool, Pooling, Probe,
+    PythonOptions, Text, Wanted,
 };
 
 use serde_json::Value;
+use text_embeddings_backend_host::describe_any;
 
 /// Whether this binary contains the backend.
 #[must_use]

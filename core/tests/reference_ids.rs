@@ -139,7 +139,7 @@ fn the_chat_template_of_the_model_folder_is_the_builtin_prompt() {
 fn the_frame_and_the_answers_are_those_of_the_reference() {
     let facts: PromptFacts = read("expected/prompt.json");
     let tokenizer = tokenizer();
-    let answers = AnswerTokens { true_id: facts.yes, false_id: Some(facts.no) };
+    let answers = AnswerTokens::difference(facts.yes, Some(facts.no));
     assert_eq!(answer_tokens(&tokenizer, AnswerSource::Family(Answers::Two("yes", "no"))), Ok(answers));
     let template = PromptTemplate::builtin(&QWEN3_RERANKER);
     assert_eq!(template.default_instruction(), Some(facts.default_instruction.as_str()));

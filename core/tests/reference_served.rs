@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{fs, path::PathBuf};
 use text_embeddings_backend_core::{
-    Activation, BackendError, Description, Head, HeadModule, ModelType, Pool,
+    Activation, BackendError, Description, Head, HeadModule, ModelType, Pool, Pooling, SparseHead, TokenHead,
+    WholeHead,
 };
 use text_embeddings_core::{
     files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
@@ -89,8 +90,8 @@ fn the_kind_follows_from_the_files() {
 
 #[test]
 fn heads_are_made_of_the_folders_modules() {
-    let Head::Scores { pool: Pool::Cls, modules } = files::scores_head(&open("ettin-modular")).unwrap()
-    else {
+    let head = files::scores_head(&open("ettin-modular")).unwrap();
+    let Some(WholeHead::Scores { pooling: Pooling::First, modules }) = head.whole else {
         unreachable!("a modular cross-encoder");
     };
     let [HeadModule::Dense(first), HeadModule::LayerNorm(norm), HeadModule::Dense(last)] = &modules[..]
@@ -101,8 +102,13 @@ fn heads_are_made_of_the_folders_modules() {
     assert_eq!((last.out_features, last.activation), (1, Activation::Identity));
 
     let head = files::embedding_head(&open("bge-m3"), Pool::Cls, None).unwrap();
-    let Head::Embedding { modules, token_modules, lexical: Some(lexical), .. } = head else {
-        unreachable!("bge-m3 has a lexical head");
+    let Head {
+        whole: Some(WholeHead::Vector { modules, .. }),
+        tokens: Some(TokenHead::Modules(token_modules)),
+        sparse: Some(SparseHead::Lexical(lexical)),
+    } = head
+    else {
+        unreachable!("bge-m3 has all three outputs");
     };
     assert!(modules.is_empty() && lexical.weights.ends_with("sparse_linear.pt"));
     assert_eq!((lexical.out_features, lexical.activation), (1, Activation::Relu));
@@ -113,11 +119,11 @@ fn heads_are_made_of_the_folders_modules() {
     assert_eq!(open("bge-m3").empty_tokens, empty);
 
     for name in ["bert-splade", "bert-splade-saved", "distilbert-splade"] {
-        assert_eq!(files::embedding_head(&open(name), Pool::Splade, None).unwrap(), Head::Splade, "{name}");
+        assert_eq!(files::embedding_head(&open(name), Pool::Splade, None).unwrap(), Head::SPLADE, "{name}");
     }
     for (path, width) in [(None, 32), (Some("2_Dense_48"), 48)] {
         let head = files::embedding_head(&open("stella-like"), Pool::Mean, path).unwrap();
-        let Head::Embedding { modules, .. } = head else { unreachable!("an embedding model") };
+        let Some(WholeHead::Vector { modules, .. }) = head.whole else { unreachable!("an embedding model") };
         assert!(matches!(&modules[..], [HeadModule::Dense(dense)] if dense.out_features == width));
     }
     let refused = files::embedding_head(&open("ettin-modular"), Pool::Cls, None).unwrap_err().to_string();

@@ -16,7 +16,7 @@ use text_embeddings_backend::{
     AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
     describe, load,
 };
-use text_embeddings_backend_core::{Packing, Pool, read_graph};
+use text_embeddings_backend_core::{Packing, Pooling, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
 use text_embeddings_core::guard::resident;
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
@@ -155,7 +155,7 @@ pub fn weights(data: &[u8]) {
         config,
         weights: folder.weights,
         max_input_length: LONGEST,
-        head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+        head: Head::answers(AnswerTokens::difference(1, Some(2))),
         dtype: None,
         threads: 1,
         pin_threads: false,
@@ -206,12 +206,7 @@ pub fn gguf(data: &[u8]) {
         max_input_length: LONGEST,
         config: folder.config.raw,
         weights: folder.weights,
-        head: Head::Embedding {
-            pool: Pool::Mean,
-            modules: Vec::new(),
-            token_modules: Vec::new(),
-            lexical: None,
-        },
+        head: Head::embedding(Pooling::Mean, Vec::new()),
         dtype: None,
         threads: 1,
         pin_threads: false,

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_input_length: 0,
         config,
         weights: vec![folder.join("model.safetensors")],
-        head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+        head: Head::answers(AnswerTokens::difference(1, Some(2))),
         dtype: Some(dtype),
         threads: 1,
         pin_threads: false,

@@ -1,334 +1,239 @@
-//! Everything that follows the last hidden states: scores, vectors, sparse weights.
+//! Loads a head's weights onto the device, and gives the head the device's hidden states and products.
 //!
-//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] names. Output: the
-//! requested outputs of each text. What must hold: a row is computed once, even if several texts need it;
-//! scores are summed in double precision from `f32` weights, so that a generative re-ranker and its
-//! conversion to one label score the same.
-
-mod splade;
+//! Input: a [`Head`] and the architecture's [`Plan`]. Output: a [`LoadedHead`], which does the rest. What
+//! must hold: a head that the architecture lacks, and one whose weights give every text the same score, is
+//! refused by name.
 
 use crate::{
-    load::Checkpoint,
-    modules::Steps,
-    operations::{Operations, Result},
-    plan::{Classification, Plan, Reads},
-    pooling::Pooling,
+    load::{Checkpoint, Weight},
+    operations::{NormKind, Operations, Part, Precision, Result},
+    plan::{Classification, MaskedLm, NormPlan, Plan, Reads, StepPlan},
     transformer::Weights,
 };
-use splade::Splade;
-use std::borrow::Cow;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, DenseModule, Head, HeadModule, Output, Predictions, TokenVectors,
-    Wanted, largest_weights, mean,
+    AnswerRule, AnswerToken, AnswerTokens, BackendError, Batch, Head, HeadModule, Pooling, SparseHead,
+    TokenHead, Wanted, WholeHead,
+};
+use text_embeddings_backend_host::{
+    Classes, HeadDevice, HostMatrix, LastStep, LoadedHead, SparseOutput, Step, Steps, WholeOutput,
 };
 
-/// A head with its weights.
-pub(crate) enum LoadedHead<O: Operations> {
-    /// The pooled state goes through steps. Its product with each class's vector is that class's raw score. A
-    /// generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'
-    /// vectors.
-    Scores {
-        /// How states are pooled.
-        pooling: Pooling,
-        /// The steps that the pooled state goes through.
-        steps: Steps<O>,
-        /// Whether the states go through the steps before they are pooled.
-        pools_last: bool,
-        /// The classes; if absent, the last step gives the raw scores.
-        classes: Option<Classes>,
-    },
-    /// The pooled state goes through steps and becomes the text's vector.
-    Vectors {
-        /// How states are pooled.
-        pooling: Pooling,
-        /// The steps that the pooled state goes through: the model's own, then the repository's modules.
-        steps: [Steps<O>; 2],
-        /// The steps for each token's state, if vectors of tokens are requested.
-        token_steps: Steps<O>,
-        /// The steps from a token's state to its weight, if the model has such a head.
-        lexical: Option<Steps<O>>,
-        /// Whether a hyperbolic tangent and rounding turn values into whole numbers from -128 to 127
-        /// (pplx-embed).
-        quantised: bool,
-    },
-    /// Weights of vocabulary entries.
-    Splade(Splade<O>),
+/// The head of a model on the device of `O`.
+pub(crate) type DeviceHead<O> = LoadedHead<<O as Operations>::Matrix>;
+
+/// The hidden states of some rows of a batch, on the device.
+pub(crate) struct DeviceStates<'a, O: Operations> {
+    /// The device.
+    pub(crate) operations: &'a mut O,
+    /// `[rows, width]`
+    pub(crate) hidden: &'a O::Tensor,
+    /// The rows of the batch, ascending.
+    pub(crate) rows: &'a [usize],
+    /// Values per state.
+    pub(crate) width: usize,
 }
 
-/// The last matrix of a classification head.
-pub(crate) struct Classes {
-    vectors: Vec<Vec<f32>>,
-    bias: Vec<f32>,
-    divisor: f32,
-}
-
-impl Classes {
-    /// The raw scores of a state.
-    fn scores(&self, state: &[f32]) -> Vec<f32> {
-        let dot = |class: &Vec<f32>| -> f64 {
-            state.iter().zip(class).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-        };
-        let score = |(class, &bias)| ((dot(class) + f64::from(bias)) / f64::from(self.divisor)) as f32;
-        self.vectors.iter().zip(&self.bias).map(score).collect()
+impl<O: Operations> DeviceStates<'_, O> {
+    /// The places of some rows of the batch among the states.
+    fn row_places(&self, rows: &[usize]) -> Vec<usize> {
+        rows.iter().map(|&row| self.rows.partition_point(|&before| before < row)).collect()
     }
 }
 
-impl<O: Operations> LoadedHead<O> {
-    /// Loads the head's tensors: from `checkpoint`, the model's own, or from the files of the head's modules.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the head or one of its tensors is missing or not supported, or if a tensor
-    /// has the wrong shape or only zeros. The message names it.
-    pub(crate) fn load(
-        head: &Head,
-        plan: &Plan,
-        checkpoint: &Checkpoint,
-        operations: &mut O,
-    ) -> Result<Self> {
-        let weights = Weights { checkpoint, operations };
-        let none = |operations: &O| Steps::of_modules(&[], plan.hidden, operations);
-        match head {
-            Head::Answers(answers) => {
-                let vectors = vec![answer_vector(*answers, checkpoint, plan)?];
-                let classes = Some(Classes { vectors, bias: vec![0.0], divisor: 1.0 });
-                Ok(Self::Scores {
-                    pooling: Pooling::Last,
-                    steps: none(weights.operations)?,
-                    pools_last: false,
-                    classes,
-                })
-            }
-            Head::Classification { labels } => {
-                let head = plan.classification.as_ref().ok_or_else(|| no_head("classification"))?;
-                let pooling = match head.reads {
+impl<O: Operations> HeadDevice for DeviceStates<'_, O> {
+    type Matrix = O::Matrix;
+
+    fn pool_states(&mut self, rows: &[Vec<usize>]) -> Result<Vec<f32>> {
+        let places: Vec<Vec<usize>> = rows.iter().map(|rows| self.row_places(rows)).collect();
+        self.operations.means(self.hidden, self.width, &places)
+    }
+
+    fn read_states(&mut self, rows: &[usize]) -> Result<Vec<f32>> {
+        let states = self.operations.select(self.hidden, &self.row_places(rows))?; // [rows, width]
+        Ok(self.operations.values(&states)?.into_owned())
+    }
+
+    fn multiply_matrix<R>(
+        &mut self,
+        matrix: &O::Matrix,
+        vectors: &[f32],
+        inputs: usize,
+        read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<R> {
+        let x = self.operations.tensor(vectors, inputs)?; // [vectors, inputs]
+        let x = self.operations.operand(&x, Precision::High)?;
+        let product = self.operations.linear(&x, matrix)?; // [vectors, outputs]
+        Ok(read(&self.operations.values(&product)?))
+    }
+}
+
+/// Loads the head's tensors: from `checkpoint`, the model's own, or from the files of the head's modules.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if the head or one of its tensors is missing or not supported, or if a tensor has
+/// the wrong shape or only zeros. The message names it.
+pub(crate) fn load_head<O: Operations>(
+    head: &Head,
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    operations: &mut O,
+) -> Result<DeviceHead<O>> {
+    let weights = Weights { checkpoint, operations };
+    let whole = head.whole.as_ref().map(|whole| load_whole(whole, plan, &weights)).transpose()?;
+    let tokens = head.tokens.as_ref().map(|tokens| load_tokens(tokens, plan, &weights)).transpose()?;
+    let sparse = head.sparse.as_ref().map(|sparse| load_sparse(sparse, plan, &weights)).transpose()?;
+    Ok(LoadedHead { whole, tokens, sparse })
+}
+
+/// Refuses a batch that wants an output which the head does not give.
+///
+/// # Errors
+///
+/// [`BackendError::Inference`] naming the output.
+pub(crate) fn refuse_missing(outputs: Wanted, batch: &Batch) -> Result<()> {
+    for wanted in batch.wanted() {
+        let missing = wanted.without(outputs);
+        let what = match missing {
+            Wanted { whole: true, .. } => "dense vectors",
+            Wanted { tokens: true, .. } => "vectors of tokens",
+            Wanted { sparse: true, .. } => "sparse weights",
+            _ => continue,
+        };
+        return Err(BackendError::Inference(format!("this model's head does not give {what}")));
+    }
+    Ok(())
+}
+
+fn load_whole<O: Operations>(
+    whole: &WholeHead,
+    plan: &Plan,
+    weights: &Weights<'_, O>,
+) -> Result<WholeOutput<O::Matrix>> {
+    let states = Steps::none(plan.hidden);
+    Ok(match whole {
+        WholeHead::Answers(answers) => WholeOutput {
+            pooling: Pooling::Last,
+            steps: states,
+            pools_last: false,
+            last: LastStep::Classes(load_answers(answers, weights.checkpoint, plan)?),
+        },
+        WholeHead::Classification { labels } => {
+            let head = plan.classification.as_ref().ok_or_else(|| no_head("classification"))?;
+            WholeOutput {
+                pooling: match head.reads {
                     Reads::First => Pooling::First,
                     Reads::Mean | Reads::EachToken => Pooling::Mean,
                     Reads::Last => Pooling::Last,
                     Reads::LastUnpadded => plan.padding.map_or(Pooling::Last, Pooling::LastExcept),
-                };
-                let steps = Steps::of_plan(&head.steps, plan.hidden, &weights)?;
-                let classes = Some(classes(head, *labels, checkpoint)?);
-                Ok(Self::Scores { pooling, steps, pools_last: head.reads == Reads::EachToken, classes })
-            }
-            Head::Scores { pool, modules } => {
-                let steps = Steps::of_modules(modules, plan.hidden, weights.operations)?;
-                Ok(Self::Scores { pooling: Pooling::of(*pool)?, steps, pools_last: false, classes: None })
-            }
-            Head::Embedding { pool, modules, token_modules, lexical } => {
-                let load =
-                    |modules: &[HeadModule]| Steps::of_modules(modules, plan.hidden, weights.operations);
-                let lexical =
-                    lexical.as_ref().map(|module: &DenseModule| load(&[HeadModule::Dense(module.clone())]));
-                let own = Steps::of_plan(&plan.vector_steps, plan.hidden, &weights)?;
-                let modules = Steps::of_modules(modules, own.widths.1, weights.operations)?;
-                Ok(Self::Vectors {
-                    pooling: Pooling::of(*pool)?,
-                    steps: [own, modules],
-                    token_steps: load(token_modules)?,
-                    lexical: lexical.transpose()?,
-                    quantised: plan.quantised_vectors,
-                })
-            }
-            Head::Marks => {
-                if plan.projector.is_empty() {
-                    return Err(no_head("listwise"));
-                }
-                let steps = [none(weights.operations)?, none(weights.operations)?];
-                Ok(Self::Vectors {
-                    pooling: Pooling::Last,
-                    steps,
-                    token_steps: Steps::of_plan(&plan.projector, plan.hidden, &weights)?,
-                    lexical: None,
-                    quantised: false,
-                })
-            }
-            Head::Splade => {
-                let head = plan.masked_lm.as_ref().ok_or_else(|| no_head("masked-language-model"))?;
-                Splade::load(head, plan, &weights).map(Self::Splade)
+                },
+                steps: load_steps(&head.steps, states, weights)?,
+                pools_last: head.reads == Reads::EachToken,
+                last: LastStep::Classes(load_classes(head, *labels, weights.checkpoint)?),
             }
         }
-    }
-
-    /// The rows of the batch whose hidden states [`LoadedHead::predict`] needs: ascending, each once.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Inference`] if a requested output is not one that the head gives.
-    pub(crate) fn rows(&self, batch: &Batch) -> Result<Vec<usize>> {
-        let mut rows = Vec::new();
-        for text in 0..batch.leaves().len() {
-            rows.extend(self.rows_of(batch, text)?);
-        }
-        rows.sort_unstable();
-        rows.dedup();
-        Ok(rows)
-    }
-
-    fn rows_of(&self, batch: &Batch, text: usize) -> Result<Vec<usize>> {
-        let wanted = batch.wanted()[text];
-        match self {
-            Self::Splade(_) if wanted.whole => Err(not_given("dense vectors")),
-            Self::Splade(_) | Self::Scores { .. } if wanted.tokens => Err(not_given("vectors of tokens")),
-            Self::Splade(_) => Ok(batch.rows_of(text).collect()),
-            Self::Vectors { lexical: Some(_), .. } if wanted.sparse => Ok(batch.rows_of(text).collect()),
-            _ if wanted.sparse => Err(not_given("sparse weights")),
-            Self::Vectors { pooling, .. } if wanted.tokens => {
-                let mut rows = batch.marked_rows(text);
-                rows.extend(wanted.whole.then(|| pooling.rows(batch, text)).into_iter().flatten());
-                Ok(rows)
+        WholeHead::Scores { pooling, modules } => WholeOutput {
+            pooling: *pooling,
+            steps: load_modules(modules, states, weights)?,
+            pools_last: false,
+            last: LastStep::None,
+        },
+        WholeHead::Vector { pooling, modules } => {
+            let own = load_steps(&plan.vector_steps, states, weights)?;
+            WholeOutput {
+                pooling: *pooling,
+                steps: load_modules(modules, own, weights)?,
+                pools_last: false,
+                last: if plan.quantised_vectors { LastStep::Rounding } else { LastStep::None },
             }
-            Self::Vectors { pooling, .. } | Self::Scores { pooling, .. } => Ok(pooling.rows(batch, text)),
+        }
+    })
+}
+
+fn load_tokens<O: Operations>(
+    tokens: &TokenHead,
+    plan: &Plan,
+    weights: &Weights<'_, O>,
+) -> Result<Steps<O::Matrix>> {
+    let states = Steps::none(plan.hidden);
+    match tokens {
+        TokenHead::Modules(modules) => load_modules(modules, states, weights),
+        TokenHead::Projector if plan.projector.is_empty() => Err(no_head("listwise")),
+        TokenHead::Projector => load_steps(&plan.projector, states, weights),
+    }
+}
+
+fn load_sparse<O: Operations>(
+    sparse: &SparseHead,
+    plan: &Plan,
+    weights: &Weights<'_, O>,
+) -> Result<SparseOutput<O::Matrix>> {
+    let states = Steps::none(plan.hidden);
+    match sparse {
+        SparseHead::Lexical(module) => {
+            let modules = [HeadModule::Dense(module.clone())];
+            Ok(SparseOutput::Lexical(load_modules(&modules, states, weights)?))
+        }
+        SparseHead::MaskedLm => {
+            let head = plan.masked_lm.as_ref().ok_or_else(|| no_head("masked-language-model"))?;
+            let steps = load_steps(&head.steps, states, weights)?;
+            Ok(SparseOutput::MaskedLm { steps, decoder: Some(load_decoder(head, plan, weights)?) })
         }
     }
+}
 
-    /// The requested outputs of each text. `hidden` holds the states of the batch's rows `rows`.
-    pub(crate) fn predict(
-        &self,
-        operations: &mut O,
-        hidden: &O::Tensor,
-        rows: &[usize],
-        batch: &Batch,
-    ) -> Result<Predictions> {
-        let texts = match self {
-            Self::Scores { pooling, steps, pools_last, classes } => {
-                let results = if *pools_last {
-                    let values = operations.values(hidden)?;
-                    let states = States { width: steps.widths.0, values: &values, rows };
-                    states.stepped_and_pooled(operations, steps, (batch, *pooling))?
+/// The matrix `[vocabulary, width]` of a masked-language-model head.
+fn load_decoder<O: Operations>(head: &MaskedLm, plan: &Plan, weights: &Weights<'_, O>) -> Result<O::Matrix> {
+    let checkpoint = weights.checkpoint;
+    let weight = checkpoint.tensor(checkpoint.first_of(&head.decoder)?, &[plan.vocabulary, head.width])?;
+    let bias = match head.bias.as_slice() {
+        [] => None,
+        names => Some(checkpoint.vector(checkpoint.first_of(names)?, plan.vocabulary)?),
+    };
+    weights.operations.matrix(vec![Part { weight, bias }], Precision::High)
+}
+
+/// Loads the checkpoint's steps after the steps `before`.
+fn load_steps<O: Operations>(
+    plans: &[StepPlan],
+    before: Steps<O::Matrix>,
+    weights: &Weights<'_, O>,
+) -> Result<Steps<O::Matrix>> {
+    let mut steps = before;
+    for step in plans {
+        steps.push(match step {
+            StepPlan::Dense(matrix, activation) => Step::Dense {
+                // As exact as the last layer's result. It is computed only once per text.
+                matrix: weights.matrix(matrix, Precision::High)?,
+                outputs: matrix.outputs(),
+                activation: *activation,
+            },
+            StepPlan::Norm(NormPlan { name, kind, size, bias, epsilon, .. }) => {
+                let weight = weights.checkpoint.vector(&format!("{name}.weight"), *size)?;
+                let bias = if *bias {
+                    weights.checkpoint.vector(&format!("{name}.bias"), *size)?
                 } else {
-                    let pooled = pooled(operations, hidden, steps.widths.0, &places(rows, batch, *pooling))?;
-                    steps.run(operations, pooled)?
+                    vec![0.0; *size]
                 };
-                let results = results.chunks_exact(steps.widths.1);
-                let score = |state: &[f32]| {
-                    classes.as_ref().map_or_else(|| state.to_vec(), |classes| classes.scores(state))
-                };
-                results.map(|state| Output::whole(score(state))).collect()
+                Step::Norm { is_centred: *kind == NormKind::Layer, weight, bias, epsilon: *epsilon }
             }
-            Self::Vectors { .. } => self.vectors(operations, hidden, rows, batch)?,
-            Self::Splade(splade) => splade.predict(operations, hidden, rows, batch)?,
-        };
-        Ok(Predictions { texts, ..Predictions::default() })
+        });
     }
-
-    /// The outputs of an embedding model's texts.
-    fn vectors(
-        &self,
-        operations: &mut O,
-        hidden: &O::Tensor,
-        rows: &[usize],
-        batch: &Batch,
-    ) -> Result<Vec<Output>> {
-        let Self::Vectors { pooling, steps, token_steps, lexical, quantised } = self else {
-            return Ok(Vec::new());
-        };
-        let [own, modules] = steps;
-        let width = own.widths.0;
-        let pooled = pooled(operations, hidden, width, &places(rows, batch, *pooling))?;
-        let pooled = own.run(operations, pooled)?;
-        let mut pooled = modules.run(operations, pooled)?;
-        if *quantised {
-            for value in &mut pooled {
-                *value = quantise(*value);
-            }
-        }
-        let mut pooled = pooled.chunks_exact(modules.widths.1);
-        let wants_states = |wanted: &Wanted| wanted.tokens || wanted.sparse;
-        let values = if batch.wanted().iter().any(wants_states) {
-            operations.values(hidden)?
-        } else {
-            Cow::Borrowed(&[][..])
-        };
-        let states = States { width, values: &values, rows };
-        let mut texts = Vec::with_capacity(batch.leaves().len());
-        for (text, wanted) in batch.wanted().iter().enumerate() {
-            let mut output = Output::default();
-            if wanted.whole {
-                output.whole = pooled.next().unwrap_or_default().to_vec();
-            }
-            if wanted.tokens {
-                let values = token_steps.run(operations, states.of_rows(batch.marked_rows(text)))?;
-                output.tokens = TokenVectors { values, width: token_steps.widths.1 };
-            }
-            if let Some(lexical) = lexical.as_ref().filter(|_| wanted.sparse) {
-                let weights = lexical.run(operations, states.of_rows(batch.rows_of(text)))?;
-                let ids = batch.rows_of(text).map(|row| batch.token_ids()[row]);
-                output.sparse = largest_weights(ids.zip(weights));
-            }
-            texts.push(output);
-        }
-        Ok(texts)
-    }
+    Ok(steps)
 }
 
-/// A value of pplx-embed's vectors: its hyperbolic tangent in steps of 1/127, as a whole number.
-fn quantise(value: f32) -> f32 {
-    (value.tanh() * 127.0).round_ties_even().clamp(-128.0, 127.0)
-}
-
-/// The index of the batch's row `row` in the ascending `rows`.
-fn place(rows: &[usize], row: usize) -> usize {
-    rows.partition_point(|&before| before < row)
-}
-
-/// The hidden states of some rows.
-struct States<'a> {
-    /// `[rows, width]`
-    values: &'a [f32],
-    width: usize,
-    rows: &'a [usize],
-}
-
-impl States<'_> {
-    fn of(&self, row: usize) -> &[f32] {
-        &self.values[place(self.rows, row) * self.width..][..self.width]
-    }
-
-    /// The states of some rows, one after the other.
-    fn of_rows(&self, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
-        rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
-    }
-
-    /// For each text whose scores are requested: the mean of the results of `steps` on the states to pool.
-    fn stepped_and_pooled<O: Operations>(
-        &self,
-        operations: &mut O,
-        steps: &Steps<O>,
-        (batch, pooling): (&Batch, Pooling),
-    ) -> Result<Vec<f32>> {
-        let mut pooled = Vec::new();
-        for (text, _) in batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole) {
-            let states =
-                pooling.rows(batch, text).into_iter().flat_map(|row| self.of(row)).copied().collect();
-            let results = steps.run(operations, states)?;
-            pooled.extend(mean(results.chunks_exact(steps.widths.1), steps.widths.1));
-        }
-        Ok(pooled)
-    }
-}
-
-/// For each text whose scores or vector are requested, the indices of its pooled rows in the ascending
-/// `rows`.
-fn places(rows: &[usize], batch: &Batch, pooling: Pooling) -> Vec<Vec<usize>> {
-    let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole);
-    let places = |text| pooling.rows(batch, text).into_iter().map(|row| place(rows, row)).collect();
-    texts.map(|(text, _)| places(text)).collect()
-}
-
-/// For each text, the mean of the states at these indices: `[texts, width]`.
-fn pooled<O: Operations>(
-    operations: &mut O,
-    hidden: &O::Tensor,
-    width: usize,
-    texts: &[Vec<usize>],
-) -> Result<Vec<f32>> {
-    if texts.is_empty() { Ok(Vec::new()) } else { operations.means(hidden, width, texts) }
-}
-
-/// The error for a requested output that the head does not give.
-fn not_given(outputs: &str) -> BackendError {
-    BackendError::Inference(format!("this model's head does not give {outputs}"))
+/// Loads the files of modules after the steps `before`.
+fn load_modules<O: Operations>(
+    modules: &[HeadModule],
+    before: Steps<O::Matrix>,
+    weights: &Weights<'_, O>,
+) -> Result<Steps<O::Matrix>> {
+    let mut steps = before;
+    steps.load_modules(modules, |HostMatrix { weight, inputs, bias }| {
+        let weight = Weight::from_values(&weight, inputs);
+        weights.operations.matrix(vec![Part { weight, bias }], Precision::High)
+    })?;
+    Ok(steps)
 }
 
 /// The error for a head that the architecture lacks.
@@ -336,37 +241,50 @@ fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }
 
-/// The true answer's row of the output embedding minus the false answer's row.
-fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<f32>> {
+/// The answers' rows of the output embedding, or their weighted sum where the raw score is one.
+fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Classes> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
-    for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
-        if id as usize >= *vocabulary {
+    let mut rows = Vec::with_capacity(answers.tokens.len());
+    for &AnswerToken { id, .. } in &answers.tokens {
+        let row = id as usize;
+        if row >= *vocabulary {
             return Err(BackendError::Load(format!(
                 "answer token {id} is outside the vocabulary of {vocabulary} in config.json"
             )));
         }
+        // Reads only this row of a table that may have gigabytes.
+        rows.push(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row..row + 1)?.row(0));
     }
-    // Reads only these rows of a table that may have gigabytes.
-    let row = |id: u32| {
-        let row = id as usize..id as usize + 1;
-        Ok::<_, BackendError>(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row)?.row(0))
+    let (vectors, answers, is_constant) = match answers.rule {
+        AnswerRule::WeightedLogits => {
+            let mut sum = vec![0.0_f32; *hidden];
+            for (row, AnswerToken { weight, .. }) in rows.iter().zip(&answers.tokens) {
+                sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
+            }
+            let is_constant = sum.iter().all(|&value| value == 0.0);
+            (vec![sum], None, is_constant)
+        }
+        AnswerRule::ExpectedWeight => {
+            let is_constant = rows.iter().all(|row| *row == rows[0]);
+            (rows, Some(answers.clone()), is_constant)
+        }
     };
-    let mut answer = row(answers.true_id)?;
-    if let Some(id) = answers.false_id {
-        answer.iter_mut().zip(row(id)?).for_each(|(yes, no)| *yes -= no);
-    }
-    if answer.iter().all(|&value| value == 0.0) {
-        return Err(BackendError::Load(
-            "the output embedding does not tell the two answers apart: every score would be 0.5; the \
+    if is_constant {
+        let (apart, score) = match &answers {
+            None => ("the two answers", "0.5"),
+            Some(_) => ("the answers", "the same"),
+        };
+        return Err(BackendError::Load(format!(
+            "the output embedding does not tell {apart} apart: every score would be {score}; the \
              checkpoint's head is missing or empty: download it again"
-                .to_owned(),
-        ));
+        )));
     }
-    Ok(answer)
+    let bias = vec![0.0; vectors.len()];
+    Ok(Classes { vectors, bias, divisor: 1.0, answers })
 }
 
 /// The classes of a classification head.
-fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Result<Classes> {
+fn load_classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Result<Classes> {
     let Classification { logits, logits_bias, width, divisor, .. } = head;
     let name = format!("{logits}.weight");
     let weight = checkpoint.tensor(&name, &[labels, *width])?;
@@ -378,5 +296,6 @@ fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Res
         )));
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;
-    Ok(Classes { vectors, bias: bias.unwrap_or_else(|| vec![0.0; labels]), divisor: *divisor })
+    let bias = bias.unwrap_or_else(|| vec![0.0; labels]);
+    Ok(Classes { vectors, bias, divisor: *divisor, answers: None })
 }

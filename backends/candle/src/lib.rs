@@ -13,17 +13,14 @@ mod cpu;
 mod cuda;
 mod device;
 mod heads;
-mod host_modules;
 mod kept;
 mod kernels;
 mod load;
 mod models;
-mod modules;
 mod operations;
 mod pass;
 mod plain;
 mod plan;
-mod pooling;
 mod prefix_cache;
 mod rope;
 mod transformer;
@@ -33,7 +30,7 @@ use crate::cuda::CudaOperations;
 use crate::{
     cpu::CpuOperations,
     device::Chosen,
-    heads::LoadedHead,
+    heads::{DeviceHead, DeviceStates, load_head, refuse_missing},
     kernels::threads::Threads,
     load::{Checkpoint, Scheme},
     operations::{Operations, Result},
@@ -44,13 +41,12 @@ use crate::{
 };
 use candle_core::Device;
 pub use device::ON_CPU;
-pub use host_modules::HostModules;
 pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, Packing, Predictions, Text,
-    Wanted, first_answer_is_finite,
+    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, Output, Packing, Predictions,
+    Text, Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
 
@@ -58,7 +54,9 @@ use text_embeddings_checkpoint::BF16;
 struct CandleBackend<O: Operations> {
     operations: O,
     model: Transformer<O>,
-    head: LoadedHead<O>,
+    head: DeviceHead<O>,
+    /// Values per hidden state.
+    hidden: usize,
     cache: PrefixCache<O::Kept>,
     packing: Packing,
     values_per_token: usize,
@@ -66,16 +64,19 @@ struct CandleBackend<O: Operations> {
 
 impl<O: Operations> Backend for CandleBackend<O> {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions> {
-        let (model, head) = (&mut self.model, &self.head);
-        let rows = head.rows(batch)?;
-        let mut pass = Pass::new(batch, &rows, &self.cache);
-        let mut predictions = self.operations.enter(|operations| {
-            let hidden = model.forward(operations, &mut pass, &rows)?;
-            head.predict(operations, &hidden, &rows, batch)
+        let Self { operations, model, head, hidden: width, cache, .. } = self;
+        refuse_missing(head.outputs(), batch)?;
+        let rows = head.needed_rows(batch);
+        let mut pass = Pass::new(batch, &rows, cache);
+        let mut texts = vec![Output::default(); batch.leaves().len()];
+        operations.enter(|operations| {
+            let hidden = &model.forward(operations, &mut pass, &rows)?;
+            let mut states = DeviceStates { operations, hidden, rows: &rows, width: *width };
+            let all: Vec<usize> = (0..texts.len()).collect();
+            head.read_outputs(&mut states, batch, &all, &mut texts)
         })?;
         let fresh = pass.finish();
-        predictions.reused = self.cache.keep(batch, &fresh);
-        Ok(predictions)
+        Ok(Predictions { texts, reused: cache.keep(batch, &fresh) })
     }
 
     fn known_tokens(&self, text: &Text) -> usize {
@@ -215,7 +216,7 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     }
     let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
     let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
-    let head = LoadedHead::load(&options.head, &plan, &checkpoint, &mut operations)?;
+    let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
     checkpoint.finish(&plan.ignored)?;
     let packing = plan.packing();
     let shape = TokenShape {
@@ -225,8 +226,15 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     };
     let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
     let cache = PrefixCache::new(budget, shape);
-    let mut backend =
-        CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
+    let mut backend = CandleBackend {
+        operations,
+        model,
+        head,
+        hidden: plan.hidden,
+        cache,
+        packing,
+        values_per_token: plan.values_per_token(),
+    };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }

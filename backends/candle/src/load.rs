@@ -14,14 +14,12 @@ pub(crate) use crate::kernels::stored::StoredMatrix as Weight;
 use crate::{kernels::pack::Stored, plan::Adapters};
 pub(crate) use scheme::Scheme;
 use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
     ops::Range,
     path::PathBuf,
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{BackendError, amount};
-use text_embeddings_checkpoint::{BF16, CheckpointError, Encoding, F16, F32, Tensor};
+use text_embeddings_checkpoint::{BF16, CheckpointError, Encoding, F16, F32, Tensor, Tensors};
 
 /// How often a long load logs its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -62,8 +60,7 @@ impl LoadProgress {
 
 /// The open files of a model.
 pub(crate) struct Checkpoint {
-    tensors: BTreeMap<String, Tensor>,
-    unused: RefCell<BTreeSet<String>>,
+    tensors: Tensors,
     adapters: Option<Adapters>,
     scheme: Option<Scheme>,
 }
@@ -75,18 +72,11 @@ impl Checkpoint {
     ///
     /// [`BackendError::Load`] naming the file if one cannot be read, is not complete, or repeats a tensor.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, BackendError> {
-        let mut tensors = BTreeMap::new();
-        for path in paths {
-            for (name, tensor) in text_embeddings_checkpoint::open(path).map_err(failed)?.tensors {
-                insert(&mut tensors, &name, tensor)?;
-            }
-        }
-        Ok(Self::of(tensors))
+        Tensors::open(paths).map(Self::from_tensors).map_err(failed)
     }
 
-    fn of(tensors: BTreeMap<String, Tensor>) -> Self {
-        let unused = RefCell::new(tensors.keys().cloned().collect());
-        Self { tensors, unused, adapters: None, scheme: None }
+    fn from_tensors(tensors: Tensors) -> Self {
+        Self { tensors, adapters: None, scheme: None }
     }
 
     /// Renames the tensors: removes the first of `prefixes` that a name begins with, and replaces old
@@ -96,22 +86,20 @@ impl Checkpoint {
     ///
     /// [`BackendError::Load`] if two tensors then have the same name.
     pub(crate) fn without_prefixes(self, prefixes: &[&str]) -> Result<Self, BackendError> {
-        let mut tensors = BTreeMap::new();
-        for (name, tensor) in self.tensors {
-            let short = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
-            let short = match short.rsplit_once('.') {
+        let renamed = self.tensors.renamed(|name| {
+            let short = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+            match short.rsplit_once('.') {
                 Some((norm, "gamma")) => format!("{norm}.weight"),
                 Some((norm, "beta")) => format!("{norm}.bias"),
                 _ => short.to_owned(),
-            };
-            insert(&mut tensors, &short, tensor)?;
-        }
-        Ok(Self::of(tensors))
+            }
+        });
+        renamed.map(Self::from_tensors).map_err(failed)
     }
 
     /// Whether there is a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.tensors.has(name)
     }
 
     /// The first of these names that a tensor has.
@@ -137,9 +125,9 @@ impl Checkpoint {
     /// stores them as F32, and they are computed with as stored.
     pub(crate) fn is_stored_as(&self, encoding: &Encoding) -> bool {
         self.tensors
-            .values()
-            .filter(|tensor| tensor.shape().len() > 1)
-            .all(|tensor| tensor.encoding() == encoding)
+            .iter()
+            .filter(|(_, tensor)| tensor.shape().len() > 1)
+            .all(|(_, tensor)| tensor.encoding() == encoding)
     }
 
     /// The tensor `name`, which must have this shape.
@@ -172,18 +160,10 @@ impl Checkpoint {
         if let Some(quantised) = self.quantised(name, shape)? {
             return Ok(quantised.narrow(rows));
         }
-        let Some(tensor) = self.tensors.get(name) else {
+        if !self.has(name) {
             return Err(self.absent(name));
-        };
-        self.unused.borrow_mut().remove(name);
-        let path = tensor.path().display();
-        if tensor.shape() != shape {
-            return Err(BackendError::Load(format!(
-                "tensor `{name}` in {path} has shape {:?}, but config.json asks for {shape:?}",
-                tensor.shape()
-            )));
         }
-        weight(name, tensor, rows)
+        weight(name, self.tensors.request_tensor(name, shape).map_err(failed)?, rows)
     }
 
     /// Ends the loading. Every tensor must have been requested, except tensors whose names begin with one of
@@ -194,15 +174,7 @@ impl Checkpoint {
     /// [`BackendError::Load`] naming a tensor that the model does not use: ignoring it could change scores
     /// silently.
     pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
-        let unused = self.unused.into_inner();
-        match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
-            Some(name) => Err(BackendError::Load(format!(
-                "tensor `{name}` in {} is not part of this architecture: the model needs something that is \
-                 not supported",
-                self.tensors[name].path().display()
-            ))),
-            None => Ok(()),
-        }
+        self.tensors.finish(ignored).map_err(failed)
     }
 
     /// The error for a tensor that is missing, or that is there only in quantised form.
@@ -251,27 +223,8 @@ fn failed(error: CheckpointError) -> BackendError {
     BackendError::Load(error.to_string())
 }
 
-/// Adds a tensor.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if there is already a tensor of this name.
-fn insert(tensors: &mut BTreeMap<String, Tensor>, name: &str, tensor: Tensor) -> Result<(), BackendError> {
-    let path = tensor.path().to_path_buf();
-    match tensors.insert(name.to_owned(), tensor) {
-        None => Ok(()),
-        Some(earlier) => Err(BackendError::Load(format!(
-            "tensor `{name}` is in the checkpoint twice: in {} and in {}",
-            earlier.path().display(),
-            path.display()
-        ))),
-    }
-}
-
 fn missing(name: &str) -> BackendError {
-    BackendError::Load(format!(
-        "the checkpoint has no tensor `{name}`: it is incomplete or of another model; download it again"
-    ))
+    failed(CheckpointError::Missing { name: name.to_owned() })
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use crate::{
     rope::Angles,
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, BackendError, Batch, mean};
+use text_embeddings_backend_core::{Activation, BackendError, Batch};
+use text_embeddings_backend_host::mean_state;
 
 /// The result of an operation.
 pub(crate) type Result<T> = std::result::Result<T, BackendError>;
@@ -249,7 +250,7 @@ pub(crate) trait Operations: Send {
     fn means(&mut self, x: &Self::Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let values = self.values(x)?;
         let state = |&row: &usize| &values[row * columns..][..columns];
-        Ok(texts.iter().flat_map(|rows| mean(rows.iter().map(state), columns)).collect())
+        Ok(texts.iter().flat_map(|rows| mean_state(rows.iter().map(state), columns)).collect())
     }
 }
 

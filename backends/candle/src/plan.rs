@@ -46,20 +46,19 @@ pub(crate) struct Plan {
     pub(crate) convolution: Option<ConvolutionPlan>,
     /// The norm after the last layer.
     pub(crate) final_norm: Option<NormPlan>,
-    /// The matrix that turns a causal model's hidden states into logits of tokens.
+    /// The matrix from a causal model's hidden states to logits of tokens.
     pub(crate) output_embedding: &'static str,
     /// The classification head of this architecture, if it has one.
     pub(crate) classification: Option<Classification>,
     /// The masked-language-model head of this architecture, if it has one.
     pub(crate) masked_lm: Option<MaskedLm>,
-    /// In a listwise re-ranker, the steps for the state of a marked token; empty for other models.
+    /// The steps for the state of a marked token; empty if the model marks none.
     pub(crate) projector: Vec<StepPlan>,
     /// The model's own steps for a pooled vector, which come before the modules of its repository.
     pub(crate) vector_steps: Vec<StepPlan>,
-    /// Whether a hyperbolic tangent and rounding turn vectors into whole numbers from -128 to 127
-    /// (pplx-embed).
+    /// Whether values of vectors are rounded to whole numbers from -128 to 127 (pplx-embed).
     pub(crate) quantised_vectors: bool,
-    /// The number of layers that a layer-wise re-ranker runs: it can score after any of several layers.
+    /// The number of layers that a layer-wise re-ranker runs, if it can score after several.
     pub(crate) cutoff_layers: Option<usize>,
     /// The adapters, if all matrices and tables are stored with some.
     pub(crate) adapters: Option<Adapters>,
@@ -81,6 +80,35 @@ pub(crate) struct Adapters {
 }
 
 impl Plan {
+    /// A model without layers, norms and heads. An architecture names its differences, so that a new field
+    /// of a plan concerns only those that use it.
+    pub(crate) fn base(words: &'static str, [vocabulary, hidden]: [usize; 2], heads: Heads) -> Self {
+        let (tensor, shape) = (words.to_owned(), [vocabulary, hidden]);
+        let table = TablePlan { tensor, shape, index: RowIndex::Token };
+        Self {
+            prefixes: &[],
+            ignored: Vec::new(),
+            hidden,
+            vocabulary,
+            longest_input: None,
+            padding: None,
+            embeddings: Embeddings { tables: vec![table], scale: 1.0, norm: None, projection: None },
+            views: Vec::new(),
+            heads,
+            layers: Vec::new(),
+            convolution: None,
+            final_norm: None,
+            output_embedding: words,
+            classification: None,
+            masked_lm: None,
+            projector: Vec::new(),
+            vector_steps: Vec::new(),
+            quantised_vectors: false,
+            cutoff_layers: None,
+            adapters: None,
+        }
+    }
+
     /// Texts share the rows of their common beginning if no token's state depends on later tokens.
     pub(crate) fn packing(&self) -> Packing {
         let is_causal = |view: &View| {
@@ -91,8 +119,8 @@ impl Plan {
         Packing { shares_prefixes: self.views.iter().all(is_causal) && !self.has_token_types() }
     }
 
-    /// The most values that exist for a token at once: the residual stream and its operand, a copy of each
-    /// for the norms between blocks, queries, keys, values, the context, and the MLP's inner values.
+    /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
+    /// between blocks, queries, keys, values, the context, and the MLP's inner values.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
@@ -183,7 +211,6 @@ pub(crate) struct View {
     pub(crate) position: Position,
     /// The divisor of scores: usually the root of a head's size.
     pub(crate) divisor: f32,
-    /// The soft cap of scores.
     pub(crate) soft_cap: Option<f32>,
 }
 

@@ -24,7 +24,7 @@ use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
-    Activation, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule, Output,
+    Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule, Pooling,
 };
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
@@ -40,11 +40,11 @@ fn json(path: &str) -> serde_json::Value {
 fn answers() -> AnswerTokens {
     let prompt = json("expected/prompt.json");
     let id = |name: &str| u32::try_from(prompt[name].as_u64().unwrap()).unwrap();
-    AnswerTokens { true_id: id("yes"), false_id: Some(id("no")) }
+    AnswerTokens::difference(id("yes"), Some(id("no")))
 }
 
 fn options(model: &str) -> LoadOptions {
-    options_with(model, Head::Answers(answers()))
+    options_with(model, Head::answers(answers()))
 }
 
 fn options_with(model: &str, head: Head) -> LoadOptions {
@@ -373,8 +373,8 @@ fn what_is_not_supported_is_refused_by_name() {
         })
     };
     let with_false_answer = |id| {
-        let answers = AnswerTokens { false_id: Some(id), ..answers() };
-        refusal(|options| options.head = Head::Answers(answers))
+        let answers = AnswerTokens::difference(answers().tokens[0].id, Some(id));
+        refusal(|options| options.head = Head::answers(answers))
     };
     for (message, wanted) in [
         (with("model_type", "mamba".into()), "model_type \"mamba\""),
@@ -395,7 +395,7 @@ fn what_is_not_supported_is_refused_by_name() {
         (with("tie_word_embeddings", false.into()), "no tensor `lm_head.weight`"),
         (with("hidden_size", serde_json::Value::Null), "config.json:"),
         (with_false_answer(9_000_000), "answer token 9000000"),
-        (with_false_answer(answers().true_id), "every score would be 0.5"),
+        (with_false_answer(answers().tokens[0].id), "every score would be 0.5"),
         (
             refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]),
             "/nowhere.safetensors",

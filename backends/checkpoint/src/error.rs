@@ -55,4 +55,43 @@ pub enum CheckpointError {
         /// The feature, and the remedy.
         reason: String,
     },
+    /// No file has the tensor.
+    #[error("the checkpoint has no tensor `{name}`: it is incomplete or of another model; download it again")]
+    Missing {
+        /// The tensor.
+        name: String,
+    },
+    /// Two files have the tensor, or one has it under two spellings.
+    #[error("tensor `{name}` is in the checkpoint twice: in {earlier} and in {path}")]
+    Repeated {
+        /// The tensor.
+        name: String,
+        /// The first file.
+        earlier: PathBuf,
+        /// The second file.
+        path: PathBuf,
+    },
+    /// The tensor does not fit the model's settings.
+    #[error("tensor `{name}` in {path} has shape {shape:?}, but config.json asks for {expected:?}")]
+    WrongShape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The shape by the settings.
+        expected: Vec<usize>,
+    },
+    /// The model does not use the tensor.
+    #[error(
+        "tensor `{name}` in {path} is not part of this architecture: the model needs something that is not \
+         supported"
+    )]
+    Unused {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
 }

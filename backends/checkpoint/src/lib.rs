@@ -15,10 +15,12 @@ pub mod gguf;
 mod pickle;
 mod safetensors;
 mod tensor;
+mod tensors;
 
 pub use encoding::{BF16, Encoding, F16, F32, FourBits};
 pub use error::CheckpointError;
 pub use tensor::Tensor;
+pub use tensors::Tensors;
 
 use std::{
     collections::{BTreeMap, btree_map},

@@ -36,7 +36,7 @@ impl Packing {
     pub const SEPARATE: Self = Self { shares_prefixes: false };
 }
 
-/// The outputs that the caller wants for a text, at least one.
+/// A set of outputs of a text: those that a caller wants, at least one, or those that a model has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// One row of values: the text's raw scores, or its pooled vector.
@@ -55,6 +55,16 @@ impl Wanted {
     pub const TOKENS: Self = Self { whole: false, tokens: true, sparse: false };
     /// Only the weights of vocabulary entries.
     pub const SPARSE: Self = Self { whole: false, tokens: false, sparse: true };
+
+    /// The outputs of this set that are not in `given`.
+    #[must_use]
+    pub fn without(self, given: Self) -> Self {
+        Self {
+            whole: self.whole && !given.whole,
+            tokens: self.tokens && !given.tokens,
+            sparse: self.sparse && !given.sparse,
+        }
+    }
 }
 
 /// A text on its way into a batch.

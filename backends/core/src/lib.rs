@@ -7,30 +7,27 @@
 mod activation;
 mod amount;
 mod batch;
-mod describe;
 mod head;
 mod kind;
 mod load;
 mod model;
 mod onnx;
-mod padded;
 mod pool;
 mod python;
-mod sparse;
 
 pub use activation::Activation;
 pub use amount::amount;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
-pub use describe::describe_any;
-pub use head::{AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule};
+pub use head::{
+    AnswerRule, AnswerToken, AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule, SparseHead,
+    TokenHead, WholeHead,
+};
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
 pub use onnx::{Graph, read_graph};
-pub use padded::{MOST_PADDING, Padded, most_cells};
-pub use pool::{mean, pooled};
+pub use pool::Pooling;
 pub use python::{Probe, PythonOptions};
-pub use sparse::{largest_weights, splade_weights, take_largest};
 
 /// An error of loading a model or computing a batch.
 #[derive(Debug, thiserror::Error)]
@@ -136,10 +133,11 @@ impl Output {
 ///
 /// [`BackendError::Inference`] if the batch fails.
 pub fn first_answer_is_finite(backend: &mut impl Backend, head: &Head) -> Result<bool, BackendError> {
-    let wanted = match head {
-        Head::Splade => Wanted::SPARSE,
-        Head::Marks => Wanted::TOKENS,
-        _ => Wanted::WHOLE,
+    let outputs = head.outputs();
+    let wanted = match (outputs.whole, outputs.tokens) {
+        (true, _) => Wanted::WHOLE,
+        (false, true) => Wanted::TOKENS,
+        (false, false) => Wanted::SPARSE,
     };
     let mut builder = BatchBuilder::new(backend.packing());
     builder.push(&Text::new([0; 2], wanted));

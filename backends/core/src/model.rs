@@ -32,14 +32,15 @@ impl fmt::Display for ModelType {
     }
 }
 
-/// How the hidden states of an embedding model's tokens become one vector.
+/// The value of `--pooling`: the vectors that an embedding model is served for. The head that follows from it
+/// is a [`Head`](crate::Head).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
     /// The first token's state.
     Cls,
     /// The mean over the tokens.
     Mean,
-    /// The largest activation per vocabulary entry (sparse).
+    /// Sparse vectors of a SPLADE model, which pools no states.
     Splade,
     /// The last token's state.
     LastToken,

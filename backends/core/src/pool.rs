@@ -1,78 +1,75 @@
-//! Pools the states of a text's tokens into one vector, for backends that have these states in main memory.
+//! Pooling: the tokens whose states become a text's vector.
+//!
+//! Input: a batch. Output: the rows whose mean is a text's vector; of a single row, the mean is the state
+//! itself. What must hold: rows that are not pooled are not computed (`rows`).
 
-use crate::Pool;
+use crate::{Batch, Pool};
 
-/// The pooled state of a text. `states` has `hidden` values for each token. `None` for SPLADE, which does not
-/// pool states, and for a text without tokens.
-#[must_use]
-pub fn pooled(pool: Pool, states: &[f32], hidden: usize) -> Option<Vec<f32>> {
-    if hidden == 0 {
-        return None;
-    }
-    let mut rows = states.chunks_exact(hidden);
-    match pool {
-        Pool::Cls => rows.next().map(<[f32]>::to_vec),
-        Pool::LastToken => rows.next_back().map(<[f32]>::to_vec),
-        Pool::Mean => (rows.len() > 0).then(|| mean(rows, hidden)),
-        Pool::Splade => None,
-    }
+/// The tokens whose mean state is the state of a text, as sentence-transformers defines them (its `Pooling`
+/// module).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The first token.
+    First,
+    /// All tokens.
+    Mean,
+    /// The last token.
+    Last,
+    /// The last token that is not this one; the first token if all are.
+    LastExcept(u32),
 }
 
-/// The mean of `states`: at least one slice, `hidden` values each. Summed in double precision, because a text
-/// may have tens of thousands of tokens.
-#[must_use]
-pub fn mean<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usize) -> Vec<f32> {
-    let (mut sums, mut count) = (vec![0.0_f64; hidden], 0_u32);
-    for state in states {
-        count += 1;
-        sums.iter_mut().zip(state).for_each(|(sum, &value)| *sum += f64::from(value));
+impl Pooling {
+    /// The pooling that `--pooling` names; `None` for SPLADE, which pools no states.
+    #[must_use]
+    pub fn from_flag(pool: Pool) -> Option<Self> {
+        match pool {
+            Pool::Cls => Some(Self::First),
+            Pool::Mean => Some(Self::Mean),
+            Pool::LastToken => Some(Self::Last),
+            Pool::Splade => None,
+        }
     }
-    sums.into_iter().map(|sum| (sum / f64::from(count)) as f32).collect()
+
+    /// The rows of the batch that the vector of `text` is made of.
+    #[must_use]
+    pub fn rows(self, batch: &Batch, text: usize) -> Vec<usize> {
+        let mut rows = batch.rows_of(text);
+        match self {
+            Self::First => rows.next().into_iter().collect(),
+            Self::Mean => rows.collect(),
+            Self::Last => rows.last().into_iter().collect(),
+            Self::LastExcept(padding) => {
+                let first = rows.next();
+                rows.filter(|&row| batch.token_ids()[row] != padding).last().or(first).into_iter().collect()
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use crate::{BatchBuilder, Packing, Text, Wanted};
 
     #[test]
-    fn the_mean_of_one_state_is_that_state_and_sums_do_not_drown() {
-        assert_eq!(mean([&[0.1_f32, -3.0][..]], 2), [0.1, -3.0]);
-        assert_eq!(mean([&[1.0_f32, 2.0][..], &[2.0, -2.0]], 2), [1.5, 0.0]);
-        // In single precision, the sum would stop growing at 2^24.
-        let states = [&[16_777_216.0_f32][..], &[1.0], &[1.0], &[1.0]];
-        assert_eq!(mean(states, 1), [4_194_304.8_f32]);
-    }
-
-    #[test]
-    fn random_states_are_pooled_as_value_by_value() {
-        let mut random = StdRng::seed_from_u64(3);
-        for _ in 0..200 {
-            let (tokens, hidden) = (random.random_range(1..30), random.random_range(1..13));
-            let states: Vec<f32> = (0..tokens * hidden).map(|_| random.random_range(-9.0..9.0)).collect();
-            for column in 0..hidden {
-                let values = || (0..tokens).map(|token| states[token * hidden + column]);
-                let sum: f64 = values().map(f64::from).sum();
-                let expected = [
-                    (Pool::Cls, values().next().unwrap()),
-                    (Pool::LastToken, values().next_back().unwrap()),
-                    (Pool::Mean, (sum / tokens as f64) as f32),
-                ];
-                for (pool, value) in expected {
-                    assert_eq!(
-                        pooled(pool, &states, hidden).unwrap()[column].to_bits(),
-                        value.to_bits(),
-                        "{pool}"
-                    );
-                }
-            }
-            assert_eq!(pooled(Pool::Splade, &states, hidden), None);
+    fn rows_are_those_of_the_text_and_no_others() {
+        let mut builder = BatchBuilder::new(Packing::SHARED);
+        for ids in [&[1, 2, 3, 4][..], &[1, 2, 5], &[1, 2], &[6]] {
+            builder.push(&Text::new(ids, Wanted::WHOLE));
         }
-        assert_eq!(
-            [Pool::Cls, Pool::Mean, Pool::LastToken].map(|pool| pooled(pool, &[], 4)),
-            [None, None, None]
-        );
-        assert_eq!(pooled(Pool::Mean, &[1.0], 0), None);
+        // Rows: 1 2 | 3 4 | 5 | 6.
+        let batch = builder.build();
+        for (pooling, expected) in [
+            (Pooling::First, [vec![0], vec![0], vec![0], vec![5]]),
+            (Pooling::Mean, [vec![0, 1, 2, 3], vec![0, 1, 4], vec![0, 1], vec![5]]),
+            (Pooling::Last, [vec![3], vec![4], vec![1], vec![5]]),
+            (Pooling::LastExcept(5), [vec![3], vec![1], vec![1], vec![5]]),
+            (Pooling::LastExcept(6), [vec![3], vec![4], vec![1], vec![5]]),
+        ] {
+            for (text, expected) in expected.into_iter().enumerate() {
+                assert_eq!(pooling.rows(&batch, text), expected, "{pooling:?}, text {text}");
+            }
+        }
     }
 }

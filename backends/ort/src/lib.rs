@@ -1,7 +1,7 @@
 //! The ONNX Runtime backend: makes a [`Backend`] of an ONNX file.
 //!
 //! `library` finds ONNX Runtime's shared library. `signature` decides what the graph's inputs get and which
-//! output is read. `head` makes scores and vectors of that output. `text_embeddings_backend_core::Padded`
+//! output is read. `head` makes scores and vectors of that output. `text_embeddings_backend_host::Padded`
 //! pads the batches.
 
 mod deadline;
@@ -19,13 +19,14 @@ use ort::{
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, Output, Packing, Padded,
-    Predictions, describe_any, first_answer_is_finite, most_cells, read_graph,
+    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, Output, Packing,
+    Predictions, first_answer_is_finite, read_graph,
 };
+use text_embeddings_backend_host::{Padded, describe_any, max_cells};
 
 use crate::{
     deadline::Deadline,
-    head::{LoadedHead, OutputValues, failed},
+    head::{GraphHead, OutputValues, failed},
     library::runtime,
     signature::{Element, Feed, Meaning, Port, Signature},
 };
@@ -37,7 +38,7 @@ const LONGEST_MESSAGE: usize = 300;
 struct OrtBackend {
     session: Session,
     signature: Signature,
-    head: LoadedHead,
+    head: GraphHead,
     /// The token that fills padding cells.
     padding: u32,
     memory: Memory,
@@ -76,7 +77,7 @@ impl Memory {
     /// The most memory of a batch of `tokens` tokens, in bytes.
     fn bytes(&self, tokens: usize) -> usize {
         let width = tokens.min(self.longest);
-        let cells = if self.alone { width } else { most_cells(tokens) };
+        let cells = if self.alone { width } else { max_cells(tokens) };
         // Attention holds the products of queries and keys, the products with the mask, and their softmax.
         let attention = self.heads.saturating_mul(3).saturating_mul(width);
         cells.saturating_mul(self.per_token.saturating_add(attention)).saturating_mul(size_of::<f32>())
@@ -85,7 +86,7 @@ impl Memory {
 
 impl Backend for OrtBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        self.head.check(batch)?;
+        self.head.refuse_missing(batch)?;
         let mut texts = vec![Output::default(); batch.leaves().len()];
         let Self { session, signature, head, deadline, .. } = self;
         let deadline = deadline.as_ref().map(|deadline| (deadline, deadline.of_batch()));
@@ -216,7 +217,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     }
     let memory = Memory::new(&options.config, &signature, (options.max_input_length, description.hidden));
     let padding = options.config["pad_token_id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
-    let head = LoadedHead::load(&options.head, signature.meaning, width)?;
+    let head = GraphHead::load(&options.head, signature.meaning, width)?;
     let deadline = options.batch_limit().map(Deadline::start).transpose()?;
     let mut backend = OrtBackend { session, signature, head, padding, memory, deadline };
     refuse_nan(&mut backend, &options.head)?;

@@ -4,7 +4,7 @@
 //! What must hold: an input that this server cannot fill and an output that it cannot read are refused by
 //! name; an output is only read if its name or shape states its meaning.
 
-use text_embeddings_backend_core::Head;
+use text_embeddings_backend_core::{Head, WholeHead};
 
 /// The type of values of an input or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,13 +155,13 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
         [port] if port.shape.len() == rank && port.name != LOGITS => Some(port),
         _ => None,
     };
-    let (found, wanted) = match head {
-        Head::Embedding { modules, token_modules, lexical, .. } => {
+    let (found, wanted) = match (&head.whole, &head.sparse) {
+        (Some(WholeHead::Vector { .. }), _) => {
             let states = first(&STATES, 3).or_else(|| only(3));
             let vector = || first(&VECTORS, 2).or_else(|| only(2)).map(|port| (port, Meaning::Vector));
             let found = states.map(|port| (port, Meaning::States)).or_else(vector);
             if let Some((port, Meaning::Vector)) = found
-                && (!modules.is_empty() || !token_modules.is_empty() || lexical.is_some())
+                && !head.files().is_empty()
             {
                 return Err(format!(
                     "its only output is `{}`, which may or may not include the modules of modules.json: export it with \
@@ -171,18 +171,18 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
             }
             (found, "`last_hidden_state`, `token_embeddings` or `sentence_embedding`")
         }
-        Head::Scores { .. } => {
+        (Some(WholeHead::Scores { .. }), _) => {
             let states = first(&STATES, 3).or_else(|| only(3));
             (states.map(|port| (port, Meaning::States)), "`last_hidden_state`")
         }
-        Head::Classification { .. } => {
+        (Some(WholeHead::Classification { .. }), _) => {
             let labels = of(LOGITS, 2).or_else(|| only(2));
             (labels.map(|port| (port, Meaning::Labels)), "`logits` for each label")
         }
-        Head::Answers(_) | Head::Splade => {
+        (Some(WholeHead::Answers(_)), _) | (None, Some(_)) => {
             (of(LOGITS, 3).map(|port| (port, Meaning::Logits)), "`logits` for each token")
         }
-        Head::Marks => {
+        (None, None) => {
             return Err(
                 "re-rankers that read many documents in one prompt are not served from ONNX: choose `--backend candle`"
                     .to_owned(),
@@ -202,7 +202,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::path::PathBuf;
-    use text_embeddings_backend_core::{Activation, AnswerTokens, DenseModule, HeadModule, Pool};
+    use text_embeddings_backend_core::{Activation, AnswerTokens, DenseModule, HeadModule, Pooling};
 
     fn port(name: &str, element: Element, shape: &[i64]) -> Port {
         Port { name: name.to_owned(), element, shape: shape.to_vec() }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn embedding(modules: Vec<HeadModule>) -> Head {
-        Head::Embedding { pool: Pool::Mean, modules, token_modules: Vec::new(), lexical: None }
+        Head::embedding(Pooling::Mean, modules)
     }
 
     fn dense() -> HeadModule {
@@ -234,9 +234,8 @@ mod tests {
 
     #[test]
     fn the_output_is_the_one_that_the_head_needs() {
-        let answers = Head::Answers(AnswerTokens { true_id: 1, false_id: None });
-        let (classes, scores) =
-            (Head::Classification { labels: 3 }, Head::Scores { pool: Pool::Cls, modules: vec![dense()] });
+        let answers = Head::answers(AnswerTokens::difference(1, None));
+        let (classes, scores) = (Head::classification(3), Head::scores(Pooling::First, vec![dense()]));
         let (states, vector) = (&[-1, -1, 8][..], &[-1, 8][..]);
         let table: [Row<'_>; 15] = [
             (
@@ -276,8 +275,8 @@ mod tests {
             (classes, &[("logits", &[-1, -1, 3])], Err("is `logits` for each label")),
             (scores, &[("last_hidden_state", states)], Ok(("last_hidden_state", Meaning::States, Some(8)))),
             (answers, &[("logits", &[-1, -1, 99])], Ok(("logits", Meaning::Logits, Some(99)))),
-            (Head::Splade, &[], Err("none of its outputs (none) is `logits` for each token")),
-            (Head::Marks, &[("last_hidden_state", states)], Err("not served from ONNX")),
+            (Head::SPLADE, &[], Err("none of its outputs (none) is `logits` for each token")),
+            (Head::PROJECTOR, &[("last_hidden_state", states)], Err("not served from ONNX")),
         ];
         for (index, (head, outputs, expected)) in table.into_iter().enumerate() {
             let found = Signature::new(&ints(&["input_ids", "attention_mask"]), &floats(outputs), &head);

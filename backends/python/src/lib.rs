@@ -20,9 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, Output, Packing, Padded,
-    Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, most_cells,
+    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, Output, Packing, Pool,
+    Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, WholeHead,
 };
+use text_embeddings_backend_host::{Padded, max_cells};
 use worker::{BatchError, GroupValues, Worker};
 
 /// The dtypes that the worker can request from PyTorch.
@@ -41,17 +42,17 @@ pub enum WorkerTask {
 
 impl WorkerTask {
     /// The task of a model with this head.
-    fn of(head: &Head) -> Result<Self, BackendError> {
+    fn from_head(head: &Head) -> Result<Self, BackendError> {
         let refused = |what: &str| {
             let reason = format!("{what} are not served by `--backend python`: choose `--backend candle`");
             Err(BackendError::Load(reason))
         };
-        match head {
-            Head::Embedding { .. } => Ok(Self::Embedding),
-            Head::Classification { labels } => Ok(Self::Scores(*labels)),
-            Head::Scores { .. } => Ok(Self::Scores(1)),
-            Head::Answers(_) | Head::Marks => refused("generative re-rankers"),
-            Head::Splade => refused("SPLADE models"),
+        match (&head.whole, &head.sparse) {
+            (Some(WholeHead::Vector { .. }), _) => Ok(Self::Embedding),
+            (Some(WholeHead::Classification { labels }), _) => Ok(Self::Scores(*labels)),
+            (Some(WholeHead::Scores { .. }), _) => Ok(Self::Scores(1)),
+            (Some(WholeHead::Answers(_)), _) | (None, None) => refused("generative re-rankers"),
+            (None, Some(_)) => refused("SPLADE models"),
         }
     }
 
@@ -89,7 +90,7 @@ impl WorkerSettings {
         Ok(Self {
             python: python.interpreter.clone(),
             folder: options.folder.clone(),
-            task: WorkerTask::of(&options.head)?,
+            task: WorkerTask::from_head(&options.head)?,
             pooling: python.pooling.map(|pool| match pool {
                 Pool::Cls | Pool::Splade => "cls",
                 Pool::Mean => "mean",
@@ -219,7 +220,7 @@ impl Backend for PythonBackend {
     /// The memory in this process: the matrices for the worker, and the vectors of all tokens in its answer.
     /// The worker's own memory is unknown.
     fn batch_bytes(&self, tokens: usize) -> usize {
-        let matrices = 3 * most_cells(tokens) * (size_of::<i64>() + 2 * size_of::<u32>());
+        let matrices = 3 * max_cells(tokens) * (size_of::<i64>() + 2 * size_of::<u32>());
         matrices.saturating_add(tokens.saturating_mul(2 * size_of::<f32>() * self.width))
     }
 }

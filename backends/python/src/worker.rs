@@ -14,7 +14,8 @@ use std::{
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Padded, amount};
+use text_embeddings_backend_core::amount;
+use text_embeddings_backend_host::Padded;
 
 /// A worker that has loaded the model.
 #[derive(Debug)]

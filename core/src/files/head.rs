@@ -7,7 +7,9 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use text_embeddings_backend_core::{Activation, DenseModule, Head, HeadModule, Pool};
+use text_embeddings_backend_core::{
+    Activation, DenseModule, Head, HeadModule, Pool, Pooling, SparseHead, TokenHead, WholeHead,
+};
 
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::error::FilesError;
@@ -41,9 +43,7 @@ pub fn embedding_head(
     pool: Pool,
     dense_path: Option<&str>,
 ) -> Result<Head, FilesError> {
-    if pool == Pool::Splade {
-        return splade_head(folder);
-    }
+    let Some(pooling) = Pooling::from_flag(pool) else { return splade_head(folder) };
     if folder.ends_in_scores {
         return Err(FilesError::RerankerModule);
     }
@@ -52,20 +52,18 @@ pub fn embedding_head(
     if quantises && folder.config.model_type.as_deref() != Some(QUANTISED_MODEL) {
         return Err(FilesError::UnsupportedModule { class: QUANTIZER.to_owned(), after: String::new() });
     }
-    if pool == Pool::Mean && folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt) {
+    if pooling == Pooling::Mean && folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt) {
         return Err(FilesError::PromptExcluded);
     }
     let steps = modules::steps(&folder.modules, dense_path)?;
     // The user's path starts in the folder of the GGUF file.
     let root = if dense_path.is_some() { &folder.root } else { folder.files() };
-    Ok(Head::Embedding {
-        pool,
-        modules: modules::load(root, &steps, false)?,
-        token_modules: bge_m3(folder, TOKEN_VECTORS, folder.description.hidden, Activation::Identity)?
-            .map(HeadModule::Dense)
-            .into_iter()
-            .collect(),
-        lexical: bge_m3(folder, LEXICAL, 1, Activation::Relu)?,
+    let modules = modules::load(root, &steps, false)?;
+    let token_vectors = bge_m3(folder, TOKEN_VECTORS, folder.description.hidden, Activation::Identity)?;
+    Ok(Head {
+        whole: Some(WholeHead::Vector { pooling, modules }),
+        tokens: Some(TokenHead::Modules(token_vectors.map(HeadModule::Dense).into_iter().collect())),
+        sparse: bge_m3(folder, LEXICAL, 1, Activation::Relu)?.map(SparseHead::Lexical),
     })
 }
 
@@ -77,9 +75,11 @@ pub fn embedding_head(
 pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     modules::check_order(&folder.modules, false)?;
     let pool = folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool);
-    let Some(pool) = pool else { return Err(FilesError::ScoresWithoutPooling) };
+    let Some(pooling) = pool.and_then(Pooling::from_flag) else {
+        return Err(FilesError::ScoresWithoutPooling);
+    };
     let steps = modules::steps(&folder.modules, None)?;
-    Ok(Head::Scores { pool, modules: modules::load(folder.files(), &steps, true)? })
+    Ok(Head::scores(pooling, modules::load(folder.files(), &steps, true)?))
 }
 
 /// One of bge-m3's additional outputs, if the files of an XLM-RoBERTa model contain it.
@@ -123,7 +123,7 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     if let Some(config) = modules::config_of(&folder.modules, "SpladePooling") {
         check_splade(&folder.root.join(config))?;
     }
-    Ok(Head::Splade)
+    Ok(Head::SPLADE)
 }
 
 fn check_splade(path: &Path) -> Result<(), FilesError> {
@@ -229,12 +229,11 @@ mod tests {
             (&["Transformer", "Pooling", "Dense"], Some("other"), &[2]),
         ];
         for (classes, dense_path, widths) in table {
-            let Head::Embedding { pool, modules, token_modules, lexical } =
-                head(classes, Pool::LastToken, dense_path).unwrap()
-            else {
+            let head = head(classes, Pool::LastToken, dense_path).unwrap();
+            assert_eq!((head.tokens, head.sparse), (Some(TokenHead::Modules(Vec::new())), None));
+            let Some(WholeHead::Vector { pooling: Pooling::Last, modules }) = head.whole else {
                 unreachable!("an embedding model's head");
             };
-            assert_eq!((pool, token_modules.len(), lexical), (Pool::LastToken, 0, None));
             let dense: Vec<DenseModule> = modules.into_iter().map(dense_of).collect();
             assert_eq!(
                 dense.iter().map(|module| module.in_features).collect::<Vec<_>>(),

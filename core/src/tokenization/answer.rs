@@ -81,7 +81,7 @@ pub fn answer_tokens(tokenizer: &Tokenizer, source: AnswerSource<'_>) -> Result<
     };
     match false_id {
         Some(id) if id == true_id => Err(EncoderError::SameAnswers { id }),
-        _ => Ok(AnswerTokens { true_id, false_id }),
+        _ => Ok(AnswerTokens::difference(true_id, false_id)),
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
             (AnswerSource::Family(Answers::Id(exclamation)), (exclamation, None)),
         ];
         for (source, (true_id, false_id)) in table {
-            assert_eq!(answer_tokens(&tokenizer, source), Ok(AnswerTokens { true_id, false_id }));
+            assert_eq!(answer_tokens(&tokenizer, source), Ok(AnswerTokens::difference(true_id, false_id)));
         }
         for wrong in ["", "id:", "id:-1", "id:yes"] {
             assert!(named(wrong).is_err(), "{wrong}");
@@ -132,7 +132,7 @@ mod tests {
     fn yes_and_no_are_looked_up() {
         let tokenizer = small_tokenizer();
         let (yes, no) = (tokenizer.token_to_id("yes"), tokenizer.token_to_id("no"));
-        let expected = AnswerTokens { true_id: yes.unwrap(), false_id: no };
+        let expected = AnswerTokens::difference(yes.unwrap(), no);
         assert!(no.is_some());
         assert_eq!(answer_tokens(&tokenizer, YES_NO), Ok(expected));
     }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn qwen_says_yes_with_9693_and_no_with_2152() {
         let Some(tokenizer) = qwen_tokenizer() else { return };
-        let expected = Ok(AnswerTokens { true_id: 9693, false_id: Some(2152) });
+        let expected = Ok(AnswerTokens::difference(9693, Some(2152)));
         assert_eq!(answer_tokens(&tokenizer, YES_NO), expected, "{QWEN_TOKENIZER}");
         assert_eq!(answer_tokens(&tokenizer, file(9693, Some(2152))), expected);
     }
@@ -149,9 +149,9 @@ mod tests {
     fn answers_that_are_not_two_tokens_are_refused() {
         let tokenizer = small_tokenizer();
         let (yes, no) = (tokenizer.token_to_id("yes").unwrap(), tokenizer.token_to_id("no").unwrap());
-        let alone = AnswerTokens { true_id: yes, false_id: None };
+        let alone = AnswerTokens::difference(yes, None);
         assert_eq!(answer_tokens(&tokenizer, file(yes, None)), Ok(alone));
-        let swapped = AnswerTokens { true_id: no, false_id: Some(yes) };
+        let swapped = AnswerTokens::difference(no, Some(yes));
         assert_eq!(answer_tokens(&tokenizer, file(no, Some(yes))), Ok(swapped));
         let cases = [
             (file(yes, Some(yes)), EncoderError::SameAnswers { id: yes }),

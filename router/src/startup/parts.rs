@@ -4,7 +4,7 @@
 //! or module that would give wrong answers is an error that names it.
 
 use anyhow::Context;
-use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool};
+use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool, Pooling};
 use text_embeddings_core::{
     files::{self, ModelFacts, ModelFolder},
     service::{RerankScoring, ServedModel},
@@ -52,7 +52,7 @@ pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Par
             let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
             encoder.self_check("")?;
             encoder.self_check_pairs()?;
-            let head = Head::Classification { labels: labels.len() };
+            let head = Head::classification(labels.len());
             Ok(Parts::new(encoder, head, ServedModel { labels, ..ServedModel::default() }))
         }
         ModelType::Reranker if folder.ends_in_scores => {
@@ -60,13 +60,13 @@ pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Par
             reranker(config, folder, tokenizer, Some(head), one_label())
         }
         ModelType::Reranker if folder.has_unnamed_score || has_family_head(folder) => {
-            let head = Head::Classification { labels: 1 };
+            let head = Head::classification(1);
             reranker(config, folder, tokenizer, Some(head), one_label())
         }
         ModelType::Reranker => {
             let labels = files::class_labels(&folder.config)?;
             let positive = (labels.len() == 2).then(|| files::positive_label(&folder.name(), &labels));
-            let head = Head::Classification { labels: labels.len() };
+            let head = Head::classification(labels.len());
             let scoring = RerankScoring::Logits { positive: positive.transpose()? };
             let model = ServedModel { labels, scoring, ..ServedModel::default() };
             reranker(config, folder, tokenizer, Some(head), model)
@@ -89,13 +89,12 @@ fn embedding(
     tokenizer: Tokenizer,
     pool: Pool,
 ) -> anyhow::Result<Parts> {
-    let head = if config.backend == BackendKind::Python && pool != Pool::Splade {
+    let head = match Pooling::from_flag(pool) {
         // sentence-transformers reads the modules, and has more of them.
-        Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
-    } else {
-        files::embedding_head(folder, pool, config.dense_path.as_deref())?
+        Some(pooling) if config.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
+        _ => files::embedding_head(folder, pool, config.dense_path.as_deref())?,
     };
-    let is_lexical = matches!(head, Head::Embedding { lexical: Some(_), .. });
+    let is_lexical = head.whole.is_some() && head.sparse.is_some();
     let named: Vec<&str> = folder.empty_tokens.iter().map(String::as_str).collect();
     let empty = if named.is_empty() { &EMPTY_TOKENS[..] } else { &named };
     let model = ServedModel {
@@ -155,9 +154,9 @@ fn reranker(
         }
     };
     let is_list = template.list().is_some();
-    let answers = || answers.map(|(answers, _)| Head::Answers(answers)).context("no answers were found");
+    let answers = || answers.map(|(answers, _)| Head::answers(answers)).context("no answers were found");
     let (head, model, score_activation) = if is_list {
-        (Head::Marks, ServedModel { scoring: RerankScoring::Lists, ..model }, None)
+        (Head::PROJECTOR, ServedModel { scoring: RerankScoring::Lists, ..model }, None)
     } else {
         (head.map_or_else(answers, Ok)?, model, score_activation)
     };

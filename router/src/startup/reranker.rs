@@ -7,7 +7,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, bail, ensure};
-use text_embeddings_backend::{AnswerTokens, ModelType};
+use text_embeddings_backend::{AnswerRule, AnswerTokens, ModelType};
 use text_embeddings_core::{
     families::{Answers, Family, Limits, ScoreRule},
     files::{self, ModelFacts, ModelFolder},
@@ -46,11 +46,9 @@ impl Resolved {
     pub(crate) fn details(&self, tokenizer: &Tokenizer) -> RerankerDetails {
         let (family, family_reason) =
             self.family.as_ref().map(|(family, reason)| (family.name.to_owned(), reason.clone())).unzip();
-        let token = |id: u32| format!("`{}` ({id})", tokenizer.id_to_token(id).unwrap_or_default());
-        let answers = self.answers.as_ref().map(|(answers, origin)| {
-            let no = answers.false_id.map(|id| format!(" less {}", token(id)));
-            format!("{}{}, by {origin}", token(answers.true_id), no.unwrap_or_default())
-        });
+        let answers = self.answers.as_ref();
+        let answers =
+            answers.map(|(answers, origin)| format!("{}, by {origin}", score_words(answers, tokenizer)));
         RerankerDetails {
             family,
             family_reason,
@@ -66,6 +64,23 @@ impl Resolved {
     /// Whether the model reads the documents of a request together.
     pub(crate) fn reads_lists(&self) -> bool {
         matches!(&self.prompt.0, Prompt::Template(template) if template.list().is_some())
+    }
+}
+
+/// The raw score of a generative re-ranker, such as "`yes` (9693) less `no` (2152)".
+fn score_words(answers: &AnswerTokens, tokenizer: &Tokenizer) -> String {
+    let token = |id: u32| format!("`{}` ({id})", tokenizer.id_to_token(id).unwrap_or_default());
+    let weighted = || {
+        let terms = answers.tokens.iter().map(|answer| format!("{} of {}", answer.weight, token(answer.id)));
+        terms.collect::<Vec<_>>().join(", ")
+    };
+    match answers.tokens.as_slice() {
+        [yes] if *answers == AnswerTokens::difference(yes.id, None) => token(yes.id),
+        [yes, no] if *answers == AnswerTokens::difference(yes.id, Some(no.id)) => {
+            format!("{} less {}", token(yes.id), token(no.id))
+        }
+        _ if answers.rule == AnswerRule::ExpectedWeight => format!("the mean of the weights {}", weighted()),
+        _ => format!("the sum of logits with the weights {}", weighted()),
     }
 }
 

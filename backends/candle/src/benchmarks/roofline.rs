@@ -192,7 +192,7 @@ impl RunningModel {
             max_input_length: 0,
             config,
             weights: vec![folder.join("model.safetensors")],
-            head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+            head: Head::answers(AnswerTokens::difference(1, Some(2))),
             dtype: Some(dtype),
             threads: machine.threads,
             pin_threads: false,

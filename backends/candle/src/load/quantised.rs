@@ -78,7 +78,7 @@ impl Checkpoint {
             return Ok(None);
         }
         // The scale of activations. It is not needed, because activations are not quantised here.
-        self.unused.borrow_mut().remove(&part("input_scale"));
+        self.tensors.mark_used(&part("input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
             Scheme::CompressedTensors { bits, group, has_zeros, is_ordered } => {
@@ -136,7 +136,7 @@ impl Checkpoint {
         (bits, group): (u32, Option<usize>),
     ) -> Result<Weight, BackendError> {
         let part = |part: &str| format!("{base}.{part}");
-        self.unused.borrow_mut().remove(&part("weight_shape"));
+        self.tensors.mark_used(&part("weight_shape"));
         let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
         let groups = inputs.div_ceil(group);
         let packed = self.packed(&part("weight_packed"), [outputs, inputs.div_ceil(per_word)], bits)?;
@@ -225,7 +225,7 @@ impl Checkpoint {
     fn scales(&self, base: &str, [rows, columns]: [usize; 2]) -> Result<Scales, BackendError> {
         let names = ["weight_scale", "weight_scale_inv"].map(|part| format!("{base}.{part}"));
         let name = self.first_of(&names)?;
-        let shape = self.tensors[name].shape().to_vec();
+        let shape = self.tensors.get(name).ok_or_else(|| super::missing(name))?.shape().to_vec();
         let size = match shape[..] {
             [] | [1] | [1, 1] => [1, 1],
             [all] | [all, 1] if all == rows => [rows, 1],
@@ -255,7 +255,7 @@ impl Checkpoint {
     /// The bytes of a tensor, which must have this type and shape.
     fn stored(&self, name: &str, encoding: &str, shape: &[usize]) -> Result<Vec<u8>, BackendError> {
         let Some(tensor) = self.tensors.get(name) else { return Err(super::missing(name)) };
-        self.unused.borrow_mut().remove(name);
+        self.tensors.mark_used(name);
         let found = (tensor.encoding().name, tensor.shape());
         if found != (encoding, shape) {
             return Err(BackendError::Load(format!(

@@ -7,7 +7,7 @@ use crate::{
     operations::Result,
     plan::{
         AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
-        Position, RowIndex, TablePlan, View,
+        Position, View,
     },
 };
 use serde::Deserialize;
@@ -169,38 +169,24 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         views.push(view(family.window, of_windows, family.theta[1].or(theta))?);
     }
     let layer = |index: usize| layer(config, family, (index, activation), &norm);
+    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
     let tied = config.tie_word_embeddings.unwrap_or(family.is_gemma());
     Ok(Plan {
         prefixes: &["model."],
         ignored: names(&["lm_head.", "score."]),
-        hidden,
-        vocabulary: config.vocab_size,
         longest_input: config.max_position_embeddings,
         // Some configurations say -1 if there is no padding token.
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
-            tables: vec![TablePlan {
-                tensor: WORDS.to_owned(),
-                shape: [config.vocab_size, hidden],
-                index: RowIndex::Token,
-            }],
             scale: if family.is_gemma() { (hidden as f32).sqrt() } else { 1.0 },
-            norm: None,
-            projection: None,
+            ..base.embeddings
         },
         views,
-        heads,
-        convolution: None,
         layers: (0..config.num_hidden_layers).map(layer).collect(),
         final_norm: Some(norm("norm".to_owned(), hidden)),
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
         classification: Some(score_on_last_token(hidden)),
-        masked_lm: None,
-        projector: Vec::new(),
-        vector_steps: Vec::new(),
-        quantised_vectors: false,
-        cutoff_layers: None,
-        adapters: None,
+        ..base
     })
 }
 

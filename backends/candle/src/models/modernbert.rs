@@ -7,7 +7,7 @@ use crate::{
     operations::Result,
     plan::{
         AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MaskedLm, MatrixPart, MlpPlan,
-        NormPlan, NormsPlan, Plan, Position, Reads, RowIndex, StepPlan, TablePlan, View,
+        NormPlan, NormsPlan, Plan, Position, Reads, StepPlan, View,
     },
 };
 use serde::Deserialize;
@@ -51,8 +51,6 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let act = activation(value, "hidden_activation", &config.hidden_activation)?;
     let bias = config.norm_bias == Some(true);
     let norm = |name: &str| NormPlan { bias, ..NormPlan::layer(name, hidden, config.norm_eps) };
-    let words =
-        TablePlan { tensor: WORDS.to_owned(), shape: [config.vocab_size, hidden], index: RowIndex::Token };
     let layer = |(index, view): (usize, usize)| {
         let name = |name: &str| format!("layers.{index}.{name}");
         let part = |part: &str, shape, bias| MatrixPart::new(&name(part), shape).biased(bias == Some(true));
@@ -82,32 +80,19 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         }
     };
     let (classification, masked_lm) = tops(value, &config, norm)?;
+    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
     Ok(Plan {
         prefixes: &["model."],
         ignored: names(&["head.", "classifier.", "decoder."]),
-        hidden,
-        vocabulary: config.vocab_size,
         longest_input: Some(config.max_position_embeddings),
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
-        embeddings: Embeddings {
-            tables: vec![words],
-            scale: 1.0,
-            norm: Some(norm("embeddings.norm")),
-            projection: None,
-        },
+        embeddings: Embeddings { norm: Some(norm("embeddings.norm")), ..base.embeddings },
         views: views(value, &config, heads.size)?,
-        heads,
-        convolution: None,
         layers: kinds(value, &config)?.into_iter().enumerate().map(layer).collect(),
         final_norm: Some(norm("final_norm")),
-        output_embedding: WORDS,
         classification: Some(classification),
         masked_lm: Some(masked_lm),
-        projector: Vec::new(),
-        vector_steps: Vec::new(),
-        quantised_vectors: false,
-        cutoff_layers: None,
-        adapters: None,
+        ..base
     })
 }
 

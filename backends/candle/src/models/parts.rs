@@ -38,40 +38,25 @@ pub(super) fn encoder(
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let words = "embeddings.word_embeddings.weight";
-    let table =
-        |tensor: &str, rows, index| TablePlan { tensor: tensor.to_owned(), shape: [rows, hidden], index };
-    let types = if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First };
-    let mut tables = vec![
-        table(words, config.vocab_size, RowIndex::Token),
-        table("embeddings.token_type_embeddings.weight", config.type_vocab_size, types),
-    ];
-    tables.retain(|table| table.shape[0] > 0);
+    let mut base = Plan::base(words, [config.vocab_size, hidden], heads);
+    if config.type_vocab_size > 0 {
+        base.embeddings.tables.push(TablePlan {
+            tensor: "embeddings.token_type_embeddings.weight".to_owned(),
+            shape: [config.type_vocab_size, hidden],
+            index: if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First },
+        });
+    }
     Ok(Plan {
-        prefixes: &[],
         ignored: names(&["embeddings.position_ids", "pooler.", "classifier.", "cls.", "lm_head."]),
-        hidden,
-        vocabulary: config.vocab_size,
         longest_input: Some(config.max_position_embeddings),
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
-            tables,
-            scale: 1.0,
             norm: Some(NormPlan::layer(norm, hidden, config.layer_norm_eps)),
-            projection: None,
+            ..base.embeddings
         },
         views: vec![View { mask: Mask::FULL, position, divisor: (heads.size as f32).sqrt(), soft_cap: None }],
-        heads,
         layers,
-        final_norm: None,
-        convolution: None,
-        output_embedding: words,
-        classification: None,
-        masked_lm: None,
-        projector: Vec::new(),
-        vector_steps: Vec::new(),
-        quantised_vectors: false,
-        cutoff_layers: None,
-        adapters: None,
+        ..base
     })
 }
 

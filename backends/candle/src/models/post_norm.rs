@@ -80,30 +80,23 @@ pub(super) fn encoder(
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
-    let table = |name: &str, rows, index| TablePlan {
-        tensor: format!("embeddings.{name}.weight"),
-        shape: [rows, hidden],
-        index,
-    };
+    let mut base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
     let types = if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First };
-    let mut tables = vec![
-        table("word_embeddings", config.vocab_size, RowIndex::Token),
-        table("position_embeddings", config.max_position_embeddings, RowIndex::Position { offset }),
-        table("token_type_embeddings", config.type_vocab_size, types),
-    ];
-    tables.retain(|table| table.shape[0] > 0);
+    for (name, rows, index) in [
+        ("position_embeddings", config.max_position_embeddings, RowIndex::Position { offset }),
+        ("token_type_embeddings", config.type_vocab_size, types),
+    ] {
+        if rows > 0 {
+            let tensor = format!("embeddings.{name}.weight");
+            base.embeddings.tables.push(TablePlan { tensor, shape: [rows, hidden], index });
+        }
+    }
     Ok(Plan {
-        prefixes: &[],
-        ignored: Vec::new(),
-        hidden,
-        vocabulary: config.vocab_size,
         longest_input: Some(config.max_position_embeddings.saturating_sub(offset)),
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
-            tables,
-            scale: 1.0,
             norm: Some(NormPlan::layer("embeddings.LayerNorm", hidden, config.layer_norm_eps)),
-            projection: None,
+            ..base.embeddings
         },
         views: vec![View {
             mask: Mask::FULL,
@@ -111,18 +104,8 @@ pub(super) fn encoder(
             divisor: (heads.size as f32).sqrt(),
             soft_cap: None,
         }],
-        heads,
-        convolution: None,
         layers: (0..config.num_hidden_layers).map(|index| layer(config, names, index, activation)).collect(),
-        final_norm: None,
-        output_embedding: WORDS,
-        classification: None,
-        masked_lm: None,
-        projector: Vec::new(),
-        vector_steps: Vec::new(),
-        quantised_vectors: false,
-        cutoff_layers: None,
-        adapters: None,
+        ..base
     })
 }
 

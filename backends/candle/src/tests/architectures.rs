@@ -6,7 +6,6 @@
 
 use super::*;
 use serde_json::Value;
-use text_embeddings_backend_core::Pool;
 
 /// Fixtures with a setting that is refused, and a part of the refusal.
 pub(super) const REFUSED: [(&str, &str); 1] = [("new-logn", "logn_attention_scale")];
@@ -47,14 +46,14 @@ pub(super) fn fixtures_of_architectures() -> Vec<Fixture> {
 
 impl Fixture {
     fn head(&self, output: &str) -> Head {
-        let pool = match output {
-            "logits" => return Head::Classification { labels: self.values(0, output).len() },
-            "splade" => return Head::Splade,
-            "cls" => Pool::Cls,
-            "last" => Pool::LastToken,
-            _ => Pool::Mean,
+        let pooling = match output {
+            "logits" => return Head::classification(self.values(0, output).len()),
+            "splade" => return Head::SPLADE,
+            "cls" => Pooling::First,
+            "last" => Pooling::Last,
+            _ => Pooling::Mean,
         };
-        Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
+        Head::embedding(pooling, Vec::new())
     }
 
     pub(super) fn options(&self, output: &str) -> LoadOptions {

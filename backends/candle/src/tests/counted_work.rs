@@ -15,7 +15,6 @@ use crate::{
     kernels::tile::{COLUMNS, MAX_ROWS},
 };
 use std::collections::HashSet;
-use text_embeddings_backend_core::Pool;
 
 type Calls = Vec<(CallKind, CallCost)>;
 
@@ -227,12 +226,7 @@ fn each_expert_multiplies_the_rows_that_are_routed_to_it() {
     let tensors: HashMap<String, Tensor> =
         tensors.iter().map(|(name, tensor)| (name.clone(), routed(name, tensor))).collect();
     candle_core::safetensors::save(&tensors, &weights).unwrap();
-    let head = Head::Embedding {
-        pool: Pool::LastToken,
-        modules: Vec::new(),
-        token_modules: Vec::new(),
-        lexical: None,
-    };
+    let head = Head::embedding(Pooling::Last, Vec::new());
     let config = json("architectures/nomic-moe/config.json");
     let options = LoadOptions { config, weights: vec![weights], ..options_with("tied-bf16", head) };
     let mut rng = StdRng::seed_from_u64(93);

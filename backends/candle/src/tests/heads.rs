@@ -2,14 +2,19 @@
 
 use super::{random_model::*, *};
 use candle_core::DType;
-use text_embeddings_backend_core::Pool;
+use text_embeddings_backend_host::{LastStep, Steps, WholeOutput};
 
 /// A text and its wanted outputs.
 type Case = (Vec<u32>, Wanted);
 
-pub(super) fn embedding(pool: Pool, dense: Vec<DenseModule>) -> Head {
-    let modules = dense.into_iter().map(HeadModule::Dense).collect();
-    Head::Embedding { pool, modules, token_modules: Vec::new(), lexical: None }
+pub(super) fn embedding(pooling: Pooling, dense: Vec<DenseModule>) -> Head {
+    Head::embedding(pooling, dense.into_iter().map(HeadModule::Dense).collect())
+}
+
+/// The expected rating, if these tokens stand for 0, 1 and so on.
+fn ratings(ids: &[u32]) -> AnswerTokens {
+    let tokens = ids.iter().enumerate().map(|(rating, &id)| AnswerToken { id, weight: rating as f32 });
+    AnswerTokens { tokens: tokens.collect(), rule: AnswerRule::ExpectedWeight }
 }
 
 fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
@@ -58,20 +63,19 @@ fn heads() -> Vec<(&'static str, LoadOptions, RandomModel)> {
         all.push((name, model.options(head), model));
     };
     let pool = |pool| move |_: &mut RandomModel| embedding(pool, Vec::new());
-    add("answers", 30, "model.", DType::F32, &|_| {
-        Head::Answers(AnswerTokens { true_id: 5, false_id: Some(96) })
-    });
-    add("one answer", 31, "", DType::BF16, &|_| Head::Answers(AnswerTokens { true_id: 0, false_id: None }));
+    add("answers", 30, "model.", DType::F32, &|_| Head::answers(AnswerTokens::difference(5, Some(96))));
+    add("one answer", 31, "", DType::BF16, &|_| Head::answers(AnswerTokens::difference(0, None)));
+    add("ratings", 37, "", DType::F32, &|_| Head::answers(ratings(&[3, 90, 41])));
     for (name, labels) in [("one label", 1), ("three labels", 3)] {
         add(name, 32, "model.", DType::F16, &|model| {
             model.add_score(labels);
-            Head::Classification { labels }
+            Head::classification(labels)
         });
     }
-    add("cls", 33, "", DType::F32, &pool(Pool::Cls));
-    add("mean", 34, "model.", DType::BF16, &pool(Pool::Mean));
-    add("last token", 35, "", DType::F32, &pool(Pool::LastToken));
-    for (name, pool) in [("mean, dense", Pool::Mean), ("last token, dense", Pool::LastToken)] {
+    add("cls", 33, "", DType::F32, &pool(Pooling::First));
+    add("mean", 34, "model.", DType::BF16, &pool(Pooling::Mean));
+    add("last token", 35, "", DType::F32, &pool(Pooling::Last));
+    for (name, pool) in [("mean, dense", Pooling::Mean), ("last token, dense", Pooling::Last)] {
         add(name, 36, "", DType::F32, &|model| {
             let first = model.dense("2_Dense", (HIDDEN, 75), true, Activation::Tanh).0;
             let second = model.dense("3_Dense", (75, 7), false, Activation::Identity).0;
@@ -87,7 +91,7 @@ fn heads() -> Vec<(&'static str, LoadOptions, RandomModel)> {
 fn an_answer_does_not_depend_on_company_order_sharing_threads_or_device() {
     let mut rng = StdRng::seed_from_u64(23);
     for (name, options, _model) in heads() {
-        let texts = texts(&mut rng, matches!(options.head, Head::Embedding { .. }));
+        let texts = texts(&mut rng, options.head.outputs().tokens);
         let mut candle = on_candle(&options);
         let alone: Vec<Vec<f32>> = texts
             .iter()
@@ -131,12 +135,12 @@ fn every_head_follows_from_the_states_of_the_tokens() {
     ];
     let dense: Vec<DenseModule> = modules.iter().map(|(module, ..)| module.clone()).collect();
     let set = InstructionSet::best();
-    let heads = [Pool::Cls, Pool::Mean, Pool::LastToken].map(|pool| {
+    let heads = [Pooling::First, Pooling::Mean, Pooling::Last].map(|pool| {
         let load = |dense: &[DenseModule]| on_cpu(&model.options(embedding(pool, dense.to_vec())), 2, set);
         (pool, load(&[]), load(&dense))
     });
     let score = model.add_score(3);
-    let mut classifier = on_cpu(&model.options(Head::Classification { labels: 3 }), 2, set);
+    let mut classifier = on_cpu(&model.options(Head::classification(3)), 2, set);
     let mut rng = StdRng::seed_from_u64(41);
     let texts: Vec<Vec<u32>> = texts(&mut rng, false).into_iter().map(|(ids, _)| ids).collect();
     for (pool, mut plain, mut with_dense) in heads {
@@ -148,13 +152,13 @@ fn every_head_follows_from_the_states_of_the_tokens() {
             let states: Vec<Vec<f64>> =
                 states.chunks(HIDDEN).map(|state| state.iter().map(|&x| f64::from(x)).collect()).collect();
             let mut expected: Vec<f64> = match pool {
-                Pool::Cls => states[0].clone(),
-                Pool::LastToken => states[ids.len() - 1].clone(),
+                Pooling::First => states[0].clone(),
+                Pooling::Last => states[ids.len() - 1].clone(),
                 _ => (0..HIDDEN)
                     .map(|i| states.iter().map(|state| state[i]).sum::<f64>() / ids.len() as f64)
                     .collect(),
             };
-            assert_close(&vector, &single(&expected), 1e-6, &format!("{pool}"));
+            assert_close(&vector, &single(&expected), 1e-6, &format!("{pool:?}"));
             let scores = whole(classifier.as_mut(), ids);
             assert_close(&scores, &product(&score.concat(), states.last().unwrap()), 2e-5, "scores");
             for (module, weight, bias) in &modules {
@@ -164,7 +168,7 @@ fn every_head_follows_from_the_states_of_the_tokens() {
                 expected = sums.map(|sum| if tanh { sum.tanh() } else { sum }).collect();
             }
             let vector = whole(with_dense.as_mut(), ids);
-            assert_close(&vector, &single(&expected), 1e-5, &format!("{pool}, dense"));
+            assert_close(&vector, &single(&expected), 1e-5, &format!("{pool:?}, dense"));
             let tokens =
                 answer(with_dense.as_mut(), BatchBuilder::new(Packing::SHARED), &wanted[..1]).remove(0);
             let expected: Vec<f64> = states.concat();
@@ -197,7 +201,7 @@ fn a_conversion_to_one_label_scores_as_the_causal_model() {
         assert_eq!(scores[0], scores[1], "{what}");
         assert_ne!(scores[0][0], scores[0][1]);
     };
-    let answers = Head::Answers(AnswerTokens { true_id: yes, false_id: Some(no) });
+    let answers = Head::answers(AnswerTokens::difference(yes, Some(no)));
     for dtype in [DType::F32, DType::BF16] {
         let mut model = RandomModel::new(43, "model.", dtype);
         model.config["tie_word_embeddings"] = false.into();
@@ -208,13 +212,46 @@ fn a_conversion_to_one_label_scores_as_the_causal_model() {
         let difference: Vec<f32> = row(yes).iter().zip(row(no)).map(|(yes, no)| yes - no).collect();
         // The output embedding stays in the checkpoint and is not used.
         model.add("score.weight", &difference, &[1, HIDDEN]);
-        check(&causal, &model.options(Head::Classification { labels: 1 }), &format!("{dtype:?}"));
+        check(&causal, &model.options(Head::classification(1)), &format!("{dtype:?}"));
     }
 }
 
 #[test]
+fn answers_of_many_tokens_follow_from_their_logits() {
+    let mut model = RandomModel::new(48, "model.", DType::F32);
+    model.config["tie_word_embeddings"] = false.into();
+    let output = model.values(VOCABULARY * HIDDEN, 0.0);
+    model.add("lm_head.weight", &output, &[VOCABULARY, HIDDEN]);
+    let ids: Vec<u32> = (20..30).rev().collect();
+    let expected = ratings(&ids);
+    let weights = [0.5, -1.0, 0.25];
+    let tokens = ids.iter().zip(weights).map(|(&id, weight)| AnswerToken { id, weight });
+    let sum = AnswerTokens { tokens: tokens.collect(), rule: AnswerRule::WeightedLogits };
+    let [mut states, mut expected, mut sum] =
+        [embedding(Pooling::Last, Vec::new()), Head::answers(expected), Head::answers(sum)]
+            .map(|head| on_cpu(&model.options(head), 2, InstructionSet::best()));
+    for (ids_of_text, _) in texts(&mut StdRng::seed_from_u64(49), false) {
+        let state: Vec<f64> = whole(states.as_mut(), &ids_of_text).into_iter().map(f64::from).collect();
+        let logits: Vec<f64> = ids
+            .iter()
+            .map(|&id| {
+                let row = &output[id as usize * HIDDEN..][..HIDDEN];
+                row.iter().zip(&state).map(|(&w, x)| f64::from(w) * x).sum()
+            })
+            .collect();
+        let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+        let rating: f64 = logits.iter().zip(0..).map(|(x, i)| x.exp() / total * f64::from(i)).sum();
+        assert_close(&whole(expected.as_mut(), &ids_of_text), &single(&[rating]), 2e-5, "expected");
+        let weighted: f64 = logits.iter().zip(weights).map(|(x, weight)| x * f64::from(weight)).sum();
+        assert_close(&whole(sum.as_mut(), &ids_of_text), &single(&[weighted]), 2e-5, "sum");
+    }
+    let message = refusal(|_| Head::answers(ratings(&[7, 7])));
+    assert!(message.contains("does not tell the answers apart"), "{message}");
+}
+
+#[test]
 fn names_with_and_without_the_prefix_are_the_same_model() {
-    let head = embedding(Pool::LastToken, Vec::new());
+    let head = embedding(Pooling::Last, Vec::new());
     let vectors = ["", "model."].map(|prefix| {
         let model = RandomModel::new(44, prefix, DType::F32);
         whole(on_cpu(&model.options(head.clone()), 1, InstructionSet::best()).as_mut(), &[1, 2, 3])
@@ -226,7 +263,7 @@ fn names_with_and_without_the_prefix_are_the_same_model() {
 fn vectors_of_tokens_are_refused_by_a_model_that_scores() {
     let mut model = RandomModel::new(45, "", DType::F32);
     model.add_score(2);
-    let mut backend = on_cpu(&model.options(Head::Classification { labels: 2 }), 1, InstructionSet::best());
+    let mut backend = on_cpu(&model.options(Head::classification(2)), 1, InstructionSet::best());
     let mut builder = BatchBuilder::new(Packing::SHARED);
     builder.push(&Text::new([1, 2], Wanted::TOKENS));
     let error = backend.predict(&builder.build()).unwrap_err().to_string();
@@ -242,7 +279,7 @@ fn refusal(change: impl FnOnce(&mut RandomModel) -> Head) -> String {
 }
 
 fn pooled(dense: Vec<DenseModule>) -> Head {
-    embedding(Pool::Mean, dense)
+    embedding(Pooling::Mean, dense)
 }
 
 #[test]
@@ -252,7 +289,7 @@ fn heads_that_are_not_there_or_not_right_are_refused_by_name() {
             let values: Vec<f32> = model.values(shape.iter().product(), 0.0);
             let values: Vec<f32> = values.into_iter().map(|value| value * factor).collect();
             model.add("score.weight", &values, &shape);
-            Head::Classification { labels }
+            Head::classification(labels)
         })
     };
     let with_tensor = |name: &'static str, shape: &'static [usize], head: Head| {
@@ -270,13 +307,12 @@ fn heads_that_are_not_there_or_not_right_are_refused_by_name() {
         (classes(2, [2, 43], 1.0), "has shape [2, 43]"),
         (classes(2, [2, HIDDEN], 0.0), "all zeros"),
         (classes(2, [2, HIDDEN], f32::NAN), "tensor `score.weight`"),
-        (refusal(|_| Head::Classification { labels: 2 }), "no tensor `score.weight`"),
-        (with_tensor("scores.bias", &[2], Head::Classification { labels: 2 }), "tensor `scores.bias`"),
-        (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], Head::Classification { labels: 2 }), ""),
+        (refusal(|_| Head::classification(2)), "no tensor `score.weight`"),
+        (with_tensor("scores.bias", &[2], Head::classification(2)), "tensor `scores.bias`"),
+        (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], Head::classification(2)), ""),
         // The head for another use of the model is ignored.
         (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), ""),
         (with_tensor("other.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), "tensor `other.weight`"),
-        (refusal(|_| embedding(Pool::Splade, Vec::new())), "splade pooling gives no vector"),
         (
             refusal(|model| {
                 model.add("lm_head.weight", &vec![0.5; VOCABULARY * HIDDEN], &[VOCABULARY, HIDDEN]);
@@ -360,29 +396,29 @@ fn only_rows_that_an_answer_needs_are_asked_for() {
     }
     // Rows: 1 2 | 3 4 | 5 | 6 7 8 | 9 9.
     let batch = builder.build();
-    let operations = candle();
-    let none = || modules::Steps::of_modules(&[], 1, &operations).unwrap();
-    let rows = |pooling| {
-        let (steps, token_steps) = ([none(), none()], none());
-        let head: LoadedHead<TensorOperations> =
-            LoadedHead::Vectors { pooling, steps, token_steps, lexical: None, quantised: false };
-        head.rows(&batch)
-    };
-    assert_eq!(rows(pooling::Pooling::First).unwrap(), [0, 1, 4, 5, 8]);
-    assert_eq!(rows(pooling::Pooling::Last).unwrap(), [0, 1, 3, 4, 7, 9]);
-    assert_eq!(rows(pooling::Pooling::Mean).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    let scores = |padding: Option<u32>| {
-        let pooling = padding.map_or(pooling::Pooling::Last, pooling::Pooling::LastExcept);
-        LoadedHead::<TensorOperations>::Scores { pooling, steps: none(), pools_last: false, classes: None }
-    };
-    assert!(scores(None).rows(&batch).is_err());
+    let rows = |pooling| whole_head(pooling, true).needed_rows(&batch);
+    assert_eq!(rows(Pooling::First), [0, 1, 4, 5, 8]);
+    assert_eq!(rows(Pooling::Last), [0, 1, 3, 4, 7, 9]);
+    assert_eq!(rows(Pooling::Mean), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert!(refuse_missing(whole_head(Pooling::Last, true).outputs(), &batch).is_ok());
+    assert!(refuse_missing(whole_head(Pooling::Last, false).outputs(), &batch).is_err());
     let mut builder = BatchBuilder::new(Packing::SHARED);
     for ids in [&[1, 2, 9][..], &[1, 2, 9, 9], &[9, 9], &[9, 3], &[9, 3, 9, 4], &[1]] {
         builder.push(&Text::new(ids, Wanted::WHOLE));
     }
     let batch = builder.build();
-    let ids: Vec<u32> =
-        scores(Some(9)).rows(&batch).unwrap().iter().map(|&row| batch.token_ids()[row]).collect();
+    let rows = |pooling| whole_head(pooling, false).needed_rows(&batch);
+    let ids: Vec<u32> = rows(Pooling::LastExcept(9)).iter().map(|&row| batch.token_ids()[row]).collect();
     assert_eq!(ids, [1, 2, 9, 3, 4], "9 counts only where it is all");
-    assert_eq!(scores(Some(7)).rows(&batch).unwrap(), scores(None).rows(&batch).unwrap());
+    assert_eq!(rows(Pooling::LastExcept(7)), rows(Pooling::Last));
+}
+
+/// A head that pools states, and may give the states of tokens, too.
+fn whole_head(pooling: Pooling, gives_tokens: bool) -> DeviceHead<TensorOperations> {
+    let whole = WholeOutput { pooling, steps: Steps::none(1), pools_last: false, last: LastStep::None };
+    DeviceHead::<TensorOperations> {
+        whole: Some(whole),
+        tokens: gives_tokens.then(|| Steps::none(1)),
+        sparse: None,
+    }
 }

@@ -1,7 +1,6 @@
 //! Embedding models and classifiers give the values of `sentence-transformers` and `transformers`.
 
 use super::*;
-use text_embeddings_backend_core::Pool;
 
 /// A text and its reference values.
 struct Case {
@@ -70,7 +69,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn every_embedding_model_gives_the_vectors_of_sentence_transformers() {
     let embedding = |pool, dense: &[DenseModule]| heads::embedding(pool, dense.to_vec());
-    for (pool, field) in [(Pool::LastToken, "raw"), (Pool::Mean, "mean"), (Pool::Cls, "cls")] {
+    for (pool, field) in [(Pooling::Last, "raw"), (Pooling::Mean, "mean"), (Pooling::First, "cls")] {
         let mut all = cases("embedding-last", field, Wanted::WHOLE);
         all.extend(cases("embedding-last", "tokens", Wanted::TOKENS));
         check("embedding-last", embedding(pool, &[]), &all, 40);
@@ -84,7 +83,7 @@ fn every_embedding_model_gives_the_vectors_of_sentence_transformers() {
     };
     let mut all = cases("embedding-mean-dense", "raw", Wanted::WHOLE);
     all.extend(cases("embedding-mean-dense", "tokens", Wanted::TOKENS));
-    check("embedding-mean-dense", embedding(Pool::Mean, &[dense]), &all, 30);
+    check("embedding-mean-dense", embedding(Pooling::Mean, &[dense]), &all, 30);
 }
 
 #[test]
@@ -92,7 +91,7 @@ fn every_classifier_gives_the_logits_of_transformers() {
     for (model, labels, enough) in [("seq-cls-1", 1, 50), ("seq-cls-2", 2, 50), ("seq-cls-3", 3, 11)] {
         let all = cases(model, "logits", Wanted::WHOLE);
         assert!(all.iter().all(|case| case.expected.len() == labels));
-        check(model, Head::Classification { labels }, &all, enough);
+        check(model, Head::classification(labels), &all, enough);
     }
 }
 
@@ -116,14 +115,14 @@ fn a_classifier_reads_the_last_token_that_is_not_padding() {
         case(&[1300], padding),
         case(&[1300, 1300], padding),
     ];
-    check("seq-cls-3", Head::Classification { labels: 3 }, &cases, 6);
+    check("seq-cls-3", Head::classification(3), &cases, 6);
 }
 
 /// A checkpoint converted to one label scores like the original.
 #[test]
 fn a_converted_checkpoint_scores_as_the_causal_one() {
     let pairs: Vec<Vec<u32>> = super::cases("untied-f16").into_iter().map(|(_, ids, _)| ids).collect();
-    let converted = options_with("seq-cls-1", Head::Classification { labels: 1 });
+    let converted = options_with("seq-cls-1", Head::classification(1));
     let scores = [options("untied-f16"), converted].map(|options| {
         let mut backend =
             load_on(CpuOperations::start(2, InstructionSet::best(), DType::Float32).unwrap(), &options)

@@ -18,7 +18,7 @@ fn options(prefix_cache_bytes: usize) -> LoadOptions {
         max_input_length: 0,
         config: json("rerankers/jina-reranker-v3/config.json"),
         weights: vec![folder().join("model.safetensors")],
-        head: Head::Marks,
+        head: Head::PROJECTOR,
         dtype: Some(DType::Float32),
         threads: 2,
         pin_threads: false,
@@ -142,7 +142,7 @@ fn the_vectors_do_not_depend_on_the_prompts_company() {
 
 #[test]
 fn marks_need_an_architecture_with_a_projector_and_such_a_model_has_no_windows() {
-    let other = LoadOptions { head: Head::Marks, ..super::options("tied-bf16") };
+    let other = LoadOptions { head: Head::PROJECTOR, ..super::options("tied-bf16") };
     let error = load(&other).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("no listwise head"), "{error}");
     let mut config = json("rerankers/jina-reranker-v3/config.json");

@@ -2,7 +2,7 @@
 //! keep to their budget.
 
 use super::{random_model::*, *};
-use text_embeddings_backend_core::{Pool, Reused};
+use text_embeddings_backend_core::Reused;
 
 fn with_cache<O: Operations + 'static>(
     operations: O,
@@ -190,7 +190,7 @@ fn a_pass_that_fails_leaves_the_cache_as_it_was() {
 #[test]
 fn nothing_is_kept_for_heads_that_read_the_first_rows() {
     let model = RandomModel::new(51, "", candle_core::DType::F32);
-    for (pool, keeps) in [(Pool::LastToken, true), (Pool::Mean, false), (Pool::Cls, false)] {
+    for (pool, keeps) in [(Pooling::Last, true), (Pooling::Mean, false), (Pooling::First, false)] {
         let options = model.options(heads::embedding(pool, Vec::new()));
         let mut cached = with_cache(start(DType::Float32, InstructionSet::best()), &options, 1 << 20);
         let mut plain = with_cache(start(DType::Float32, InstructionSet::best()), &options, 0);
@@ -202,10 +202,10 @@ fn nothing_is_kept_for_heads_that_read_the_first_rows() {
                 texts[0].wanted = Wanted::TOKENS;
             }
             let (values, reused) = answer(cached.as_mut(), &texts);
-            assert_close(&values, &answer(plain.as_mut(), &texts).0, 2e-5, &pool.to_string());
+            assert_close(&values, &answer(plain.as_mut(), &texts).0, 2e-5, &format!("{pool:?}"));
             tokens += reused.tokens;
-            assert!(keeps || reused == Reused::default(), "{pool}: {reused:?}");
+            assert!(keeps || reused == Reused::default(), "{pool:?}: {reused:?}");
         }
-        assert_eq!(tokens > 0, keeps, "{pool}");
+        assert_eq!(tokens > 0, keeps, "{pool:?}");
     }
 }

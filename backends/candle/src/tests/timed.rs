@@ -7,7 +7,7 @@ use crate::cpu::timed::{ATTENTION, Log};
 fn a_clock_changes_nothing_and_counts_what_a_forward_pass_must_do() {
     let mut rng = StdRng::seed_from_u64(41);
     let model = RandomModel::new(42, "model.", candle_core::DType::BF16);
-    let options = model.options(Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }));
+    let options = model.options(Head::answers(AnswerTokens::difference(1, Some(2))));
     let size = |name: &str| model.config[name].as_u64().unwrap() as usize;
     let head = size("head_dim");
     let (queries, keys) = (size("num_attention_heads") * head, size("num_key_value_heads") * head);

@@ -8,16 +8,18 @@
 use super::Weights;
 use crate::{
     load::Weight,
-    modules::Step,
     operations::{Norm, Operations, Part, Precision, Result},
     pass::Pass,
     plan,
 };
+use text_embeddings_backend_core::Activation;
+use text_embeddings_backend_host::apply_activation;
 
 /// A convolution with its weights.
 pub(super) struct Convolution<O: Operations> {
-    /// From a window to its result.
-    step: Step<O>,
+    /// From a window to its result, before the activation.
+    matrix: O::Matrix,
+    activation: Activation,
     taps: usize,
     /// The norm of the sum with the first layer's result.
     pub(super) norm: Norm<O::Vector>,
@@ -43,8 +45,7 @@ impl<O: Operations> Convolution<O> {
         let weight = Weight::from_values(&values, taps * hidden);
         let bias = Some(weights.checkpoint.vector(&format!("{name}.bias"), hidden)?);
         let matrix = weights.operations.matrix(vec![Part { weight, bias }], Precision::High)?;
-        let step = Step::Dense { matrix, outputs: hidden, activation };
-        Ok(Self { step, taps, norm: weights.norm(norm)? })
+        Ok(Self { matrix, activation, taps, norm: weights.norm(norm)? })
     }
 
     /// The convolution's results for `rows` of the batch, which are ascending: `[rows, hidden]`. `hidden`
@@ -73,7 +74,13 @@ impl<O: Operations> Convolution<O> {
                 }
             }
         }
-        let results = self.step.run(operations, windows, self.taps * width)?;
+        let windows = operations.tensor(&windows, self.taps * width)?;
+        let windows = operations.operand(&windows, Precision::High)?;
+        let results = operations.linear(&windows, &self.matrix)?; // [rows, hidden]
+        let mut results = operations.values(&results)?.into_owned();
+        for value in &mut results {
+            *value = apply_activation(self.activation, *value);
+        }
         operations.tensor(&results, width)
     }
 }

@@ -1,10 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 use super::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use text_embeddings_backend_core::{BatchBuilder, Packing, Text};
+use text_embeddings_backend_core::{AnswerTokens, BatchBuilder, Packing, SparseValue, Text};
 
-fn embedding(pool: Pool) -> Head {
-    Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
+fn embedding(pooling: Pooling) -> Head {
+    Head::embedding(pooling, Vec::new())
 }
 
 /// Texts of random ids. `wanted` gives the wanted outputs for a text's index.
@@ -32,12 +32,7 @@ fn cells(batch: &Batch, group: &Padded, width: usize, value: impl Fn(usize, usiz
     values
 }
 
-fn read(
-    head: &mut LoadedHead,
-    batch: &Batch,
-    width: usize,
-    value: impl Fn(usize, usize) -> f32,
-) -> Vec<Output> {
+fn read(head: &GraphHead, batch: &Batch, width: usize, value: impl Fn(usize, usize) -> f32) -> Vec<Output> {
     let mut outputs = vec![Output::default(); batch.leaves().len()];
     for group in Padded::groups(batch, 0, false) {
         let values = cells(batch, &group, width, &value);
@@ -60,18 +55,18 @@ fn vectors_are_those_of_the_texts_own_tokens() {
             if text.is_multiple_of(2) { Wanted { tokens: true, ..Wanted::WHOLE } } else { Wanted::WHOLE }
         };
         let batch = batch(&mut random, round % 9, wanted);
-        for pool in [Pool::Cls, Pool::Mean, Pool::LastToken] {
-            let mut head = LoadedHead::load(&embedding(pool), Meaning::States, Some(width)).unwrap();
-            head.check(&batch).unwrap();
-            for (text, output) in read(&mut head, &batch, width, state).into_iter().enumerate() {
+        for pooling in [Pooling::First, Pooling::Mean, Pooling::Last] {
+            let head = GraphHead::load(&embedding(pooling), Meaning::States, Some(width)).unwrap();
+            head.refuse_missing(&batch).unwrap();
+            for (text, output) in read(&head, &batch, width, state).into_iter().enumerate() {
                 let rows: Vec<usize> = batch.rows_of(text).collect();
                 for column in 0..width {
-                    let expected = match pool {
-                        Pool::Cls => state(rows[0], column),
-                        Pool::LastToken => state(rows[rows.len() - 1], column),
+                    let expected = match pooling {
+                        Pooling::First => state(rows[0], column),
+                        Pooling::Last => state(rows[rows.len() - 1], column),
                         _ => rows.iter().map(|&row| state(row, column)).sum::<f32>() / rows.len() as f32,
                     };
-                    assert!((output.whole[column] - expected).abs() < 1e-4, "{pool}, text {text}");
+                    assert!((output.whole[column] - expected).abs() < 1e-4, "{pooling:?}, text {text}");
                 }
                 let marked = if batch.wanted()[text].tokens { batch.marked_rows(text) } else { Vec::new() };
                 let expected: Vec<f32> =
@@ -89,17 +84,17 @@ fn logits_become_answers_or_sparse_weights() {
     let vocabulary = 11;
     let whole = batch(&mut random, 12, |_| Wanted::WHOLE);
     for false_id in [None, Some(3)] {
-        let head = Head::Answers(AnswerTokens { true_id: 9, false_id });
-        let mut head = LoadedHead::load(&head, Meaning::Logits, Some(vocabulary)).unwrap();
-        for (text, output) in read(&mut head, &whole, vocabulary, state).into_iter().enumerate() {
+        let head = Head::answers(AnswerTokens::difference(9, false_id));
+        let head = GraphHead::load(&head, Meaning::Logits, Some(vocabulary)).unwrap();
+        for (text, output) in read(&head, &whole, vocabulary, state).into_iter().enumerate() {
             let last = whole.rows_of(text).last().unwrap();
             let expected = state(last, 9) - false_id.map_or(0.0, |id| state(last, id as usize));
             assert_eq!(output.whole, [expected]);
         }
     }
     let sparse = batch(&mut random, 12, |_| Wanted::SPARSE);
-    let mut head = LoadedHead::load(&Head::Splade, Meaning::Logits, None).unwrap();
-    for (text, output) in read(&mut head, &sparse, vocabulary, state).into_iter().enumerate() {
+    let head = GraphHead::load(&Head::SPLADE, Meaning::Logits, None).unwrap();
+    for (text, output) in read(&head, &sparse, vocabulary, state).into_iter().enumerate() {
         let rows: Vec<usize> = sparse.rows_of(text).collect();
         let largest = |entry| rows.iter().map(|&row| state(row, entry)).fold(f32::MIN, f32::max);
         let expected: Vec<SparseValue> = (0..vocabulary)
@@ -109,45 +104,45 @@ fn logits_become_answers_or_sparse_weights() {
         assert_eq!(output.sparse, expected, "text {text}");
     }
     // NaN is reported, not left out.
-    let broken = read(&mut head, &sparse, vocabulary, |_, column| if column == 4 { f32::NAN } else { -1.0 });
+    let broken = read(&head, &sparse, vocabulary, |_, column| if column == 4 { f32::NAN } else { -1.0 });
     assert!(broken.iter().all(Output::has_nan));
 }
 
 #[test]
 fn what_the_graph_does_not_give_is_refused() {
     let mut random = StdRng::seed_from_u64(3);
-    let labels = Head::Classification { labels: 3 };
-    let message = LoadedHead::load(&labels, Meaning::Labels, Some(2)).err().unwrap().to_string();
+    let labels = Head::classification(3);
+    let message = GraphHead::load(&labels, Meaning::Labels, Some(2)).err().unwrap().to_string();
     assert!(message.contains("gives 2 scores, but config.json names 3 labels"), "{message}");
-    let loaded = |head: &Head, meaning, width| LoadedHead::load(head, meaning, width).unwrap();
+    let loaded = |head: &Head, meaning, width| GraphHead::load(head, meaning, width).unwrap();
     let rows = [
         (loaded(&labels, Meaning::Labels, None), Wanted::TOKENS, "a vector of each token is wanted"),
         (
-            loaded(&embedding(Pool::Mean), Meaning::Vector, None),
+            loaded(&embedding(Pooling::Mean), Meaning::Vector, None),
             Wanted::TOKENS,
             "a vector of each token is wanted",
         ),
         (
-            loaded(&embedding(Pool::Mean), Meaning::States, Some(4)),
+            loaded(&embedding(Pooling::Mean), Meaning::States, Some(4)),
             Wanted::SPARSE,
             "sparse weights are wanted",
         ),
-        (loaded(&Head::Splade, Meaning::Logits, None), Wanted::WHOLE, "a dense vector is wanted"),
+        (loaded(&Head::SPLADE, Meaning::Logits, None), Wanted::WHOLE, "a dense vector is wanted"),
     ];
     for (head, wanted, part) in rows {
-        let message = head.check(&batch(&mut random, 2, |_| wanted)).unwrap_err().to_string();
+        let message = head.refuse_missing(&batch(&mut random, 2, |_| wanted)).unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
     }
-    let answers = Head::Answers(AnswerTokens { true_id: 5, false_id: None });
+    let answers = Head::answers(AnswerTokens::difference(5, None));
     let rows = [
         (loaded(&labels, Meaning::Labels, None), 2, "gives 2 instead of 3 labels"),
         (
-            loaded(&embedding(Pool::Mean), Meaning::States, Some(4)),
+            loaded(&embedding(Pooling::Mean), Meaning::States, Some(4)),
             5,
             "gives 5 instead of 4 values of a state",
         ),
         (loaded(&answers, Meaning::Logits, None), 5, "gives 5 logits, and none of token 5"),
-        (loaded(&Head::Splade, Meaning::Logits, None), 0, "rows without values"),
+        (loaded(&Head::SPLADE, Meaning::Logits, None), 0, "rows without values"),
     ];
     for (head, width, part) in rows {
         let message = head.check_width(width).unwrap_err().to_string();

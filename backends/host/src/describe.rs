@@ -4,8 +4,8 @@
 //! for the longest input, whatever its architecture; a missing field without a substitute is an error that
 //! names the field.
 
-use crate::{BackendError, Description};
 use serde_json::Value;
+use text_embeddings_backend_core::{BackendError, Description};
 
 /// Names of the field with the number of positions.
 const POSITIONS: [&str; 4] = ["n_positions", "max_position_embeddings", "max_seq_len", "n_ctx"];

@@ -1,14 +1,13 @@
 //! Padded batches, for backends whose models read texts as a matrix.
 //!
-//! Input: a [`Batch`] whose texts do not share rows ([`Packing::SEPARATE`](crate::Packing::SEPARATE)).
-//! Output: its texts in groups of similar length, each a matrix padded on the right. What must hold: every
-//! text is in exactly one group, and a group has at most [`MOST_PADDING`] cells per token, however much the
-//! lengths differ.
+//! Input: a [`Batch`] whose texts do not share rows. Output: its texts in groups of similar length, each a
+//! matrix padded on the right. What must hold: every text is in exactly one group, and a group has at most
+//! `MAX_PADDING` cells per token, however much the lengths differ.
 
-use crate::Batch;
+use text_embeddings_backend_core::Batch;
 
 /// The most cells of a group per token, as a fraction.
-pub const MOST_PADDING: (usize, usize) = (5, 4);
+const MAX_PADDING: (usize, usize) = (5, 4);
 
 /// Texts of similar length as a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +28,8 @@ pub struct Padded {
 
 /// The most cells of a batch with `tokens` tokens, over all its groups.
 #[must_use]
-pub fn most_cells(tokens: usize) -> usize {
-    tokens.saturating_mul(MOST_PADDING.0).div_ceil(MOST_PADDING.1)
+pub fn max_cells(tokens: usize) -> usize {
+    tokens.saturating_mul(MAX_PADDING.0).div_ceil(MAX_PADDING.1)
 }
 
 impl Padded {
@@ -80,7 +79,7 @@ impl Padded {
     fn has_place_for(&self, length: usize) -> bool {
         let cells = (self.texts.len() + 1) * self.width;
         let tokens = self.lengths.iter().sum::<usize>() + length;
-        cells * MOST_PADDING.1 <= tokens * MOST_PADDING.0
+        cells * MAX_PADDING.1 <= tokens * MAX_PADDING.0
     }
 
     /// The position of each cell's token in its text, `[texts, width]`. Padding cells continue the count.
@@ -93,8 +92,8 @@ impl Padded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, Packing, Text, Wanted};
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
 
     const PADDING: u32 = 77;
 
@@ -138,7 +137,7 @@ mod tests {
                     assert_eq!([group.ids.len(), group.mask.len(), group.types.len()], [cells; 3]);
                     assert_eq!(group.positions().len(), cells);
                     assert_eq!(group.lengths.iter().max(), Some(&group.width));
-                    assert!(cells <= most_cells(group.lengths.iter().sum()), "{cells} cells");
+                    assert!(cells <= max_cells(group.lengths.iter().sum()), "{cells} cells");
                     for (index, &text) in group.texts.iter().enumerate() {
                         let (ids, second) = &texts[text];
                         assert_eq!(group.lengths[index], ids.len());
@@ -162,6 +161,6 @@ mod tests {
         assert_eq!(lengths(&[9, 9, 9]), [vec![0, 1, 2]]);
         assert_eq!(lengths(&[2, 100, 1, 90]), [vec![1, 3], vec![0], vec![2]]);
         assert!(lengths(&[]).is_empty());
-        assert_eq!([most_cells(0), most_cells(1), most_cells(8)], [0, 2, 10]);
+        assert_eq!([max_cells(0), max_cells(1), max_cells(8)], [0, 2, 10]);
     }
 }

@@ -1,11 +1,11 @@
 //! Weights of vocabulary entries. What must hold: NaN is kept, so that an answer with NaN becomes an error.
 
-use crate::SparseValue;
 use std::collections::BTreeMap;
+use text_embeddings_backend_core::SparseValue;
 
 /// Updates `largest`, the largest logit so far of each vocabulary entry, with a token's logits. The caller
 /// starts with zeros.
-pub fn take_largest(largest: &mut [f32], logits: &[f32]) {
+pub(crate) fn take_largest(largest: &mut [f32], logits: &[f32]) {
     for (largest, &logit) in largest.iter_mut().zip(logits) {
         if logit > *largest || logit.is_nan() {
             *largest = logit;
@@ -14,15 +14,13 @@ pub fn take_largest(largest: &mut [f32], logits: &[f32]) {
 }
 
 /// SPLADE's weights: `log(1 + x)` of every largest logit `x` above zero.
-#[must_use]
-pub fn splade_weights(largest: &[f32]) -> Vec<SparseValue> {
+pub(crate) fn splade_weights(largest: &[f32]) -> Vec<SparseValue> {
     let weights = largest.iter().enumerate().filter(|(_, logit)| is_weight(**logit));
     weights.map(|(index, logit)| SparseValue { index: index as u32, value: logit.ln_1p() }).collect()
 }
 
 /// The largest weight of each token if it is above zero, by ascending id.
-#[must_use]
-pub fn largest_weights(weights: impl IntoIterator<Item = (u32, f32)>) -> Vec<SparseValue> {
+pub(crate) fn largest_weights(weights: impl IntoIterator<Item = (u32, f32)>) -> Vec<SparseValue> {
     let mut largest = BTreeMap::new();
     for (id, weight) in weights.into_iter().filter(|(_, weight)| is_weight(*weight)) {
         let so_far = largest.entry(id).or_insert(weight);
