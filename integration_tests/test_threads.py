@@ -31,7 +31,8 @@ def confined():
 
 def test_threads_are_free_unless_they_are_pinned(served):
     server = served(MODEL, "--threads", "2")
-    assert allowed(server) == {"compute-0": set(ALL), "compute-1": set(ALL)}
+    # The thread that owns the backend is the other one.
+    assert allowed(server) == {"compute-1": set(ALL)}
     assert server.get("/info").json()["pin_threads"] is False
 
 

@@ -46,6 +46,7 @@ pub(crate) mod peak;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 pub(crate) mod stored;
+mod team;
 pub(crate) mod threads;
 pub(crate) mod tile;
 

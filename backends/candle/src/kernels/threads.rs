@@ -2,45 +2,50 @@
 //!
 //! Each pinned thread ([`Threads::start_pinned`]) has its own CPU among those that this process may use.
 
+use super::team::Team;
 use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{
     collections::HashMap,
+    fmt::Display,
     fs,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc},
 };
 use text_embeddings_backend_core::BackendError;
 
-/// A fixed number of threads that share the items of an operation.
+/// A fixed number of threads that share the items of an operation: the caller's, and helpers.
 pub(crate) struct Threads {
-    /// `None` for a single thread: the caller's.
-    pool: Option<ThreadPool>,
+    team: Team,
+    /// The thread that takes the caller's place if threads are pinned. The caller's own thread may not be
+    /// pinned: it has other tasks, and threads that it starts would be pinned, too.
+    pinned: Option<ThreadPool>,
 }
 
 impl Threads {
-    /// Starts `count` threads (at least one).
+    /// Makes `count` threads (at least one) of the caller's and new ones.
     ///
     /// # Errors
     ///
     /// [`BackendError::Load`] if the operating system refuses a thread.
     pub(crate) fn start(count: usize) -> Result<Self, BackendError> {
-        let pool = if count <= 1 { None } else { Some(pool(count)?) };
-        Ok(Self { pool })
+        let team = Team::start_threads(count.saturating_sub(1), |_| ())
+            .map_err(|error| start_refused(count, &error))?;
+        Ok(Self { team, pinned: None })
     }
 
-    /// Like [`Threads::start`], with each thread pinned to its own CPU. Even a single thread is then not the
-    /// caller's.
+    /// Like [`Threads::start`], with each thread pinned to its own CPU. None of them is the caller's.
     ///
     /// # Errors
     ///
     /// [`BackendError::Load`] if there are more threads than CPUs, or if the operating system refuses a
     /// thread.
     pub(crate) fn start_pinned(count: usize) -> Result<Self, BackendError> {
-        let refused = || {
+        let count = count.max(1);
+        let unsupported = || {
             let reason = "this system cannot pin threads to CPUs: leave it out";
             BackendError::Load(format!("`--pin-threads` is not supported: {reason}"))
         };
-        let cpus = core_affinity::get_core_ids().ok_or_else(refused)?;
+        let cpus = core_affinity::get_core_ids().ok_or_else(unsupported)?;
         if count > cpus.len() {
             return Err(BackendError::Load(format!(
                 "`--pin-threads` needs a CPU for each of {count} compute threads, but this process may use \
@@ -48,24 +53,32 @@ impl Threads {
                 cpus = cpus.len()
             )));
         }
-        let cpus = one_per_core_first(cpus, |cpu| {
+        let mut cpus = one_per_core_first(cpus, |cpu| {
             let path = format!("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu.id);
             fs::read_to_string(path).ok()
         });
-        let pool = pool(count.max(1))?;
-        let pinned = pool.broadcast(|thread| core_affinity::set_for_current(cpus[thread.index()]));
-        if pinned.contains(&false) { Err(refused()) } else { Ok(Self { pool: Some(pool) }) }
+        let first = cpus.remove(0);
+        let (sender, is_pinned) = mpsc::channel();
+        let team = Team::start_threads(count - 1, move |index| {
+            // Nobody receives if a later thread was refused.
+            let _ = sender.send(core_affinity::set_for_current(cpus[index]));
+        })
+        .map_err(|error| start_refused(count, &error))?;
+        let builder = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "compute-0".to_owned());
+        let pool = builder.build().map_err(|error| start_refused(count, &error))?;
+        let mut all = is_pinned.iter().take(count - 1).all(|pinned| pinned);
+        all &= pool.install(|| core_affinity::set_for_current(first));
+        if all { Ok(Self { team, pinned: Some(pool) }) } else { Err(unsupported()) }
     }
 
     /// The number of threads.
     pub(crate) fn count(&self) -> usize {
-        self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
+        self.team.helper_count() + 1
     }
 
-    /// Runs `operation` on one of the threads, so that its calls of [`Threads::for_each`] need not wake that
-    /// thread.
+    /// Runs `operation`, which calls [`Threads::for_each`]: on this thread, or on a pinned one.
     pub(crate) fn enter<R: Send>(&self, operation: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
+        match &self.pinned {
             Some(pool) => pool.install(operation),
             None => operation(),
         }
@@ -77,20 +90,20 @@ impl Threads {
         mut items: impl Iterator<Item = T> + Send,
         body: impl Fn(T) + Sync,
     ) {
-        let Some(pool) = &self.pool else {
+        if self.team.helper_count() == 0 {
             items.for_each(body);
             return;
-        };
+        }
         let Some(first) = items.next() else { return };
         let Some(second) = items.next() else {
-            // A single item: waking the other threads and waiting for them would take longer than most items.
+            // A single item: the other threads would find nothing to do.
             body(first);
             return;
         };
         let items = Mutex::new([first, second].into_iter().chain(items));
-        pool.broadcast(|_| {
+        self.team.run_together(&|| {
             loop {
-                // A thread that panicked in `body` did not hold the lock. `broadcast` raises its panic again.
+                // A thread that panicked in `body` did not hold the lock. The caller raises its panic again.
                 let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(item) = item else { break };
                 body(item);
@@ -99,11 +112,8 @@ impl Threads {
     }
 }
 
-fn pool(count: usize) -> Result<ThreadPool, BackendError> {
-    let builder = ThreadPoolBuilder::new().num_threads(count).thread_name(|index| format!("compute-{index}"));
-    builder
-        .build()
-        .map_err(|error| BackendError::Load(format!("cannot start {count} compute threads: {error}")))
+fn start_refused(count: usize, error: &impl Display) -> BackendError {
+    BackendError::Load(format!("cannot start {count} compute threads: {error}"))
 }
 
 /// Orders `cpus` as threads get them. CPUs share a core's arithmetic units, so every core gets one thread
@@ -127,7 +137,10 @@ fn one_per_core_first(cpus: Vec<CoreId>, core: impl Fn(CoreId) -> Option<String>
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::Barrier,
+    };
 
     #[test]
     fn every_item_is_seen_once_by_any_number_of_threads() {
@@ -161,11 +174,19 @@ mod tests {
     fn each_pinned_thread_has_a_cpu_of_its_own_among_those_of_the_process() {
         let allowed = core_affinity::get_core_ids().unwrap();
         let threads = Threads::start_pinned(allowed.len()).unwrap();
-        let mut cpus: Vec<CoreId> =
-            threads.pool.as_ref().unwrap().broadcast(|_| match core_affinity::get_core_ids().unwrap()[..] {
-                [cpu] => cpu,
-                ref several => unreachable!("a thread may use {several:?}"),
+        let cpus = Mutex::new(Vec::new());
+        // Each thread takes one item and waits until all items are taken.
+        let all_began = Barrier::new(allowed.len());
+        threads.enter(|| {
+            threads.for_each(0..allowed.len(), |_| {
+                all_began.wait();
+                match core_affinity::get_core_ids().unwrap()[..] {
+                    [cpu] => cpus.lock().unwrap().push(cpu),
+                    ref several => unreachable!("a thread may use {several:?}"),
+                }
             });
+        });
+        let mut cpus = cpus.into_inner().unwrap();
         cpus.sort();
         assert_eq!(cpus, allowed);
         let too_many = Threads::start_pinned(allowed.len() + 1).err().unwrap().to_string();
