@@ -121,7 +121,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::limits::default_budget;
     use super::*;
-    use std::{num::NonZeroUsize, thread};
+    use crate::control_groups::Cores;
     use text_embeddings_backend::ON_CPU;
     use text_embeddings_backend_core::{ModelType, Pool};
     use text_embeddings_core::families::Limits;
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(default_budget(on_cpu, threads, prefix_cache_bytes), expected, "{on_cpu} {threads}");
         }
         // The number of cores is the number of threads.
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let cores = Cores::read_limits().threads;
         assert_eq!(resolve("").unwrap().max_batch_tokens, default_budget(true, cores, 1));
     }
 

@@ -11,6 +11,7 @@ mod cli_docs;
 mod collector;
 mod commands;
 mod config;
+mod control_groups;
 mod cost;
 mod features;
 #[cfg(feature = "grpc")]

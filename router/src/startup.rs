@@ -31,6 +31,7 @@ use self::parts::Parts;
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
     config::{Config, ModelLimits},
+    control_groups::Cores,
     features::flash_attention,
     info::{Info, ModelDetails, RerankerDetails},
     secret::Secret,
@@ -63,6 +64,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let (config, reason) = resolve(args, &folder)?;
     tracing::info!("Served as {}: {reason}", config.model_type);
     tracing::info!("{}", config.longest_input);
+    if let Some(quota) = Cores::read_limits().quota {
+        let threads = amount(config.threads, "compute thread");
+        tracing::info!("This container may use {quota:.2} CPUs at a time: {threads}");
+    }
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }

@@ -135,7 +135,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Threads")]
     pub(crate) tokenization_workers: Option<NonZeroUsize>,
 
-    /// The threads that compute [default: all cores].
+    /// The threads that compute [default: all cores, or the container's CPU quota rounded up].
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Threads")]
     pub(crate) threads: Option<NonZeroUsize>,
 

@@ -5,7 +5,6 @@
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
-    thread,
     time::Duration,
 };
 
@@ -20,7 +19,10 @@ use super::{
     ConfigError,
     limits::{Fitted, fit},
 };
-use crate::args::{Args, ChatTemplateSource};
+use crate::{
+    args::{Args, ChatTemplateSource},
+    control_groups::Cores,
+};
 
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
@@ -139,7 +141,7 @@ impl Config {
                 "the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0"
             ));
         }
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let cores = Cores::read_limits().threads;
         let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
         let threads = or(args.model.threads, cores);
         let Fitted { longest, budget, told, warnings } = fit(args, limits, threads)?;

@@ -5,17 +5,14 @@
 //! under load. The memory that requests can take is only a reason for a warning, because hardly any server
 //! reaches all its limits at once.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt, fs};
 
 use anyhow::ensure;
 use text_embeddings_backend::Loaded;
 use text_embeddings_backend_core::{BackendKind, DType};
 use text_embeddings_core::files::ModelFolder;
 
-use crate::{args::Args, config::Config};
+use crate::{args::Args, config::Config, control_groups::ControlGroup};
 
 /// Memory that a process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +40,10 @@ impl Available {
     pub(super) fn read() -> Option<Self> {
         let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
         let machine = Self { bytes: machine, source: "this machine has" };
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let limits = limit_files(&groups)
-            .into_iter()
-            .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+        let limits = ControlGroup::read_groups("memory").into_iter().filter_map(|group| {
+            let file = if group.is_version_1 { "memory.limit_in_bytes" } else { "memory.max" };
+            fs::read_to_string(group.folder.join(file)).ok()?.trim().parse().ok()
+        });
         let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
         Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
     }
@@ -177,29 +174,6 @@ pub(super) fn weights(folder: &ModelFolder) -> u64 {
     folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }
 
-/// The files with the limits of these control groups and of the groups around them, in version 2 or 1.
-fn limit_files(groups: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            list if list.split(',').any(|it| it == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
-            _ => continue,
-        };
-        let group = Path::new(root).join(path.trim_start_matches('/'));
-        files.extend(
-            group.ancestors().take_while(|group| group.starts_with(root)).map(|group| group.join(file)),
-        );
-    }
-    files
-}
-
 /// A machine's memory in bytes, from the text of its `/proc/meminfo`.
 fn meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
@@ -216,21 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_a_control_group_and_of_the_groups_around_it_count() {
-        let files =
-            |groups| limit_files(groups).iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
-        assert_eq!(
-            files("0::/kubepods/pod1\n"),
-            [
-                "/sys/fs/cgroup/kubepods/pod1/memory.max",
-                "/sys/fs/cgroup/kubepods/memory.max",
-                "/sys/fs/cgroup/memory.max"
-            ]
-        );
-        assert_eq!(
-            files("3:cpuset:/a\n4:memory:/a\nnonsense\n"),
-            ["/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        );
+    fn the_memory_of_a_machine_is_read() {
         assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
         assert_eq!(meminfo(""), None);
     }
