@@ -262,9 +262,11 @@ compare: $(TARGET)/bench-model/model.safetensors
 	$(PYTHON) benches/encoders.py --binary $(TARGET)/release/text-embeddings-router --work $(TARGET)/peers
 	$(VENV)/bin/python benches/reranker_speeds.py --binary $(TARGET)/release/text-embeddings-router --tokenizer "$(TOKENIZER)" --work $(TARGET)/peers --write
 
+# Busy processes that share the cores with the server.
+NEIGHBOURS ?= 0
 load: $(TARGET)/bench-model/model.safetensors
 	cargo build --release -p text-embeddings-router --locked
-	$(PYTHON) benches/load.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
+	$(PYTHON) benches/load.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --neighbours $(NEIGHBOURS)
 
 roofline: $(TARGET)/bench-model/model.safetensors
 	mkdir -p benches/results

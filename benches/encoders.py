@@ -23,7 +23,7 @@ from pathlib import Path
 
 from encoder_models import ENCODERS, Encoder, folder
 from peer_setup import environment
-from systems import Peer, Process, Server, commit, machine
+from systems import Neighbours, Peer, Process, Server, commit, machine
 
 HERE = Path(__file__).resolve().parent
 PEAKS = "cargo bench --quiet -p text-embeddings-backend-candle --features benchmarks --bench peaks --locked"
@@ -188,6 +188,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "encoders.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--neighbours", type=int, default=0, help="busy processes that share the cores; give --output, too")
     parser.add_argument("--models", default=",".join(encoder.name for encoder in ENCODERS), help="models to measure (default: %(default)s)")
     parser.add_argument("--systems", default="", help="measure only systems whose name contains this, such as `this server`")
     return parser.parse_args()
@@ -204,10 +205,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     choices = [choice for choice in CHOICES if arguments.systems in choice.label]
     results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,
-               "commit": commit(), "versions": versions(), "models": []}
+               "commit": commit(), "versions": versions(), "neighbours": arguments.neighbours, "models": []}
     for encoder in ENCODERS:
         if encoder.name in arguments.models.split(","):
-            results["models"].append(measured(encoder, arguments, choices))
+            with Neighbours(arguments.neighbours):
+                results["models"].append(measured(encoder, arguments, choices))
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
             arguments.output.write_text(json.dumps(results, indent=1) + "\n")
     print(f"wrote {arguments.output}; `python3 benches/render.py` makes a table of it", file=sys.stderr)

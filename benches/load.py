@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from systems import RERANKER, Server, commit, machine
+from systems import RERANKER, Neighbours, Server, commit, machine
 
 HERE = Path(__file__).resolve().parent
 SHARES = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
@@ -63,19 +63,24 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=40, help="the least time for each rate, in seconds")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "load.json")
+    parser.add_argument("--neighbours", type=int, default=0, help="busy processes that share the cores")
+    parser.add_argument("--output", type=Path, help="default: load.json in benches/results, with neighbours load-neighbours.json")
     arguments = parser.parse_args()
+    name = "load-neighbours.json" if arguments.neighbours else "load.json"
+    output = arguments.output or HERE / "results" / name
     # A killed program must stop the server, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     server = Server(arguments.binary, arguments.model, [*RERANKER, "--dtype", arguments.dtype], arguments.threads)
     try:
-        found = [point for texts in TEXTS for point in points(arguments.binary, server.url, texts, arguments.seconds)]
+        with Neighbours(arguments.neighbours):
+            found = [point for texts in TEXTS for point in points(arguments.binary, server.url, texts, arguments.seconds)]
     finally:
         server.stop()
     results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,
-               "dtype": arguments.dtype, "commit": commit(), "seconds": arguments.seconds, "points": found}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+               "dtype": arguments.dtype, "commit": commit(), "seconds": arguments.seconds,
+               "neighbours": arguments.neighbours, "points": found}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

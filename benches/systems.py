@@ -94,6 +94,22 @@ class Process:
         self.process.wait()
 
 
+class Neighbours:
+    """Busy processes that share the cores, as on a machine with other work."""
+
+    def __init__(self, count: int):
+        command = [sys.executable, "-c", "while True: pass"]
+        self.processes = [subprocess.Popen(command) for _ in range(count)]
+
+    def __enter__(self) -> "Neighbours":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
 # The folder of the benchmark's model does not tell that it is a re-ranker.
 RERANKER = ("--model-type", "listwise-reranker")
 
