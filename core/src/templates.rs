@@ -10,6 +10,7 @@ mod chat;
 mod learn;
 
 pub use chat::MessageStyle;
+pub use learn::template_has_roles;
 
 use crate::families::{Family, ListRules};
 use std::fmt;

@@ -14,8 +14,8 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use text_embeddings_backend_core::{BackendError, Description, ModelType};
 use text_embeddings_core::{
     families::{self, Evidence, Family},
-    files::{self, KindFlags, ModelFacts, ModelFolder, Reader, template_has_roles},
-    templates::PromptTemplate,
+    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
+    templates::{PromptTemplate, template_has_roles},
     tokenization::{
         EncoderOptions, PairText, PromptEncoder, TextLimits, TokenLimits, Truncation, TruncationDirection,
     },

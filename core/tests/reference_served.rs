@@ -101,7 +101,7 @@ fn heads_are_made_of_the_folders_modules() {
     assert_eq!((first.activation, first.bias, norm.size), (Activation::Gelu, false, first.out_features));
     assert_eq!((last.out_features, last.activation), (1, Activation::Identity));
 
-    let head = files::embedding_head(&open("bge-m3"), Pool::Cls, None).unwrap();
+    let head = files::embedding_head(&open("bge-m3"), Pool::Cls).unwrap();
     let Head {
         whole: Some(WholeHead::Vector { modules, .. }),
         tokens: Some(TokenHead::Modules(token_modules)),
@@ -110,23 +110,25 @@ fn heads_are_made_of_the_folders_modules() {
     else {
         unreachable!("bge-m3 has all three outputs");
     };
-    assert!(modules.is_empty() && lexical.weights.ends_with("sparse_linear.pt"));
+    assert!(modules.is_empty() && lexical.weights.path().ends_with("sparse_linear.pt"));
     assert_eq!((lexical.out_features, lexical.activation), (1, Activation::Relu));
     assert!(
-        matches!(&token_modules[..], [HeadModule::Dense(dense)] if dense.weights.ends_with("colbert_linear.pt"))
+        matches!(&token_modules[..], [HeadModule::Dense(dense)] if dense.weights.path().ends_with("colbert_linear.pt"))
     );
     let empty = ["<s>", "</s>", "<pad>", "<unk>"];
     assert_eq!(open("bge-m3").empty_tokens, empty);
 
     for name in ["bert-splade", "bert-splade-saved", "distilbert-splade"] {
-        assert_eq!(files::embedding_head(&open(name), Pool::Splade, None).unwrap(), Head::SPLADE, "{name}");
+        assert_eq!(files::embedding_head(&open(name), Pool::Splade).unwrap(), Head::SPLADE, "{name}");
     }
     for (path, width) in [(None, 32), (Some("2_Dense_48"), 48)] {
-        let head = files::embedding_head(&open("stella-like"), Pool::Mean, path).unwrap();
+        let reader = Reader { dense_path: path.map(str::to_owned), ..Reader::default() };
+        let folder = ModelFolder::open(&fixtures().join("stella-like"), &reader, &describe).unwrap();
+        let head = files::embedding_head(&folder, Pool::Mean).unwrap();
         let Some(WholeHead::Vector { modules, .. }) = head.whole else { unreachable!("an embedding model") };
         assert!(matches!(&modules[..], [HeadModule::Dense(dense)] if dense.out_features == width));
     }
-    let refused = files::embedding_head(&open("ettin-modular"), Pool::Cls, None).unwrap_err().to_string();
+    let refused = files::embedding_head(&open("ettin-modular"), Pool::Cls).unwrap_err().to_string();
     assert!(refused.contains("re-ranker and not an embedding model"), "{refused}");
 }
 
@@ -157,7 +159,7 @@ fn ids_and_token_types_are_those_of_the_reference() {
                 has_token_types: folder.has_token_types,
                 ..TextOptions::default()
             };
-            let tokenizer = Tokenizer::from_file(&folder.tokenizer).unwrap();
+            let tokenizer = Tokenizer::from_file(folder.tokenizer.path()).unwrap();
             let encoder = TextEncoder::new(tokenizer, options).unwrap();
             let direction = match row.direction.as_str() {
                 "left" => TruncationDirection::Left,

@@ -95,7 +95,7 @@ fn wait_for_left_work() {
 pub fn tokenizer(data: &[u8]) {
     static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
     let path = FOLDER.with("tokenizer.json", data).join("tokenizer.json");
-    let Ok(tokenizer) = load_tokenizer(&path) else { return };
+    let Ok(tokenizer) = load_tokenizer(path.as_path()) else { return };
     let decoder = tokenizer.clone();
     let options = TextOptions { max_input_length: LONGEST, vocabulary: 1000, ..TextOptions::default() };
     let Ok(encoder) = TextEncoder::new(tokenizer, options) else { return };
@@ -199,7 +199,7 @@ pub fn gguf(data: &[u8]) {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
     read_all(&FOLDER.path().join("model.gguf"), data);
     let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
-    drop(load_tokenizer(&folder.tokenizer));
+    drop(load_tokenizer(folder.tokenizer));
     drop(load(&LoadOptions {
         backend: BackendKind::Candle,
         folder: folder.root,
@@ -302,7 +302,7 @@ fn truncated() -> Truncation {
 pub fn truncation(data: &[u8]) {
     static ENCODER: LazyLock<Encoder> = LazyLock::new(|| {
         let root = Path::new(MODEL);
-        let tokenizer = load_tokenizer(&root.join("tokenizer.json")).expect("the fixture's tokenizer");
+        let tokenizer = load_tokenizer(root.join("tokenizer.json")).expect("the fixture's tokenizer");
         let source =
             std::fs::read_to_string(root.join("chat_template.jinja")).expect("the fixture's template");
         let template = PromptTemplate::from_chat_template(&source, &MessageStyle::plain());

@@ -57,8 +57,8 @@ pub(crate) struct Started {
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(args)?;
     let mut steps = StepTimes::start();
-    let source =
-        ModelSource { dense_path: args.dense_path.clone(), ..model_source(&args.model_id, &args.model.hub) };
+    let mut source = model_source(&args.model_id, &args.model.hub);
+    source.reader.dense_path = args.dense_path.clone().filter(|path| !path.is_empty());
     let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
@@ -292,7 +292,6 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
         revision: hub.revision.clone(),
         token: hub.token().map(Secret::expose).map(str::to_owned),
         cache_dir: hub.huggingface_hub_cache.clone(),
-        dense_path: None,
         reader: backend::reader(hub),
     }
 }
@@ -318,7 +317,7 @@ pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Conf
 
 /// The tokenizer of a model.
 pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
-    load_tokenizer(&folder.tokenizer).with_context(|| folder.tokenizer.display().to_string())
+    load_tokenizer(folder.tokenizer.clone()).with_context(|| folder.tokenizer.path().display().to_string())
 }
 
 /// Logs the form of the answers, as far as it depends on the model.

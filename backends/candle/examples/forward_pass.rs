@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         folder: folder.to_owned(),
         max_input_length: 0,
         config,
-        weights: vec![folder.join("model.safetensors")],
+        weights: vec![folder.join("model.safetensors").into()],
         head: Head::answers(AnswerTokens::difference(1, Some(2))),
         dtype: Some(dtype),
         threads: 1,

@@ -256,8 +256,8 @@ fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
 
 /// The file and the name of a tensor that holds a NaN or an infinite value.
 fn find_broken(options: &LoadOptions) -> Result<Option<(PathBuf, String)>> {
-    for path in options.weights.iter().chain(options.head.files()) {
-        if let Some(found) = Checkpoint::open(std::slice::from_ref(path))?.find_broken() {
+    for file in options.weights.iter().chain(options.head.files()) {
+        if let Some(found) = Checkpoint::open(std::slice::from_ref(file))?.find_broken() {
             return Ok(Some(found));
         }
     }

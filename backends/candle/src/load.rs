@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{BackendError, amount};
+use text_embeddings_backend_core::{BackendError, ModelFile, amount};
 use text_embeddings_checkpoint::{BF16, CheckpointError, Encoding, F16, F32, Tensor, Tensors};
 
 /// How often a long load logs its progress.
@@ -71,8 +71,8 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming the file if one cannot be read, is not complete, or repeats a tensor.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, BackendError> {
-        Tensors::open(paths).map(Self::from_tensors).map_err(failed)
+    pub(crate) fn open(files: &[ModelFile]) -> Result<Self, BackendError> {
+        Tensors::open(files).map(Self::from_tensors).map_err(failed)
     }
 
     fn from_tensors(tensors: Tensors) -> Self {
@@ -248,7 +248,7 @@ mod tests {
         let view =
             safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2, 2], &values).unwrap();
         safetensors::serialize_to_file([("w", view)], None, file.path()).unwrap();
-        let checkpoint = Checkpoint::open(&[file.path().to_owned()]).unwrap();
+        let checkpoint = Checkpoint::open(&[file.path().into()]).unwrap();
         (file, checkpoint)
     }
 

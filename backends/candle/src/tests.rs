@@ -24,7 +24,8 @@ use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
-    Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule, Pooling,
+    Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule,
+    ModelFile, Pooling,
 };
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
@@ -49,18 +50,18 @@ fn options(model: &str) -> LoadOptions {
 
 fn options_with(model: &str, head: Head) -> LoadOptions {
     let folder = fixtures().join("models").join(model);
-    let mut weights: Vec<PathBuf> = fs::read_dir(&folder)
+    let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
         .collect();
-    weights.sort();
+    paths.sort();
     LoadOptions {
         backend: BackendKind::Candle,
         folder: PathBuf::new(),
         max_input_length: 0,
         config: json(&format!("models/{model}/config.json")),
-        weights,
+        weights: paths.into_iter().map(ModelFile::Disk).collect(),
         head,
         dtype: Some(DType::Float32),
         threads: 2,
@@ -397,7 +398,7 @@ fn what_is_not_supported_is_refused_by_name() {
         (with_false_answer(9_000_000), "answer token 9000000"),
         (with_false_answer(answers().tokens[0].id), "every score would be 0.5"),
         (
-            refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]),
+            refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors").into()]),
             "/nowhere.safetensors",
         ),
     ] {
@@ -409,10 +410,10 @@ fn what_is_not_supported_is_refused_by_name() {
 fn broken_weights_are_refused_with_file_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
-    let whole = fs::read(&options("tied-bf16").weights[0]).unwrap();
+    let whole = fs::read(options("tied-bf16").weights[0].path()).unwrap();
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        refusal(|options| options.weights = vec![path.clone()])
+        refusal(|options| options.weights = vec![path.as_path().into()])
     };
     for bytes in [&whole[..whole.len() - 1], &whole[..100], &whole[..4], &[][..], b"not a checkpoint at all"]
     {

@@ -18,12 +18,8 @@ pub use self::{
 };
 
 use self::reader::SourceReader;
-use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use crate::{CheckpointError, ModelFile, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"GGUF";
@@ -167,8 +163,8 @@ impl File {
     ///
     /// [`CheckpointError`] naming the file if it is not a complete GGUF file, or has a feature that is not
     /// supported.
-    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let source = Arc::new(Source::open(path)?);
+    pub fn open(file: impl Into<ModelFile>) -> Result<Self, CheckpointError> {
+        let source = Arc::new(Source::open(&file.into())?);
         if source.start(MAGIC.len() as u64)? != MAGIC {
             return Err(source.damaged("it does not begin as a GGUF file"));
         }

@@ -1,6 +1,6 @@
 //! Checkpoint files as tensors by name: safetensors, PyTorch's pickles, GGUF.
 //!
-//! Input: the path of a file. Output: a [`CheckpointFile`], whose tensors are read when they are needed. What
+//! Input: a [`ModelFile`]. Output: a [`CheckpointFile`], whose tensors are read when they are needed. What
 //! must hold:
 //! - every length, count and offset in a file is checked against the file's length before memory is taken for
 //!   it;
@@ -12,6 +12,7 @@ mod blocks;
 mod encoding;
 mod error;
 pub mod gguf;
+mod model_file;
 mod pickle;
 mod safetensors;
 mod tensor;
@@ -19,9 +20,11 @@ mod tensors;
 
 pub use encoding::{BF16, Encoding, F16, F32, FourBits};
 pub use error::CheckpointError;
+pub use model_file::ModelFile;
 pub use tensor::Tensor;
 pub use tensors::Tensors;
 
+use bytes::Bytes;
 use std::{
     collections::{BTreeMap, btree_map},
     fmt,
@@ -70,13 +73,34 @@ pub struct CheckpointFile {
 #[derive(Debug)]
 pub(crate) struct Source {
     path: PathBuf,
-    file: File,
+    content: Content,
     /// The file's length in bytes when it was opened.
     length: u64,
 }
 
+/// Where the bytes of a file are.
+#[derive(Debug)]
+pub(crate) enum Content {
+    File(File),
+    Memory(Bytes),
+}
+
 impl Source {
-    fn open(path: &Path) -> Result<Self, CheckpointError> {
+    fn open(file: &ModelFile) -> Result<Self, CheckpointError> {
+        let source = match file {
+            ModelFile::Disk(path) => Self::open_path(path)?,
+            ModelFile::Memory { name, bytes } => {
+                let length = bytes.len() as u64;
+                Self { path: name.clone(), content: Content::Memory(bytes.clone()), length }
+            }
+        };
+        if source.start(LFS_PREFIX.len() as u64)? == LFS_PREFIX {
+            return Err(CheckpointError::LfsPointer { path: source.path });
+        }
+        Ok(source)
+    }
+
+    fn open_path(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |cause| CheckpointError::Io { path: path.into(), cause };
         // Opening a pipe would block until another process writes to it.
         let metadata = path.metadata().map_err(failed)?;
@@ -85,11 +109,7 @@ impl Source {
             return Err(CheckpointError::NotAFile { path: path.into(), kind });
         }
         let file = File::open(path).map_err(failed)?;
-        let source = Self { path: path.into(), file, length: metadata.len() };
-        if source.start(LFS_PREFIX.len() as u64)? == LFS_PREFIX {
-            return Err(CheckpointError::LfsPointer { path: path.into() });
-        }
-        Ok(source)
+        Ok(Self { path: path.into(), content: Content::File(file), length: metadata.len() })
     }
 
     /// The first bytes of the file, at most `most`.
@@ -99,8 +119,17 @@ impl Source {
 
     /// `length` bytes from offset `place`. The file may have become shorter since it was opened.
     fn read(&self, place: u64, length: usize) -> Result<Vec<u8>, CheckpointError> {
+        let file = match &self.content {
+            Content::File(file) => file,
+            Content::Memory(bytes) => {
+                let part = usize::try_from(place).ok().and_then(|start| bytes.get(start..)?.get(..length));
+                return part
+                    .map(<[u8]>::to_vec)
+                    .ok_or_else(|| self.damaged(format!("it has no {length} bytes from byte {place} on")));
+            }
+        };
         let mut bytes = vec![0; length];
-        let read = self.file.read_exact_at(&mut bytes, place);
+        let read = file.read_exact_at(&mut bytes, place);
         read.map_err(|cause| CheckpointError::Io { path: self.path.clone(), cause })?;
         Ok(bytes)
     }
@@ -121,8 +150,8 @@ impl Source {
 ///
 /// [`CheckpointError`] naming the file if it cannot be read, is incomplete, or has a feature that is not
 /// supported.
-pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
-    let source = Arc::new(Source::open(path)?);
+pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointError> {
+    let source = Arc::new(Source::open(&file.into())?);
     let start = source.start(LONGEST_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
         let tensors = gguf::File::of(&source)?.translated(&source)?;

@@ -8,9 +8,10 @@
 mod machine;
 
 use self::machine::{Machine, PickleValue, Storage, StorageView};
-use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
+use crate::{CheckpointError, Content, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
 use std::{
     collections::{BTreeMap, HashMap},
+    io::{Cursor, Read, Seek},
     sync::Arc,
 };
 use zip::{CompressionMethod, ZipArchive};
@@ -35,9 +36,19 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
 
 /// The places of an archive's members by name.
 fn members(source: &Source) -> Result<HashMap<String, ByteRange>, CheckpointError> {
+    match &source.content {
+        Content::File(file) => members_of_archive(source, file),
+        Content::Memory(bytes) => members_of_archive(source, Cursor::new(bytes)),
+    }
+}
+
+fn members_of_archive(
+    source: &Source,
+    archive: impl Read + Seek,
+) -> Result<HashMap<String, ByteRange>, CheckpointError> {
     let unreadable =
         |error: &dyn std::fmt::Display| source.damaged(format!("its zip archive is not readable: {error}"));
-    let mut archive = ZipArchive::new(&source.file).map_err(|error| unreadable(&error))?;
+    let mut archive = ZipArchive::new(archive).map_err(|error| unreadable(&error))?;
     if archive.len() > MOST_MEMBERS {
         return Err(source.damaged(format!("its zip archive has {} members", archive.len())));
     }
@@ -217,7 +228,7 @@ mod tests {
         let expected: Value =
             serde_json::from_slice(&std::fs::read(fixture("expected.json")).unwrap()).unwrap();
         for file in ["zip.bin", "legacy.bin"] {
-            let checkpoint = open(&fixture(file)).unwrap();
+            let checkpoint = open(fixture(file)).unwrap();
             assert_eq!(checkpoint.format, Format::Pickle);
             for (name, tensor) in &checkpoint.tensors {
                 let Some(expected) = expected.get(name) else {

@@ -4,11 +4,10 @@
 //! that is missing or has another shape is an error that names it and its file. So is a tensor that nobody
 //! requested, because ignoring it could change the model's results silently.
 
-use crate::{CheckpointError, Tensor};
+use crate::{CheckpointError, ModelFile, Tensor};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
 };
 
 /// The tensors of some files, and which of them nobody has requested yet.
@@ -24,10 +23,10 @@ impl Tensors {
     /// # Errors
     ///
     /// [`CheckpointError`] naming the file if one cannot be read, is not complete, or repeats a tensor.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, CheckpointError> {
+    pub fn open(files: &[ModelFile]) -> Result<Self, CheckpointError> {
         let mut by_name = BTreeMap::new();
-        for path in paths {
-            for (name, tensor) in crate::open(path)?.tensors {
+        for file in files {
+            for (name, tensor) in crate::open(file.clone())?.tensors {
                 insert_tensor(&mut by_name, name, tensor)?;
             }
         }

@@ -2,7 +2,7 @@
 //! description; a backend loads the weights by it.
 
 use crate::{Activation, Pooling, Wanted};
-use std::path::PathBuf;
+use text_embeddings_checkpoint::ModelFile;
 
 /// All computation after the last hidden states: the outputs of a text that a model has, and how each is made
 /// of the states. An output that the model does not have is absent; at least one is there.
@@ -120,7 +120,7 @@ impl Head {
 
     /// The files of its modules.
     #[must_use]
-    pub fn files(&self) -> Vec<&PathBuf> {
+    pub fn files(&self) -> Vec<&ModelFile> {
         let lexical = match &self.sparse {
             Some(SparseHead::Lexical(module)) => Some(&module.weights),
             Some(SparseHead::MaskedLm) | None => None,
@@ -204,7 +204,7 @@ pub struct DenseModule {
     /// The file with `linear.weight` `[out_features, in_features]` and, if there is a bias, `linear.bias`.
     /// bge-m3's `sparse_linear` and `colbert_linear` (a torch pickle if the name ends in `.pt`) call them
     /// `weight` and `bias`.
-    pub weights: PathBuf,
+    pub weights: ModelFile,
     /// The length of the input vector.
     pub in_features: usize,
     /// The length of the output vector.
@@ -219,7 +219,7 @@ pub struct DenseModule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerNormModule {
     /// The file with `norm.weight` and `norm.bias`, `[size]` each.
-    pub weights: PathBuf,
+    pub weights: ModelFile,
     /// The length of the vector.
     pub size: usize,
 }

@@ -28,6 +28,7 @@ pub use model::{DType, ModelType, Pool};
 pub use onnx::{Graph, read_graph};
 pub use pool::Pooling;
 pub use python::{Probe, PythonOptions};
+pub use text_embeddings_checkpoint::ModelFile;
 
 /// An error of loading a model or computing a batch.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! The options and the result of loading a model, the same for every backend.
 
-use crate::{Backend, BackendKind, DType, Head};
+use crate::{Backend, BackendKind, DType, Head, ModelFile};
 use std::{path::PathBuf, time::Duration};
 
 /// The files and settings that a model is loaded with.
@@ -13,7 +13,7 @@ pub struct LoadOptions {
     /// The content of `config.json`.
     pub config: serde_json::Value,
     /// The files with weights; for ONNX Runtime, the graph.
-    pub weights: Vec<PathBuf>,
+    pub weights: Vec<ModelFile>,
     /// The longest input in tokens, prompt included. It bounds the memory of a backend that pads.
     pub max_input_length: usize,
     /// The head: it turns the last hidden states into answers.

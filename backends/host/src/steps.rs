@@ -5,9 +5,9 @@
 //! computes products; the few values of activations and norms are computed here.
 
 use crate::{HeadDevice, HostMatrix};
-use std::{path::PathBuf, slice};
+use std::slice;
 use text_embeddings_backend_core::{
-    Activation, BackendError, DenseModule, HeadModule, LayerNormModule, amount,
+    Activation, BackendError, DenseModule, HeadModule, LayerNormModule, ModelFile, amount,
 };
 use text_embeddings_checkpoint::{CheckpointError, Tensor, Tensors};
 
@@ -84,7 +84,7 @@ impl<M> Steps<M> {
                 return Err(BackendError::Load(format!(
                     "the module of {} takes vectors of {}, but what comes before it gives {}: correct \
                      in_features in its config.json, or the order in modules.json",
-                    weights.display(),
+                    weights.path().display(),
                     amount(takes, "value"),
                     self.outputs
                 )));
@@ -179,7 +179,7 @@ fn load_dense(module: &DenseModule) -> Result<HostMatrix, BackendError> {
         return Err(BackendError::Load(format!(
             "the dense module of {} has no inputs or no outputs: in_features and out_features in its \
              config.json must be positive",
-            weights.display()
+            weights.path().display()
         )));
     }
     let tensors = open(weights)?;
@@ -198,8 +198,8 @@ fn load_layer_norm<M>(module: &LayerNormModule) -> Result<Step<M>, BackendError>
     Ok(Step::Norm { is_centred: true, weight, bias, epsilon: MODULE_EPSILON })
 }
 
-fn open(path: &PathBuf) -> Result<Tensors, BackendError> {
-    Tensors::open(slice::from_ref(path)).map_err(load_error)
+fn open(file: &ModelFile) -> Result<Tensors, BackendError> {
+    Tensors::open(slice::from_ref(file)).map_err(load_error)
 }
 
 /// The values of a tensor of this shape, row after row.

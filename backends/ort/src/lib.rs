@@ -19,7 +19,7 @@ use ort::{
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, Output, Packing,
+    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, ModelFile, Output, Packing,
     Predictions, first_answer_is_finite, read_graph,
 };
 use text_embeddings_backend_host::{Padded, describe_any, max_cells};
@@ -182,7 +182,7 @@ fn floats(value: &DynValue) -> ort::Result<(Vec<usize>, Cow<'_, [f32]>)> {
 /// [`BackendError::Load`] if ONNX Runtime's library or the file is missing, broken or too old, if an input,
 /// an output or the head is not supported, or if an answer is not finite.
 pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
-    let Some(path) = options.weights.first() else {
+    let Some(path) = options.weights.first().map(ModelFile::path) else {
         return Err(BackendError::Load("there is no ONNX file".to_owned()));
     };
     let graph = facts(path)?;

@@ -222,7 +222,7 @@ mod tests {
 
     fn dense() -> HeadModule {
         HeadModule::Dense(DenseModule {
-            weights: PathBuf::new(),
+            weights: PathBuf::new().into(),
             in_features: 8,
             out_features: 4,
             bias: false,

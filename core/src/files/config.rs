@@ -5,15 +5,15 @@
 //! understood, or an error names it with line and column. It is never treated as absent.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use text_embeddings_backend_core::Pool;
+use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
-use super::reading;
+use super::reading::FileText;
 use crate::templates::MessageStyle;
 
 /// The fields of `config.json`.
@@ -56,15 +56,10 @@ pub struct ModelConfig {
 
 impl ModelConfig {
     /// Reads `config.json`.
-    ///
-    /// # Errors
-    ///
-    /// [`FilesError::Json`] if the file is not JSON or a field has the wrong type.
-    pub fn load(path: &Path) -> Result<Self, FilesError> {
-        let text = read_text(path)?;
+    pub(super) fn from_text(text: &FileText) -> Result<Self, FilesError> {
         // serde would read a list as the fields' values in order.
-        let raw: serde_json::Map<String, Value> = parse(path, &text)?;
-        Ok(Self { raw: raw.into(), ..parse(path, &text)? })
+        let raw: serde_json::Map<String, Value> = text.parse()?;
+        Ok(Self { raw: raw.into(), ..text.parse()? })
     }
 
     /// Whether the file names the labels in both directions.
@@ -130,12 +125,8 @@ pub struct PoolingConfig {
 
 impl PoolingConfig {
     /// Reads the file. It has one switch per mode or, in later versions, `pooling_mode` with the name.
-    ///
-    /// # Errors
-    ///
-    /// [`FilesError::Json`] if the file is not a JSON object.
-    pub fn load(path: &Path) -> Result<Self, FilesError> {
-        let fields: BTreeMap<String, Value> = read_json(path)?;
+    pub(super) fn from_text(text: &FileText) -> Result<Self, FilesError> {
+        let fields: BTreeMap<String, Value> = text.parse()?;
         let mut modes: Vec<String> = fields
             .iter()
             .filter(|(_, value)| **value == Value::Bool(true))
@@ -168,6 +159,35 @@ impl PoolingConfig {
     }
 }
 
+/// The weights of bge-m3's additional outputs, if the files contain them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BgeM3Files {
+    pub(super) lexical: Option<ModelFile>,
+    pub(super) token_vectors: Option<ModelFile>,
+}
+
+/// `1_SpladePooling/config.json`.
+#[derive(Debug, Clone)]
+pub(super) struct SpladeFile {
+    /// Its path.
+    pub(super) path: PathBuf,
+    pub(super) config: SpladeConfig,
+}
+
+/// The fields of `1_SpladePooling/config.json`, with the defaults of sentence-transformers.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub(super) struct SpladeConfig {
+    pub(super) pooling_strategy: String,
+    pub(super) activation_function: String,
+}
+
+impl Default for SpladeConfig {
+    fn default() -> Self {
+        Self { pooling_strategy: "max".to_owned(), activation_function: "relu".to_owned() }
+    }
+}
+
 /// The fields of `config_sentence_transformers.json`, such as the prompts that a model was trained with.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct PromptsConfig {
@@ -179,6 +199,36 @@ pub(super) struct PromptsConfig {
     /// `torch.nn.modules.linear.Identity`.
     #[serde(default)]
     pub(super) activation_fn: Option<String>,
+    /// The class of sentence-transformers or `PyLate` that saved the model.
+    #[serde(default)]
+    model_type: Option<String>,
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+/// The classes that save late-interaction models.
+const LATE_INTERACTION_TYPES: [&str; 2] = ["MultiVectorEncoder", "ColBERT"];
+/// Settings of late-interaction models. Older versions of `PyLate` save no class.
+const LATE_INTERACTION_FIELDS: [&str; 7] = [
+    "query_prefix",
+    "document_prefix",
+    "query_length",
+    "document_length",
+    "do_query_expansion",
+    "attend_to_expansion_tokens",
+    "skiplist_words",
+];
+
+impl PromptsConfig {
+    /// The part of the file that says that the model compares queries and documents token by token.
+    pub(super) fn late_interaction_mark(&self) -> Option<String> {
+        let model_type = self.model_type.as_deref().unwrap_or_default();
+        if LATE_INTERACTION_TYPES.contains(&model_type) {
+            return Some(format!("the model type `{model_type}`"));
+        }
+        let field = LATE_INTERACTION_FIELDS.into_iter().find(|field| self.others.contains_key(*field));
+        field.map(|field| format!("`{field}`"))
+    }
 }
 
 /// The fields of `sentence_bert_config.json`, which has older names, too.
@@ -250,7 +300,7 @@ pub(super) struct TokenizerConfig {
     pub(super) chat_template: Option<ChatTemplateField>,
     /// The tensors that the model reads, such as `token_type_ids`.
     #[serde(default)]
-    pub(super) model_input_names: Option<Vec<String>>,
+    model_input_names: Option<Vec<String>>,
     #[serde(default)]
     model_max_length: Option<Value>,
     #[serde(default)]
@@ -268,6 +318,12 @@ impl TokenizerConfig {
     pub(super) fn longest_input(&self) -> Option<usize> {
         let length = self.model_max_length.as_ref()?.as_f64().filter(|length| *length >= 1.0)?;
         Some(length as usize)
+    }
+
+    /// Whether the model reads the tensor `name`, as far as the file says.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        let names = self.model_input_names.as_ref();
+        names.is_none_or(|names| names.iter().any(|known| known == name))
     }
 
     /// The tokens that do not stand for a part of a text, as far as the file names them.
@@ -317,31 +373,6 @@ impl ChatTemplateField {
     }
 }
 
-/// Reads a JSON file that must exist.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FilesError> {
-    parse(path, &read_text(path)?)
-}
-
-/// Reads a JSON file if it exists.
-pub(super) fn read_optional_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> {
-    if path.exists() { read_json(path).map(Some) } else { Ok(None) }
-}
-
-/// Reads a text file, which must exist and be UTF-8.
-pub(super) fn read_text(path: &Path) -> Result<String, FilesError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let text = reading::text(path, reading::longest(&name))?;
-    if reading::is_lfs_pointer(text.as_bytes()) {
-        return Err(FilesError::LfsPointer { path: path.into() });
-    }
-    Ok(text)
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FilesError> {
-    serde_json::from_str(text)
-        .map_err(|error| FilesError::Json { path: path.into(), reason: error.to_string() })
-}
-
 fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
@@ -355,27 +386,23 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
-    fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.json");
-        std::fs::write(&path, text).unwrap();
-        (folder, path)
+    fn file(text: &str) -> FileText {
+        FileText { path: "config.json".into(), text: text.to_owned() }
     }
 
     #[test]
     fn a_config_is_read_in_its_old_and_new_spellings() {
-        let (_folder, path) = file(
+        let text = file(
             r#"{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","max_position_embeddings":40960,
                 "vocab_size":151669,"pad_token_id":-1,"torch_dtype":"bfloat16","id2label":null,"hidden_size":8}"#,
         );
-        let config = ModelConfig::load(&path).unwrap();
+        let config = ModelConfig::from_text(&text).unwrap();
         assert_eq!(config.architectures, ["Qwen3ForCausalLM"]);
         assert_eq!((config.vocab_size, config.max_position_embeddings), (Some(151_669), Some(40_960)));
         assert_eq!((config.dtype.as_deref(), config.pad_token_id), (Some("bfloat16"), None));
         assert_eq!(config.raw["hidden_size"], 8);
-        let (_folder, path) =
-            file(r#"{"architectures":null,"dtype":"float32","pad_token_id":3,"is_reranker":true}"#);
-        let config = ModelConfig::load(&path).unwrap();
+        let text = file(r#"{"architectures":null,"dtype":"float32","pad_token_id":3,"is_reranker":true}"#);
+        let config = ModelConfig::from_text(&text).unwrap();
         assert!(config.architectures.is_empty() && config.is_reranker);
         assert_eq!((config.dtype.as_deref(), config.pad_token_id), (Some("float32"), Some(3)));
     }
@@ -390,8 +417,8 @@ mod tests {
             ("{}", 2),
         ];
         for (text, expected) in table {
-            let (_folder, path) = file(text);
-            assert_eq!(ModelConfig::load(&path).unwrap().label_count(), expected, "{text}");
+            let text = file(text);
+            assert_eq!(ModelConfig::from_text(&text).unwrap().label_count(), expected, "{text:?}");
         }
     }
 
@@ -400,8 +427,8 @@ mod tests {
         for (text, position) in
             [("{\n \"vocab_size\": ", "line 2 column"), (r#"{"vocab_size":"many"}"#, "line 1 column")]
         {
-            let (_folder, path) = file(text);
-            let message = ModelConfig::load(&path).unwrap_err().to_string();
+            let text = file(text);
+            let message = ModelConfig::from_text(&text).unwrap_err().to_string();
             assert!(message.contains("config.json") && message.contains(position), "{message}");
         }
     }
@@ -418,18 +445,17 @@ mod tests {
             ("{}", None),
         ];
         for (text, expected) in table {
-            let (_folder, path) = file(text);
-            assert_eq!(PoolingConfig::load(&path).unwrap().pool(), expected, "{text}");
+            let text = file(text);
+            assert_eq!(PoolingConfig::from_text(&text).unwrap().pool(), expected, "{text:?}");
         }
     }
 
     #[test]
     fn a_logit_score_may_lack_its_false_token() {
-        let (_folder, path) =
-            file(r#"{"true_token_id":1,"false_token_id":null,"module_input_name":"causal_logits"}"#);
+        let text = file(r#"{"true_token_id":1,"false_token_id":null,"module_input_name":"causal_logits"}"#);
         let expected = LogitScore { true_token_id: 1, false_token_id: None };
-        assert_eq!(read_json::<LogitScore>(&path).unwrap(), expected);
-        let (_folder, path) = file(r#"{"false_token_id":2}"#);
-        assert!(read_json::<LogitScore>(&path).unwrap_err().to_string().contains("true_token_id"));
+        assert_eq!(text.parse::<LogitScore>().unwrap(), expected);
+        let text = file(r#"{"false_token_id":2}"#);
+        assert!(text.parse::<LogitScore>().unwrap_err().to_string().contains("true_token_id"));
     }
 }

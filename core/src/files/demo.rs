@@ -1,15 +1,14 @@
 //! `--model-id demo`: the tiny re-ranker in the binary, for a demonstration without a download.
 //!
-//! Input: `models/tiny-reranker/` at build time. Output: its files in a temporary folder, which lives as long
-//! as the [`ModelFolder`](super::ModelFolder) made from it. What must hold: the folder has the layout of any
-//! other model, so that code which reads models needs no special case.
+//! Input: `models/tiny-reranker/` at build time. Output: its files, which stay in the binary. What must
+//! hold: they have the layout of any other model, so that code which reads models needs no special case.
 
 #[cfg(feature = "demo")]
-use std::{fs, io};
-
-use tempfile::TempDir;
+use bytes::Bytes;
+use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;
+use super::repository::MemoryFiles;
 
 /// The `--model-id` of the demonstration.
 pub const DEMO_MODEL_ID: &str = "demo";
@@ -35,30 +34,19 @@ const FILES: [(&str, &[u8]); 9] = files![
     "tokenizer_config.json",
 ];
 
-/// Writes the files of the demonstration to a new temporary folder.
+/// The files of the demonstration.
 ///
 /// # Errors
 ///
-/// [`FilesError::Demo`] if the files cannot be written to the system's temporary folder.
+/// [`FilesError::Demo`] for the Python backend, which reads a folder.
 #[cfg(feature = "demo")]
-pub(super) fn unpack() -> Result<TempDir, FilesError> {
-    write_files().map_err(|error| FilesError::Demo {
-        reason: format!(
-            "cannot be written to {} ({error}): make room there, or name another folder in TMPDIR",
-            std::env::temp_dir().display()
-        ),
-    })
-}
-
-#[cfg(feature = "demo")]
-fn write_files() -> io::Result<TempDir> {
-    let folder = tempfile::Builder::new().prefix("text-embeddings-router-demo-").tempdir()?;
-    for (path, contents) in FILES {
-        let path = folder.path().join(path);
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::write(path, contents)?;
+pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
+    if backend == BackendKind::Python {
+        let reason = "is in the binary, and `--backend python` reads folders only: leave it out".to_owned();
+        return Err(FilesError::Demo { reason });
     }
-    Ok(folder)
+    let files = FILES.map(|(name, content)| (name.to_owned(), Bytes::from_static(content)));
+    Ok(MemoryFiles { root: DEMO_MODEL_ID.into(), files: files.into() })
 }
 
 /// Refuses: this build does not contain the demonstration.
@@ -67,7 +55,7 @@ fn write_files() -> io::Result<TempDir> {
 ///
 /// Always [`FilesError::Demo`].
 #[cfg(not(feature = "demo"))]
-pub(super) fn unpack() -> Result<TempDir, FilesError> {
+pub(super) fn files(_backend: BackendKind) -> Result<MemoryFiles, FilesError> {
     let reason = "is not in this binary, which was built without the feature `demo`".to_owned();
     Err(FilesError::Demo { reason })
 }
@@ -75,31 +63,31 @@ pub(super) fn unpack() -> Result<TempDir, FilesError> {
 #[cfg(all(test, feature = "demo"))]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::super::{HubOptions, ModelSource, Reader, fake_hub::describe, load};
+    use super::super::{HubOptions, ModelFolder, ModelSource, Reader, fake_hub::describe, load};
     use super::*;
 
     #[tokio::test]
-    async fn the_demonstration_is_unpacked_and_goes_away_with_its_folder() {
-        let source = ModelSource {
+    async fn the_demonstration_is_read_from_the_binary() {
+        let checked_in =
+            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny-reranker"));
+        for (path, content) in FILES {
+            assert_eq!(content, std::fs::read(checked_in.join(path)).unwrap(), "{path}");
+        }
+        let source = |backend| ModelSource {
             model_id: DEMO_MODEL_ID.to_owned(),
             revision: "main".to_owned(),
             token: None,
             cache_dir: None,
-            dense_path: None,
-            reader: Reader::default(),
+            reader: Reader { backend, ..Reader::default() },
         };
         let options = HubOptions { endpoint: Some("http://127.0.0.1:1".to_owned()), ..HubOptions::default() };
-        let folder = load(&source, &options, &describe).await.unwrap();
-        assert_eq!((folder.model_id.as_str(), folder.weights.len()), (DEMO_MODEL_ID, 1));
-        let checked_in = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny-reranker");
-        for (path, _) in FILES {
-            let given = fs::read(folder.root.join(path)).unwrap();
-            assert_eq!(given, fs::read(format!("{checked_in}/{path}")).unwrap(), "{path}");
-        }
-        let root = folder.root.clone();
-        drop(folder.clone());
-        assert!(root.exists());
-        drop(folder);
-        assert!(!root.exists());
+        let folder = load(&source(BackendKind::Candle), &options, &describe).await.unwrap();
+        assert_eq!((folder.model_id.as_str(), folder.name().as_str()), (DEMO_MODEL_ID, DEMO_MODEL_ID));
+        let unpacked = ModelFolder::open(checked_in, &Reader::default(), &describe).unwrap();
+        assert_eq!((&folder.prompts, &folder.chat_template), (&unpacked.prompts, &unpacked.chat_template));
+        assert_eq!((&folder.stored, &folder.logit_score), (&unpacked.stored, &unpacked.logit_score));
+        assert!(folder.weights[0].length().unwrap() > 1 << 20 && !folder.weights[0].path().exists());
+        let refused = load(&source(BackendKind::Python), &options, &describe).await.unwrap_err().to_string();
+        assert!(refused.contains("--backend python"), "{refused}");
     }
 }

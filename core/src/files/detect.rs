@@ -31,6 +31,7 @@ use super::error::FilesError;
 use super::folder::ModelFolder;
 use super::head::class_labels;
 use crate::families::{Evidence, Family};
+use crate::templates::template_has_roles;
 pub use error::DetectError;
 
 /// The facts about a model's files that the rules use.
@@ -170,14 +171,6 @@ pub fn check_head(config: &Value, flags: &KindFlags) -> Result<(), FilesError> {
         return Ok(());
     }
     class_labels(&config).map(drop)
-}
-
-/// Whether a chat template mentions the roles `query` and `document` as string literals.
-#[must_use]
-pub fn template_has_roles(template: &str) -> bool {
-    let mentions =
-        |role: &str| template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""));
-    mentions("query") && mentions("document")
 }
 
 /// The values of `--model-type`.

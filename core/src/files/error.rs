@@ -274,6 +274,17 @@ pub enum FilesError {
         /// The preceding module if the position is wrong, with a space before it. Otherwise empty.
         after: String,
     },
+    /// A model with one vector for each token.
+    #[error(
+        "{file} has {mark}, so this is a late-interaction model (ColBERT), which is not supported: its vectors \
+         would be compared token by token; choose an embedding model or a re-ranker"
+    )]
+    LateInteraction {
+        /// The file that says so.
+        file: &'static str,
+        /// The part that says so.
+        mark: String,
+    },
     /// The files belong to a re-ranker, but the flags ask for embeddings.
     #[error(
         "modules.json names `LogitScore`, or a last Dense that gives `scores`, so this is a re-ranker and \
@@ -438,6 +449,19 @@ impl FilesError {
             BackendError::Architecture(reason) => Self::Architecture { reason, has_onnx },
             error => Self::Unsupported(error),
         }
+    }
+
+    /// Whether files are missing, not damaged.
+    pub(super) fn is_about_absence(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::NoSuchGguf { .. }
+                | Self::SeveralGguf { .. }
+                | Self::OnnxFile { .. }
+                | Self::OnlyOnnx { .. }
+                | Self::OtherWeights { .. }
+        )
     }
 
     /// Whether the error is about a GGUF file. Such a model needs no other file.

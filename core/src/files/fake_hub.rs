@@ -121,7 +121,7 @@ pub(super) enum Fault {
 }
 
 /// The server's content. Tests change it while the server runs.
-pub(super) struct Repository {
+pub(super) struct FakeRepository {
     pub(super) id: String,
     /// Commits by branch or tag.
     pub(super) revisions: BTreeMap<String, String>,
@@ -143,7 +143,7 @@ pub(super) struct Repository {
 /// The server. It stops when it is dropped.
 pub(super) struct FakeHub {
     pub(super) address: SocketAddr,
-    pub(super) repository: Arc<Mutex<Repository>>,
+    pub(super) repository: Arc<Mutex<FakeRepository>>,
     /// `METHOD path` of each request so far.
     pub(super) requests: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
@@ -151,7 +151,7 @@ pub(super) struct FakeHub {
 }
 
 impl FakeHub {
-    pub(super) fn start(repository: Repository) -> Self {
+    pub(super) fn start(repository: FakeRepository) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let repository = Arc::new(Mutex::new(repository));
@@ -212,7 +212,7 @@ impl FakeAnswer {
 fn serve(
     connection: &TcpStream,
     address: SocketAddr,
-    repository: &Mutex<Repository>,
+    repository: &Mutex<FakeRepository>,
     requests: &Mutex<Vec<String>>,
 ) {
     let mut lines = BufReader::new(connection).lines().map_while(Result::ok);
@@ -240,7 +240,7 @@ fn serve(
 }
 
 fn answer(
-    repository: &mut Repository,
+    repository: &mut FakeRepository,
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -286,7 +286,7 @@ fn answer(
     FakeAnswer { length: if method == "HEAD" { length } else { answer.length }, ..answer }
 }
 
-fn listing(repository: &Repository, revision: &str) -> FakeAnswer {
+fn listing(repository: &FakeRepository, revision: &str) -> FakeAnswer {
     let known = repository.revisions.values().find(|sha| *sha == revision);
     let Some(sha) = repository.revisions.get(revision).or(known) else {
         return FakeAnswer::error(404, "RevisionNotFound");
@@ -298,7 +298,7 @@ fn listing(repository: &Repository, revision: &str) -> FakeAnswer {
 }
 
 /// The content of a file, changed by its fault if it has one.
-fn content(repository: &mut Repository, file: &str) -> FakeAnswer {
+fn content(repository: &mut FakeRepository, file: &str) -> FakeAnswer {
     let body = repository.files[file].clone();
     let fault = match repository.faults.get_mut(file) {
         Some((fault, times)) if *times > 0 => {

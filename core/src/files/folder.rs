@@ -1,88 +1,21 @@
 //! A model folder as a typed value.
 //!
-//! Input: a directory with the layout of a Hub repository. Output: [`ModelFolder`], which has everything that
-//! the rest of the server needs from the files. What must hold: config, tokenizer and all weight files exist
-//! and are complete; a file that exists but cannot be understood is an error and is never skipped.
+//! Input: a directory with the layout of a Hub repository, or another repository (`read.rs`). Output:
+//! [`ModelFolder`], which has everything that the rest of the server needs from the files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
-use tempfile::TempDir;
-use text_embeddings_backend_core::{BackendError, BackendKind, Description};
-use text_embeddings_checkpoint::CheckpointFile;
+use text_embeddings_backend_core::{BackendError, Description, HeadModule};
+use text_embeddings_checkpoint::ModelFile;
 
-use super::config::{
-    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
-    read_optional_json,
-};
-use super::dense::ends_in_scores;
-use super::error::FilesError;
-use super::gguf;
-use super::head::BGE_M3_FILES;
-use super::modules;
-use super::onnx;
-use super::source::Reader;
-use super::templates::{self, CHAT_TEMPLATE};
-use super::weights::{
-    Selection, StoredWeights, check_small_file, check_weights, select_local, stored, weight_files,
-};
-use crate::templates::MessageStyle;
-
-pub(super) const CONFIG: &str = "config.json";
-pub(super) const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-pub(super) const MODULES: &str = "modules.json";
-const LOGIT_SCORE: &str = "1_LogitScore/config.json";
-pub(super) const POOLING: &str = "1_Pooling/config.json";
-const PROMPTS: &str = "config_sentence_transformers.json";
-/// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
-/// re-ranker has.
-const JINA_BERT: &str = "JinaBertModel";
-const CLASSIFIER: &str = "classifier.weight";
-/// The output of an ONNX file with that head.
-const LOGITS: &str = "logits";
-/// The file with `max_seq_length`, and its names in older versions of sentence-transformers.
-const SENTENCE_BERT: [&str; 7] = [
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-];
+use super::config::{BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, SpladeFile};
+use super::templates::ChosenTemplate;
+use super::weights::StoredWeights;
 
 /// Reads `config.json` for a backend. Gives a description, or one sentence that names an unsupported setting.
 pub type Describe = dyn Fn(&Value) -> Result<Description, BackendError> + Sync;
-
-/// The optional files, other than weights, that this server reads.
-pub(super) fn optional_files() -> impl Iterator<Item = &'static str> {
-    let files = [TOKENIZER_CONFIG, CHAT_TEMPLATE, MODULES, LOGIT_SCORE, POOLING, PROMPTS];
-    files.into_iter().chain(SENTENCE_BERT).chain(BGE_M3_FILES)
-}
-
-/// The remedy for a missing `config.json` or `tokenizer.json`.
-pub(super) fn remedy(file: &str) -> &'static str {
-    if file == TOKENIZER {
-        "this server needs the tokenizer as tokenizer.json (a fast tokenizer; `AutoTokenizer.from_pretrained(…)\
-         .save_pretrained(…)` writes it)"
-    } else {
-        "check that `--model-id` names a model in the layout of `transformers`"
-    }
-}
-
-/// A chat template from a repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChosenTemplate {
-    /// Its text.
-    pub source: String,
-    /// The place of the template, for messages.
-    pub place: String,
-    /// The form in which it gets its messages.
-    pub style: MessageStyle,
-}
 
 /// A complete model folder.
 #[derive(Debug, Clone)]
@@ -98,9 +31,9 @@ pub struct ModelFolder {
     /// The backend's description of `config.json`.
     pub description: Description,
     /// `tokenizer.json`.
-    pub tokenizer: PathBuf,
+    pub tokenizer: ModelFile,
     /// The weight files in the order of their names, or the ONNX file; never empty.
-    pub weights: Vec<PathBuf>,
+    pub weights: Vec<ModelFile>,
     /// The description of the weight files; `None` for an ONNX file.
     pub stored: Option<StoredWeights>,
     /// The chat template to use.
@@ -116,6 +49,12 @@ pub struct ModelFolder {
     pub has_unnamed_score: bool,
     /// `1_Pooling/config.json`. It has no modes if there is only the module or the bare folder.
     pub pooling: Option<PoolingConfig>,
+    /// `1_SpladePooling/config.json`, if `modules` name it.
+    pub(super) splade: Option<SpladeFile>,
+    /// The modules after the pooling, with the one of `--dense-path`.
+    pub(super) head_modules: Vec<HeadModule>,
+    /// The weights of bge-m3's additional outputs.
+    pub(super) bge_m3: BgeM3Files,
     /// Prompts by name, from `config_sentence_transformers.json`.
     pub prompts: BTreeMap<String, String>,
     /// The name of the prompt for requests that do not name one.
@@ -135,108 +74,9 @@ pub struct ModelFolder {
     pub score_activation: Option<String>,
     /// The model's name if its folder has another name.
     pub(super) given_name: Option<String>,
-    /// Removes a temporary folder with its files when it is dropped: `root`, or the folder with the unpacked
-    /// files of a GGUF file.
-    pub(super) unpacked: Option<Arc<TempDir>>,
 }
 
 impl ModelFolder {
-    /// Reads and checks the folder `root` for a backend. An unsupported architecture is reported before all
-    /// other errors.
-    ///
-    /// # Errors
-    ///
-    /// Any variant of [`FilesError`] about files. It names the missing, truncated or malformed file.
-    pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
-        match select_local(root, reader) {
-            Ok(selection) => Self::open_selected(root, &selection, reader.backend, describe),
-            Err(error) if error.is_about_gguf() => Err(error),
-            // All other defects of the folder are reported before this one, beginning with an unsupported
-            // architecture.
-            Err(error) => Self::read(root, |_| Err(error), reader.backend, describe),
-        }
-    }
-
-    /// Like [`ModelFolder::open`], with the weights of a selection.
-    pub(super) fn open_selected(
-        root: &Path,
-        selection: &Selection,
-        backend: BackendKind,
-        describe: &Describe,
-    ) -> Result<Self, FilesError> {
-        if let Selection::Gguf(name) = selection {
-            return Self::open_gguf(root, name, describe);
-        }
-        Self::read(root, |root| weight_files(root, selection), backend, describe)
-    }
-
-    /// Reads the GGUF file `name` in the folder `root`.
-    fn open_gguf(root: &Path, name: &str, describe: &Describe) -> Result<Self, FilesError> {
-        let weights = weight_files(root, &Selection::Gguf(name.to_owned()))?;
-        let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let unpacked = gguf::unpack(&weights[0])?;
-        let folder = Self::read(unpacked.path(), |_| Ok(weights), BackendKind::Candle, describe)?;
-        let (root, model_id) = (root.to_owned(), root.display().to_string());
-        Ok(Self { root, model_id, given_name: Some(stem), unpacked: Some(Arc::new(unpacked)), ..folder })
-    }
-
-    fn read(
-        root: &Path,
-        weights: impl FnOnce(&Path) -> Result<Vec<PathBuf>, FilesError>,
-        backend: BackendKind,
-        describe: &Describe,
-    ) -> Result<Self, FilesError> {
-        let config = ModelConfig::load(&required(root, CONFIG)?)?;
-        let has_onnx = || onnx::names(root).iter().any(|name| onnx::is_graph(name));
-        let description = describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
-        let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
-        if backend != BackendKind::Python {
-            modules::refuse_unknown(&modules)?;
-        }
-        let tokenizer = required(root, TOKENIZER)?;
-        check_small_file(&tokenizer)?;
-        let weights = weights(root)?;
-        // ONNX Runtime checks the form of a graph and of its values.
-        let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
-        let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
-        let checkpoints: Vec<CheckpointFile> =
-            checkpoints.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
-        let PromptsConfig { prompts, default_prompt_name, activation_fn } =
-            read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
-        let tokenizer_config: TokenizerConfig =
-            read_optional_json(&root.join(TOKENIZER_CONFIG))?.unwrap_or_default();
-        let sentence_bert = sentence_bert(root)?;
-        let reads = |name: &str| {
-            let names = tokenizer_config.model_input_names.as_ref();
-            names.is_none_or(|names| names.iter().any(|known| known == name))
-        };
-        Ok(Self {
-            root: root.to_owned(),
-            model_id: root.display().to_string(),
-            revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &checkpoints, graph.map(PathBuf::as_path))?,
-            stored: stored(&checkpoints),
-            score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
-            config,
-            description,
-            tokenizer,
-            weights,
-            has_token_types: description.has_token_types && reads("token_type_ids"),
-            empty_tokens: tokenizer_config.empty_tokens(),
-            model_max_length: tokenizer_config.longest_input(),
-            chat_template: templates::choose(root, tokenizer_config, sentence_bert.as_ref(), &modules)?,
-            ends_in_scores: ends_in_scores(root, &modules)?,
-            logit_score: logit_score(root, &modules)?,
-            pooling: pooling(root, &modules)?,
-            modules,
-            prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
-            default_prompt_name,
-            max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
-            given_name: None,
-            unpacked: None,
-        })
-    }
-
     /// The model's names in lower case: [`ModelFolder::name`], then the last part of `_name_or_path` in
     /// config.json.
     #[must_use]
@@ -244,18 +84,6 @@ impl ModelFolder {
         let saved = self.config.raw["_name_or_path"].as_str().unwrap_or_default();
         let saved = saved.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         [&self.name(), saved].into_iter().filter(|name| !name.is_empty()).map(str::to_lowercase).collect()
-    }
-
-    /// The folder with the files that describe the model: `root`, or the unpacked files of a GGUF file.
-    #[must_use]
-    pub(super) fn files(&self) -> &Path {
-        self.unpacked.as_ref().map_or(&self.root, |folder| folder.path())
-    }
-
-    /// Whether the folder is deleted with the last clone of this value.
-    #[must_use]
-    pub fn is_temporary(&self) -> bool {
-        self.unpacked.as_ref().is_some_and(|folder| folder.path() == self.root)
     }
 
     /// The model's own name: the last part of its Hub id (also if `root` is a snapshot in the Hub's cache),
@@ -278,76 +106,12 @@ impl ModelFolder {
     }
 }
 
-/// The path of a file that every model has.
-pub(super) fn required(root: &Path, file: &str) -> Result<PathBuf, FilesError> {
-    required_for(root, file, remedy(file))
-}
-
-/// The path of a file that must exist. Otherwise the error contains `remedy`.
-pub(super) fn required_for(root: &Path, file: &str, remedy: &'static str) -> Result<PathBuf, FilesError> {
-    let path = root.join(file);
-    if path.try_exists().map_err(|error| FilesError::io(&path, error))? {
-        return Ok(path);
-    }
-    Err(FilesError::Missing { place: root.display().to_string(), file: file.to_owned(), remedy })
-}
-
-fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, FilesError> {
-    // Some repositories name a folder that they do not have.
-    let named = modules::config_of(modules, "LogitScore").filter(|path| root.join(path).exists());
-    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
-    if modules.iter().any(|module| module.class_name() == "LogitScore") {
-        let remedy = "modules.json names it; download the model again with this folder";
-        required_for(root, path, remedy)?;
-    }
-    read_optional_json(&root.join(path))
-}
-
-fn has_unnamed_score(
-    config: &ModelConfig,
-    checkpoints: &[CheckpointFile],
-    graph: Option<&Path>,
-) -> Result<bool, FilesError> {
-    if config.architectures != [JINA_BERT] {
-        return Ok(false);
-    }
-    if let Some(graph) = graph {
-        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
-    }
-    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
-    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
-}
-
-fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {
-    let path = root.join(modules::config_of(modules, "Pooling").as_deref().unwrap_or(POOLING));
-    if path.exists() {
-        return PoolingConfig::load(&path).map(Some);
-    }
-    let named = modules.iter().any(|module| module.class_name() == "Pooling");
-    let bare_folder = path.parent().is_some_and(Path::exists);
-    Ok((named || bare_folder).then(PoolingConfig::default))
-}
-
-/// `sentence_bert_config.json`, or the first of its older names that exists.
-fn sentence_bert(root: &Path) -> Result<Option<SentenceBert>, FilesError> {
-    for name in SENTENCE_BERT {
-        let path = root.join(name);
-        match read_optional_json::<SentenceBert>(&path)? {
-            None => {}
-            Some(SentenceBert { do_lower_case: true, .. }) => {
-                let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
-                return Err(FilesError::UnsupportedField { path, field, value, known });
-            }
-            found => return Ok(found),
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::error::FilesError;
     use super::super::fake_hub::{self, ModelFiles, reranker_files, safetensors, write_files};
+    use super::super::names::SENTENCE_BERT;
     use super::*;
 
     fn open(files: &ModelFiles) -> Result<ModelFolder, FilesError> {
@@ -430,7 +194,7 @@ mod tests {
     fn an_official_reranker_is_read_whole() {
         let folder = open(&reranker_files()).unwrap();
         assert_eq!(folder.config.architectures, ["Qwen3ForCausalLM"]);
-        assert_eq!(folder.weights, [folder.root.join("model.safetensors")]);
+        assert_eq!(folder.weights, [folder.root.join("model.safetensors").into()]);
         assert_eq!(folder.logit_score, Some(LogitScore { true_token_id: 9693, false_token_id: Some(2152) }));
         assert_eq!(
             folder.modules.iter().map(Module::class_name).collect::<Vec<_>>(),
@@ -458,7 +222,7 @@ mod tests {
     fn shards_come_in_name_order_and_once() {
         let shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         let folder = open(&sharded(&shards)).unwrap();
-        assert_eq!(folder.weights, shards.map(|shard| folder.root.join(shard)));
+        assert_eq!(folder.weights, shards.map(|shard| folder.root.join(shard).into()));
     }
 
     #[test]
@@ -519,6 +283,31 @@ mod tests {
         assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":false}"#)).unwrap().max_seq_length, None);
         let message = open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap_err().to_string();
         assert!(message.contains("`do_lower_case` of") && message.contains("only false"), "{message}");
+    }
+
+    #[test]
+    fn a_late_interaction_model_is_refused_by_name() {
+        let module = |class: &str| {
+            format!(r#"[{{"path":"","type":"x.Transformer"}},{{"path":"1_Dense","type":"{class}"}}]"#)
+        };
+        let table = [
+            ("modules.json", module("pylate.models.Dense.Dense"), "the module `pylate.models.Dense.Dense`"),
+            ("modules.json", module("sentence_transformers.x.MultiVectorMask"), "MultiVectorMask`"),
+            ("config_sentence_transformers.json", r#"{"model_type":"ColBERT"}"#.to_owned(), "type `ColBERT`"),
+            ("config_sentence_transformers.json", r#"{"query_length":32}"#.to_owned(), "has `query_length`"),
+            (
+                "config.json",
+                r#"{"architectures":["HF_ColBERT"],"model_type":"bert"}"#.to_owned(),
+                "the architecture `HF_ColBERT`",
+            ),
+        ];
+        for (file, content, part) in table {
+            let message = open(&with(file, content)).unwrap_err().to_string();
+            assert!(message.starts_with(file) && message.contains(part), "{message}");
+            assert!(message.contains("late-interaction"), "{message}");
+        }
+        let plain = r#"{"model_type":"SentenceTransformer","similarity_fn_name":"cosine"}"#;
+        assert!(open(&with("config_sentence_transformers.json", plain)).is_ok());
     }
 
     #[test]

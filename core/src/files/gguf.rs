@@ -1,23 +1,19 @@
-//! Presents GGUF files as model folders.
+//! Presents GGUF files as repositories.
 //!
-//! Input: a `.gguf` file, which contains settings, tokenizer and prompt under llama.cpp's names. Output: a
-//! temporary folder with the files of a `transformers` repository, so that code which reads models needs no
-//! special case. The weights stay in the GGUF file, except the small dense modules. What must
-//! hold: metadata that the folder cannot express is refused.
+//! Input: a `.gguf` file, which contains settings, tokenizer and prompt under llama.cpp's names. Output:
+//! the files of a `transformers` repository in memory, so that code which reads models needs no special case.
+//! The weights stay in the GGUF file, except the small dense modules. What must hold: metadata that these
+//! files cannot express is refused.
 
 mod tokenizer;
 
-use std::fs;
-use std::path::Path;
-
 use serde_json::{Value, json};
-use tempfile::TempDir;
+use text_embeddings_checkpoint::ModelFile;
 use text_embeddings_checkpoint::gguf::{self, DenseMatrix, File, Metadata};
 
 use super::error::FilesError;
-use super::folder::{CONFIG, MODULES, POOLING, TOKENIZER};
-use super::modules::module_files;
-use super::templates::CHAT_TEMPLATE;
+use super::names::{CHAT_TEMPLATE, CONFIG, MODULES, POOLING, TOKENIZER, module_files};
+use super::repository::MemoryFiles;
 use crate::families::{self, Family};
 use crate::templates::PromptTemplate;
 
@@ -29,9 +25,9 @@ const PLACES: [&str; 2] = ["{query}", "{document}"];
 /// llama.cpp's name of EmbeddingGemma's architecture.
 const EMBEDDING_GEMMA: &str = "gemma-embedding";
 
-/// Writes the folder files for the GGUF file `path`.
-pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
-    let file = File::open(path).map_err(FilesError::Weights)?;
+/// The files of a repository for a GGUF file.
+pub(super) fn unpack(gguf: &ModelFile) -> Result<MemoryFiles, FilesError> {
+    let file = File::open(gguf.clone()).map_err(FilesError::Weights)?;
     let config = gguf::config(&file).map_err(FilesError::Weights)?;
     let unsupported = |reason: String| FilesError::Weights(file.unsupported(reason));
     let tokenizer = tokenizer::build(&file).map_err(unsupported)?;
@@ -53,15 +49,8 @@ pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
         );
     }
     files.extend(dense_modules(&dense));
-    let folder = tempfile::Builder::new().prefix("text-embeddings-router-gguf-").tempdir();
-    let folder = folder.map_err(|error| FilesError::io(std::env::temp_dir(), error))?;
-    for (name, content) in files {
-        let path = folder.path().join(name);
-        let written =
-            path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, content));
-        written.map_err(|error| FilesError::io(path, error))?;
-    }
-    Ok(folder)
+    let files = files.into_iter().map(|(name, content)| (name, content.into())).collect();
+    Ok(MemoryFiles { root: gguf.path().to_owned(), files })
 }
 
 /// The files of the dense modules: matrices without a bias or an activation.

@@ -4,14 +4,12 @@
 //! Input: a [`ModelFolder`] of known kind. Output: a [`Head`], or labels in the order of their classes. What
 //! must hold: a module that would change the vectors is used, or refused by name, but never left out.
 
-use std::path::Path;
-
-use serde::Deserialize;
 use text_embeddings_backend_core::{
     Activation, DenseModule, Head, HeadModule, Pool, Pooling, SparseHead, TokenHead, WholeHead,
 };
+use text_embeddings_checkpoint::ModelFile;
 
-use super::config::{ModelConfig, Module, read_optional_json};
+use super::config::{BgeM3Files, ModelConfig, Module, PoolingConfig, SpladeFile};
 use super::error::FilesError;
 use super::folder::ModelFolder;
 use super::modules;
@@ -19,30 +17,16 @@ use super::weights::check_weights;
 
 /// The names of the label that means "relevant", in lower case.
 const POSITIVE: [&str; 7] = ["yes", "true", "relevant", "positive", "entailment", "1", "label_1"];
-/// The file name, without its ending, of bge-m3's head for token weights.
-const LEXICAL: &str = "sparse_linear";
-/// The file name, without its ending, of bge-m3's head for token vectors.
-const TOKEN_VECTORS: &str = "colbert_linear";
-/// The endings of both: converted to safetensors, which is preferred, or as published.
-const ENDINGS: [&str; 2] = ["safetensors", "pt"];
 /// pplx-embed's module for rounding, which its architecture does itself here, and that architecture.
 const QUANTIZER: &str = "FlexibleQuantizer";
 const QUANTISED_MODEL: &str = "bidirectional_pplx_qwen3";
 
-/// The files of bge-m3's additional outputs, which a repository may have.
-pub(super) const BGE_M3_FILES: [&str; 4] =
-    ["sparse_linear.safetensors", "sparse_linear.pt", "colbert_linear.safetensors", "colbert_linear.pt"];
-
-/// The head of an embedding model with the pooling `pool`. `dense_path` is `--dense-path`.
+/// The head of an embedding model with the pooling `pool`.
 ///
 /// # Errors
 ///
 /// [`FilesError`] for an unsupported module or setting, or a module with missing files.
-pub fn embedding_head(
-    folder: &ModelFolder,
-    pool: Pool,
-    dense_path: Option<&str>,
-) -> Result<Head, FilesError> {
+pub fn embedding_head(folder: &ModelFolder, pool: Pool) -> Result<Head, FilesError> {
     let Some(pooling) = Pooling::from_flag(pool) else { return splade_head(folder) };
     if folder.ends_in_scores {
         return Err(FilesError::RerankerModule);
@@ -55,15 +39,14 @@ pub fn embedding_head(
     if pooling == Pooling::Mean && folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt) {
         return Err(FilesError::PromptExcluded);
     }
-    let steps = modules::steps(&folder.modules, dense_path)?;
-    // The user's path starts in the folder of the GGUF file.
-    let root = if dense_path.is_some() { &folder.root } else { folder.files() };
-    let modules = modules::load(root, &steps, false)?;
-    let token_vectors = bge_m3(folder, TOKEN_VECTORS, folder.description.hidden, Activation::Identity)?;
+    let BgeM3Files { lexical, token_vectors } = &folder.bge_m3;
+    let hidden = folder.description.hidden;
+    let token_module = dense_output(folder, token_vectors.as_ref(), hidden, Activation::Identity)?;
+    let modules = folder.head_modules.clone();
     Ok(Head {
         whole: Some(WholeHead::Vector { pooling, modules }),
-        tokens: Some(TokenHead::Modules(token_vectors.map(HeadModule::Dense).into_iter().collect())),
-        sparse: bge_m3(folder, LEXICAL, 1, Activation::Relu)?.map(SparseHead::Lexical),
+        tokens: Some(TokenHead::Modules(token_module.map(HeadModule::Dense).into_iter().collect())),
+        sparse: dense_output(folder, lexical.as_ref(), 1, Activation::Relu)?.map(SparseHead::Lexical),
     })
 }
 
@@ -74,43 +57,24 @@ pub fn embedding_head(
 /// As for [`embedding_head`].
 pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     modules::check_order(&folder.modules, false)?;
-    let pool = folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool);
+    let pool = folder.pooling.as_ref().and_then(PoolingConfig::pool);
     let Some(pooling) = pool.and_then(Pooling::from_flag) else {
         return Err(FilesError::ScoresWithoutPooling);
     };
-    let steps = modules::steps(&folder.modules, None)?;
-    Ok(Head::scores(pooling, modules::load(folder.files(), &steps, true)?))
+    Ok(Head::scores(pooling, folder.head_modules.clone()))
 }
 
-/// One of bge-m3's additional outputs, if the files of an XLM-RoBERTa model contain it.
-fn bge_m3(
+/// One of bge-m3's additional outputs, if there are weights for it.
+fn dense_output(
     folder: &ModelFolder,
-    name: &str,
+    weights: Option<&ModelFile>,
     out_features: usize,
     activation: Activation,
 ) -> Result<Option<DenseModule>, FilesError> {
-    if folder.config.model_type.as_deref() != Some("xlm-roberta") {
-        return Ok(None);
-    }
-    let files = ENDINGS.map(|ending| folder.root.join(format!("{name}.{ending}")));
-    let Some(weights) = files.into_iter().find(|path| path.exists()) else { return Ok(None) };
+    let Some(weights) = weights.cloned() else { return Ok(None) };
     check_weights(&weights)?;
     let in_features = folder.description.hidden;
     Ok(Some(DenseModule { weights, in_features, out_features, bias: true, activation }))
-}
-
-/// The fields of `1_SpladePooling/config.json`, with the defaults of sentence-transformers.
-#[derive(Debug, Deserialize)]
-#[serde(default)]
-struct SpladeConfig {
-    pooling_strategy: String,
-    activation_function: String,
-}
-
-impl Default for SpladeConfig {
-    fn default() -> Self {
-        Self { pooling_strategy: "max".to_owned(), activation_function: "relu".to_owned() }
-    }
 }
 
 /// The head of a SPLADE model.
@@ -120,24 +84,19 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     if let Some(class) = classes.find(|class| !known.contains(class)) {
         return Err(FilesError::SpladeModule { class: class.to_owned() });
     }
-    if let Some(config) = modules::config_of(&folder.modules, "SpladePooling") {
-        check_splade(&folder.root.join(config))?;
+    if let Some(SpladeFile { path, config }) = &folder.splade {
+        let fields = [
+            ("pooling_strategy", &config.pooling_strategy, "max", "`max` is"),
+            ("activation_function", &config.activation_function, "relu", "`relu` is"),
+        ];
+        for (field, value, supported, known) in fields {
+            if value != supported {
+                let (path, value) = (path.clone(), value.clone());
+                return Err(FilesError::UnsupportedField { path, field, value, known });
+            }
+        }
     }
     Ok(Head::SPLADE)
-}
-
-fn check_splade(path: &Path) -> Result<(), FilesError> {
-    let config: SpladeConfig = read_optional_json(path)?.unwrap_or_default();
-    let fields = [
-        ("pooling_strategy", config.pooling_strategy, "max", "`max` is"),
-        ("activation_function", config.activation_function, "relu", "`relu` is"),
-    ];
-    match fields.into_iter().find(|(_, value, supported, _)| value != supported) {
-        Some((field, value, _, known)) => {
-            Err(FilesError::UnsupportedField { path: path.into(), field, value, known })
-        }
-        None => Ok(()),
-    }
 }
 
 /// The labels of a classification head in the order of their classes. Without names in the file they are
@@ -181,8 +140,10 @@ pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::super::fake_hub::{open, reranker_files, safetensors, write_files};
+    use super::super::fake_hub::{describe, reranker_files, safetensors, write_files};
+    use super::super::source::Reader;
     use super::*;
+
     fn dense_of(module: HeadModule) -> DenseModule {
         match module {
             HeadModule::Dense(dense) => dense,
@@ -216,7 +177,8 @@ mod tests {
         let text = r#"{"pooling_mode_mean_tokens":true,"include_prompt":false}"#;
         files.insert("1_Pooling/config.json".to_owned(), text.into());
         write_files(folder.path(), &files);
-        embedding_head(&open(folder.path()).unwrap(), pool, dense_path)
+        let reader = Reader { dense_path: dense_path.map(str::to_owned), ..Reader::default() };
+        embedding_head(&ModelFolder::open(folder.path(), &reader, &describe)?, pool)
     }
 
     #[test]

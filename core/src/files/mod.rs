@@ -6,7 +6,6 @@
 
 mod config;
 mod demo;
-mod dense;
 mod detect;
 mod error;
 #[cfg(test)]
@@ -15,32 +14,38 @@ mod folder;
 mod gguf;
 mod head;
 mod hub;
-mod layer_norm;
+mod module_settings;
 mod modules;
+mod names;
 mod onnx;
 mod progress;
 mod python;
+mod read;
 mod reading;
+mod repository;
 mod source;
 mod templates;
 mod weights;
 
-use std::sync::Arc;
-
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
-pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, check_head, detect, template_has_roles};
+pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, check_head, detect};
 pub use error::FilesError;
-pub use folder::{ChosenTemplate, Describe, ModelFolder};
+pub use folder::{Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
-pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource, Reader};
+pub use templates::ChosenTemplate;
 pub use text_embeddings_checkpoint::Format;
 pub use weights::StoredWeights;
 
-/// Fetches the model of `source`, unless it is local, and reads its folder. `demo` is the model in the
-/// binary; write `./demo` for a directory of that name. `describe` refuses a model that no backend supports
-/// before its weights are fetched.
+use read::read_model;
+use repository::Repository;
+use source::local;
+use weights::Selection;
+
+/// Reads the model of `source`: a folder or file of this machine, the model in the binary (`demo`; write
+/// `./demo` for a directory of that name), or a repository of the Hub, whose files are fetched. `describe`
+/// refuses a model that no backend supports before its weights are fetched.
 ///
 /// # Errors
 ///
@@ -50,17 +55,19 @@ pub async fn load(
     options: &HubOptions,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
-    if source.model_id == DEMO_MODEL_ID {
-        let unpacked = demo::unpack()?;
-        let folder = ModelFolder::open(unpacked.path(), &source.reader, describe)?;
-        let model_id = source.model_id.clone();
-        let given_name = Some(model_id.clone());
-        return Ok(ModelFolder { model_id, given_name, unpacked: Some(Arc::new(unpacked)), ..folder });
+    let given = source.model_id.clone();
+    if given == DEMO_MODEL_ID {
+        let files = Repository::Memory(demo::files(source.reader.backend)?);
+        let model = read_model(&files, None, &source.reader, describe).await?;
+        return Ok(ModelFolder { given_name: Some(given.clone()), model_id: given, ..model });
     }
-    let LocalModel { root, revision_sha, weights } = fetch(source, options, describe).await?;
-    let folder = match weights {
-        Some(weights) => ModelFolder::open_selected(&root, &weights, source.reader.backend, describe)?,
-        None => ModelFolder::open(&root, &source.named()?.1, describe)?,
+    let (model_id, reader) = source.split_file()?;
+    let model = match local(model_id)? {
+        Some((root, file)) => {
+            let selection = file.map(|file| Selection::new(model_id, file, &reader)).transpose()?;
+            read_model(&Repository::Folder(root), selection, &reader, describe).await?
+        }
+        None => hub::load(source, options, describe).await?,
     };
-    Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
+    Ok(ModelFolder { model_id: given, ..model })
 }

@@ -4,17 +4,13 @@
 //! and the files that they need. What must hold: every path stays inside the model's folder; a module that
 //! would change the result is used, or refused by name, but never left out.
 
-use std::path::{Component, Path};
-
 use text_embeddings_backend_core::HeadModule;
 
 use super::config::Module;
-use super::dense::{self, DenseRole};
 use super::error::FilesError;
-use super::layer_norm;
-use super::weights::single_file;
-
-pub(super) const MODULE_CONFIG: &str = "config.json";
+use super::module_settings::{DenseRole, load_dense, load_layer_norm};
+use super::names::{is_inside, module_config};
+use super::repository::Repository;
 
 /// The permitted order: a module follows only modules with the same or a smaller number. `Dense` and
 /// `LayerNorm` mix.
@@ -70,24 +66,6 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
     }
 }
 
-/// Whether a path names a folder inside the model's.
-fn is_inside(path: &str) -> bool {
-    let mut components = Path::new(path).components();
-    components.clone().next().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
-}
-
-/// The files of a module in its folder `path`: its configuration and its weights. `has` says whether a file
-/// exists.
-pub(super) fn module_files(path: &str, has: impl Fn(&str) -> bool) -> [String; 2] {
-    let path = path.trim_end_matches('/');
-    [module_config(path), single_file(|name| format!("{path}/{name}"), has)]
-}
-
-/// The configuration file of a module in its folder `path`.
-pub(super) fn module_config(path: &str) -> String {
-    format!("{}/{MODULE_CONFIG}", path.trim_end_matches('/'))
-}
-
 /// The configuration file of the module with this class, if modules.json names one with a folder.
 pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     let module = modules.iter().find(|module| module.class_name() == class)?;
@@ -106,6 +84,13 @@ pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
         Some(class) => Err(FilesError::UnsupportedModule { class: class.to_owned(), after: String::new() }),
         None => Ok(()),
     }
+}
+
+/// The class of a module that only late-interaction models have.
+pub(super) fn late_interaction_class(modules: &[Module]) -> Option<&str> {
+    let is_late =
+        |module: &&Module| module.class.starts_with("pylate.") || module.class_name() == "MultiVectorMask";
+    modules.iter().find(is_late).map(|module| module.class.as_str())
 }
 
 /// Refuses unsupported modules and a wrong order. `may_normalize` says whether the last module may be
@@ -128,25 +113,28 @@ pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(),
 }
 
 /// Reads the modules in order. With `ends_in_scores`, the last one computes the raw score.
-pub(super) fn load(
-    root: &Path,
+pub(super) async fn load_steps(
+    repository: &Repository<'_>,
     steps: &[WeightedModule],
     ends_in_scores: bool,
 ) -> Result<Vec<HeadModule>, FilesError> {
-    let last = steps.len();
-    let read = |(index, step): (usize, &WeightedModule)| {
-        if step.is_norm {
-            return layer_norm::load(root, &step.path).map(HeadModule::LayerNorm);
-        }
-        let place = if ends_in_scores && index + 1 == last { DenseRole::Scores } else { DenseRole::Vector };
-        dense::load(root, &step.path, place).map(HeadModule::Dense)
-    };
-    steps.iter().enumerate().map(read).collect()
+    let mut modules = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        modules.push(if step.is_norm {
+            HeadModule::LayerNorm(load_layer_norm(repository, &step.path).await?)
+        } else {
+            let is_last = index + 1 == steps.len();
+            let role = if ends_in_scores && is_last { DenseRole::Scores } else { DenseRole::Vector };
+            HeadModule::Dense(load_dense(repository, &step.path, role).await?)
+        });
+    }
+    Ok(modules)
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::names::module_files;
     use super::*;
 
     fn modules(paths: &[&str]) -> Vec<Module> {

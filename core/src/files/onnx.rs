@@ -5,24 +5,18 @@
 //! a guess; every resulting name is one of the input names.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use text_embeddings_backend_core::{Graph, read_graph};
+use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
-use super::hub::stays_below;
+use super::names::{ONNX_FOLDER, is_graph, stays_below};
 use super::reading;
+use super::repository::{Bound, Repository};
 
-/// The folder of exported models.
-const FOLDER: &str = "onnx/";
 /// Graphs that need not be named, in the order of preference.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
-const ENDING: &str = ".onnx";
-
-/// Whether a file is a graph in one of the two folders where models have them.
-pub(super) fn is_graph(name: &str) -> bool {
-    name.ends_with(ENDING) && !name.strip_prefix(FOLDER).unwrap_or(name).contains('/')
-}
 
 /// Chooses a graph among `names`: the one that `asked` names, by its path or by its name in the folder
 /// `onnx`; otherwise `onnx/model.onnx`, `model.onnx`, or the only one. Messages show `place`, the folder or
@@ -41,7 +35,7 @@ pub(super) fn choose(
     graphs.sort();
     let has = |name: &str| graphs.iter().any(|graph| graph == name);
     let found = match asked {
-        Some(asked) => [asked.to_owned(), format!("{FOLDER}{asked}")].into_iter().find(|name| has(name)),
+        Some(asked) => [asked.to_owned(), format!("{ONNX_FOLDER}{asked}")].into_iter().find(|name| has(name)),
         None => USUAL.into_iter().map(str::to_owned).find(|name| has(name)),
     };
     let all = graphs.join(", ");
@@ -87,7 +81,7 @@ pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
 /// # Errors
 ///
 /// [`FilesError::Damaged`] if the graph names an impossible path.
-pub(super) fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
+fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
     let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
     let place = |name: String| {
         if stays_below(&name) {
@@ -99,42 +93,29 @@ pub(super) fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError
     read(path)?.values.into_iter().map(place).collect()
 }
 
-/// The error for an external file of values that is missing in `place`.
-pub(super) fn missing_values(place: String, file: String) -> FilesError {
-    let remedy = "the ONNX file names it; download all files of the model again";
-    FilesError::Missing { place, file, remedy }
-}
-
-/// The path of a graph in the model folder `root`, and of its external files of values. All of them exist.
+/// Opens a graph and its external files of values.
 ///
 /// # Errors
 ///
 /// Errors of [`values`], and [`FilesError::Missing`] if a file of values does not exist.
-pub(super) fn graph_files(root: &Path, graph: &str) -> Result<Vec<PathBuf>, FilesError> {
-    let path = root.join(graph);
-    let values = values(graph, &path)?;
-    match values.iter().find(|name| !root.join(name).exists()) {
-        Some(missing) => Err(missing_values(root.display().to_string(), missing.clone())),
-        None => Ok([path].into_iter().chain(values.iter().map(|name| root.join(name))).collect()),
+pub(super) async fn open_graph(
+    repository: &Repository<'_>,
+    graph: &str,
+) -> Result<Vec<ModelFile>, FilesError> {
+    let remedy = "the ONNX file names it; download all files of the model again";
+    let file = repository.require(graph, Bound::ANY, remedy).await?;
+    let names = values(graph, file.path())?;
+    let mut files = vec![file];
+    for name in names {
+        files.push(repository.require(&name, Bound::ANY, remedy).await?);
     }
-}
-
-/// The names of the files in the model folder `root`, then in its folder of exported models, each sorted.
-pub(super) fn names(root: &Path) -> Vec<String> {
-    let mut names = Vec::new();
-    for folder in ["", FOLDER] {
-        let entries = std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
-        let below = entries.map(|entry| format!("{folder}{}", entry.file_name().to_string_lossy()));
-        let mut below: Vec<String> = below.collect();
-        below.sort();
-        names.extend(below);
-    }
-    names
+    Ok(files)
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::reading::run_ready;
     use super::*;
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -182,10 +163,11 @@ mod tests {
         let graph = root.join("onnx/model.onnx");
         let write = |values: &[&str]| std::fs::write(&graph, super::super::fake_hub::graph(values)).unwrap();
         let files = || {
-            let found = graph_files(root, "onnx/model.onnx")?;
+            let repository = Repository::Folder(root.to_owned());
+            let found = run_ready(open_graph(&repository, "onnx/model.onnx"))?;
             Ok(found
                 .iter()
-                .map(|path| path.strip_prefix(root).unwrap().display().to_string())
+                .map(|file| file.path().strip_prefix(root).unwrap().display().to_string())
                 .collect::<Vec<_>>())
         };
         write(&[]);

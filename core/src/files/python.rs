@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::error::FilesError;
-use super::weights;
+use super::names;
+use super::repository::{Bound, Repository};
 
 /// The most files of a model. Models with many shards have about two hundred.
 const MOST: usize = 2000;
@@ -26,11 +27,24 @@ const ADAPTER: &str = "adapter_model.safetensors";
 
 /// The files to download. Each list has the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct WantedFiles {
+struct WantedFiles {
     /// Files whose length is bounded by their kind.
-    pub(super) small: Vec<String>,
+    small: Vec<String>,
     /// Files of any length.
-    pub(super) weights: Vec<String>,
+    weights: Vec<String>,
+}
+
+/// Fetches the files that sentence-transformers reads, which reads the folder itself.
+pub(super) async fn fetch_files(repository: &Repository<'_>, code: bool) -> Result<(), FilesError> {
+    let Repository::Hub(hub) = repository else { return Ok(()) };
+    let WantedFiles { small, weights } = wanted(hub.names(), code)?;
+    for name in &small {
+        repository.open(name, Bound::Small).await?;
+    }
+    for name in &weights {
+        repository.open(name, Bound::ANY).await?;
+    }
+    Ok(())
 }
 
 /// The files that sentence-transformers reads. Python files are included if `code` is true.
@@ -38,7 +52,7 @@ pub(super) struct WantedFiles {
 /// # Errors
 ///
 /// [`FilesError::TooManyFiles`] if the repository has more such files than any model.
-pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesError> {
+fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesError> {
     let mut wanted = WantedFiles::default();
     for file in files.iter().filter(|file| !is_other(file)) {
         let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
@@ -68,7 +82,7 @@ fn is_other(file: &str) -> bool {
 fn has_safetensors(files: &BTreeSet<String>, folder: &str) -> bool {
     let within = if folder.is_empty() { String::new() } else { format!("{folder}/") };
     let has = |name: &str| files.contains(&format!("{within}{name}"));
-    weights::has_safetensors(has) || has(ADAPTER)
+    names::has_safetensors(has) || has(ADAPTER)
 }
 
 #[cfg(test)]

@@ -1,36 +1,96 @@
 //! Opens and reads the files of a model, which may come from anyone.
 //!
-//! Input: a path. Output: the open file, or its text. What must hold: only regular files are opened, because
+//! Input: a file. Output: the open file, or its text. What must hold: only regular files are opened, because
 //! opening a pipe blocks until another process writes to it, and a device may never end; at most the limit is
 //! read.
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use serde::de::DeserializeOwned;
+use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
-
-const MIB: u64 = 1 << 20;
-/// The longest `tokenizer.json`, in bytes. The largest in use have 35 MB.
-const LONGEST_TOKENIZER: u64 = 256 * MIB;
-/// The longest index of shards, in bytes. An index has about 100 bytes per tensor.
-const LONGEST_INDEX: u64 = 64 * MIB;
-/// The longest other file that is not a weight file: configurations and templates. The largest list many
-/// labels.
-const LONGEST_OTHER: u64 = 16 * MIB;
+use super::names::{TOKENIZER, max_bytes};
 
 /// The first bytes of a Git LFS pointer, which replaces a file that was not fetched.
 const LFS_PREFIX: &[u8] = b"version https://git-lfs";
 /// The number of first bytes by which [`is_lfs_pointer`] recognises a pointer.
 pub(super) const LFS_BYTES: u64 = LFS_PREFIX.len() as u64;
 
-/// The most bytes of a file that is not a weight file, by its name.
-pub(super) fn longest(file: &str) -> u64 {
-    let name = file.rsplit('/').next().unwrap_or(file);
-    match name {
-        super::folder::TOKENIZER => LONGEST_TOKENIZER,
-        index if super::weights::is_index(index) => LONGEST_INDEX,
-        _ => LONGEST_OTHER,
+/// The remedy for a missing `config.json` or `tokenizer.json`.
+pub(super) fn remedy(file: &str) -> &'static str {
+    if file == TOKENIZER {
+        "this server needs the tokenizer as tokenizer.json (a fast tokenizer; `AutoTokenizer.from_pretrained(…)\
+         .save_pretrained(…)` writes it)"
+    } else {
+        "check that `--model-id` names a model in the layout of `transformers`"
+    }
+}
+
+/// A text file of a model.
+#[derive(Debug)]
+pub(super) struct FileText {
+    /// Its path; in memory, its name.
+    pub(super) path: PathBuf,
+    /// Its content.
+    pub(super) text: String,
+}
+
+impl FileText {
+    /// Its content as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`FilesError::Json`] with line and column if it is not JSON, or if a field has the wrong type.
+    pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, FilesError> {
+        serde_json::from_str(&self.text)
+            .map_err(|error| FilesError::Json { path: self.path.clone(), reason: error.to_string() })
+    }
+}
+
+/// Reads a text file, which must be UTF-8.
+pub(super) fn read_text(file: &ModelFile) -> Result<FileText, FilesError> {
+    let path = file.path().to_owned();
+    let text = match file {
+        ModelFile::Disk(path) => text(path, max_bytes(&file_name(path)))?,
+        ModelFile::Memory { bytes, .. } => String::from_utf8(bytes.to_vec())
+            .map_err(|error| FilesError::Json { path: path.clone(), reason: error.to_string() })?,
+    };
+    if is_lfs_pointer(text.as_bytes()) {
+        return Err(FilesError::LfsPointer { path });
+    }
+    Ok(FileText { path, text })
+}
+
+/// Checks that a file other than weights is a regular file of plausible length and not a Git LFS pointer.
+pub(super) fn check_small_file(file: &ModelFile) -> Result<(), FilesError> {
+    let ModelFile::Disk(path) = file else { return Ok(()) };
+    let mut start = Vec::new();
+    let (file, length) = open(path)?;
+    let longest = max_bytes(&file_name(path));
+    if length > longest {
+        return Err(FilesError::TooLong { file: path.display().to_string(), longest });
+    }
+    file.take(LFS_BYTES).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
+    if is_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The result of reading files that are on this machine. Only the Hub makes a reader wait.
+pub(super) fn run_ready<T>(reading: impl Future<Output = T>) -> T {
+    let mut reading = pin!(reading);
+    loop {
+        if let Poll::Ready(result) = reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return result;
+        }
+        std::thread::yield_now();
     }
 }
 

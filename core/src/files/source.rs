@@ -14,8 +14,8 @@ use std::time::Duration;
 use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;
+use super::names::{is_gguf, is_weights};
 use super::reading;
-use super::weights::{is_gguf, is_weights};
 
 /// The backend that will read a model's files. It decides which files are the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Reader {
     pub onnx_file: Option<String>,
     /// `--gguf-file`: the GGUF file to use if there are several, or if there are other weights, too.
     pub gguf_file: Option<String>,
+    /// `--dense-path`: the folder of the dense module to use instead of the only one of `modules.json`.
+    pub dense_path: Option<String>,
     /// `--trust-remote-code`: whether Python files of the model are fetched.
     pub python_code: bool,
 }
@@ -42,15 +44,13 @@ pub struct ModelSource {
     pub token: Option<String>,
     /// The Hub's cache. If absent, the environment's.
     pub cache_dir: Option<PathBuf>,
-    /// `--dense-path`: a folder of the model whose files are also fetched.
-    pub dense_path: Option<String>,
     /// The backend that will read the files.
     pub reader: Reader,
 }
 
 impl ModelSource {
     /// The model's id without a file name, and its reader. `owner/name:FILE.gguf` also names a GGUF file.
-    pub(super) fn named(&self) -> Result<(&str, Reader), FilesError> {
+    pub(super) fn split_file(&self) -> Result<(&str, Reader), FilesError> {
         let flag = self.reader.gguf_file.as_deref();
         let (model_id, file) = match self.model_id.split_once(':') {
             Some((model_id, file)) if is_gguf(file) && !Path::new(&self.model_id).exists() => {
@@ -78,7 +78,6 @@ impl fmt::Debug for ModelSource {
             .field("revision", &self.revision)
             .field("token", &self.token.as_ref().map(|_| "REDACTED"))
             .field("cache_dir", &self.cache_dir)
-            .field("dense_path", &self.dense_path)
             .field("reader", &self.reader)
             .finish()
     }

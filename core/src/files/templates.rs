@@ -7,36 +7,36 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig, read_text};
-use super::detect::template_has_roles;
+use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig};
 use super::error::FilesError;
-use super::folder::{ChosenTemplate, required_for};
-use crate::templates::MessageStyle;
+use super::names::CHAT_TEMPLATE;
+use super::reading::{FileText, read_text};
+use super::repository::{Bound, Repository};
+use crate::templates::{MessageStyle, template_has_roles};
 
-pub(super) const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// A chat template from a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChosenTemplate {
+    /// Its text.
+    pub source: String,
+    /// The place of the template, for messages.
+    pub place: String,
+    /// The form in which it gets its messages.
+    pub style: MessageStyle,
+}
+
 /// The folder in which `transformers` stores all templates but the default one.
 const ADDITIONAL: &str = "additional_chat_templates";
 /// The names of templates for re-ranking, if no file names the template.
 const NAMES: [&str; 3] = ["reranker", "rerank", "score"];
-/// The most templates that are fetched from a repository on the Hub.
-const MOST: usize = 16;
-
-/// The files of a repository that are additional templates.
-pub(super) fn additional<'a>(files: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
-    let is_template = |file: &&str| {
-        file.strip_prefix(ADDITIONAL).and_then(|rest| rest.strip_prefix('/')).is_some_and(is_template_file)
-    };
-    files.map(String::as_str).filter(is_template).take(MOST).collect()
-}
-
 fn is_template_file(name: &str) -> bool {
     !name.contains('/') && Path::new(name).extension().is_some_and(|extension| extension == "jinja")
 }
 
 /// Chooses the template that `sentence_bert_config.json` names, otherwise the first with query and document
 /// roles, otherwise the default one.
-pub(super) fn choose(
-    root: &Path,
+pub(super) async fn choose(
+    repository: &Repository<'_>,
     config: TokenizerConfig,
     sentence_bert: Option<&SentenceBert>,
     modules: &[Module],
@@ -51,17 +51,13 @@ pub(super) fn choose(
             let place = "sentence_bert_config.json".to_owned();
             return Ok(Some(chosen((place, named.to_owned()))));
         }
-        return by_name(root, &in_config, named).map(|found| Some(chosen(found)));
+        return Ok(Some(chosen(by_name(repository, &in_config, named).await?)));
     }
     let mut found = Vec::new();
-    if root.join(CHAT_TEMPLATE).exists() {
-        found.push((CHAT_TEMPLATE.to_owned(), read_text(&root.join(CHAT_TEMPLATE))?));
-    }
-    for name in NAMES {
-        let file = format!("{ADDITIONAL}/{name}.jinja");
-        if root.join(&file).exists() {
-            let source = read_text(&root.join(&file))?;
-            found.push((file, source));
+    let additional = NAMES.map(|name| format!("{ADDITIONAL}/{name}.jinja"));
+    for file in [CHAT_TEMPLATE.to_owned()].into_iter().chain(additional) {
+        if let Some(FileText { text, .. }) = repository.read_text(&file).await? {
+            found.push((file, text));
         }
     }
     let of_config = NAMES.iter().chain(&["default"]).filter_map(|name| in_config.get(*name));
@@ -71,28 +67,29 @@ pub(super) fn choose(
 }
 
 /// The template with this name, and its place.
-fn by_name(
-    root: &Path,
+async fn by_name(
+    repository: &Repository<'_>,
     in_config: &BTreeMap<String, String>,
     name: &str,
 ) -> Result<(String, String), FilesError> {
     let file = format!("{ADDITIONAL}/{name}.jinja");
-    let default = name == "default" && root.join(CHAT_TEMPLATE).exists();
+    let default = name == "default" && repository.has(CHAT_TEMPLATE);
     let file = if default { CHAT_TEMPLATE.to_owned() } else { file };
-    if let Some(source) = in_config.get(name).filter(|_| !root.join(&file).exists()) {
+    if let Some(source) = in_config.get(name).filter(|_| !repository.has(&file)) {
         return Ok((format!("tokenizer_config.json ({name})"), source.clone()));
     }
     if !is_template_file(&format!("{name}.jinja")) {
         return Err(FilesError::TemplateName { name: name.to_owned() });
     }
     let remedy = "sentence_bert_config.json names it; download the model again with this folder";
-    let path = required_for(root, &file, remedy)?;
-    Ok((file, read_text(&path)?))
+    let found = repository.require(&file, Bound::Small, remedy).await?;
+    Ok((file, read_text(&found)?.text))
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::reading::run_ready;
     use super::*;
     use std::fs;
 
@@ -115,7 +112,9 @@ mod tests {
         }
         let sentence_bert = sentence_bert.map(|text| serde_json::from_str::<SentenceBert>(text).unwrap());
         let modules = [Module { class: "x.Transformer".to_owned(), path: String::new() }];
-        choose(root.path(), serde_json::from_str(config).unwrap(), sentence_bert.as_ref(), &modules)
+        let repository = Repository::Folder(root.path().to_owned());
+        let config = serde_json::from_str(config).unwrap();
+        run_ready(choose(&repository, config, sentence_bert.as_ref(), &modules))
     }
 
     #[test]
@@ -180,20 +179,5 @@ mod tests {
             let message = chosen(config, Some(&named), &files).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("sentence_bert_config.json"), "{message}");
         }
-    }
-
-    #[test]
-    fn further_templates_are_fetched_from_their_folder_only() {
-        let files = [
-            "additional_chat_templates/reranker.jinja",
-            "additional_chat_templates/a/b.jinja",
-            "x.jinja",
-            "additional_chat_templates/readme.md",
-            "chat_template.jinja",
-        ]
-        .map(str::to_owned);
-        assert_eq!(additional(files.iter()), ["additional_chat_templates/reranker.jinja"]);
-        let many: Vec<String> = (0..99).map(|index| format!("{ADDITIONAL}/{index}.jinja")).collect();
-        assert_eq!(additional(many.iter()).len(), MOST);
     }
 }

@@ -6,38 +6,20 @@
 //! not later by strange numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendKind;
-use text_embeddings_checkpoint::{CheckpointFile, Format};
+use text_embeddings_checkpoint::{CheckpointFile, Format, ModelFile};
 
-use super::config::read_json;
 use super::error::FilesError;
+use super::names::{LAYOUTS, is_gguf, is_graph};
 use super::onnx;
-use super::reading;
+use super::reading::{FileText, read_text};
+use super::repository::{Bound, Repository};
 use super::source::Reader;
 
-/// The names of weight files in a repository of `transformers`.
-struct Layout {
-    /// The name of a single weight file.
-    single: &'static str,
-    /// The name of the index of a model with several weight files.
-    index: &'static str,
-    /// The ending of the names of several weight files.
-    ending: &'static str,
-}
-
-/// The layouts, the preferred one first.
-const LAYOUTS: [Layout; 2] = [
-    Layout { single: "model.safetensors", index: "model.safetensors.index.json", ending: ".safetensors" },
-    Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
-];
-
-/// The ending of GGUF files.
-const GGUF: &str = ".gguf";
 /// The prefix of GGUF files that contain an image encoder and no text model.
 const PROJECTOR: &str = "mmproj";
 
@@ -58,11 +40,11 @@ struct Index {
 }
 
 /// The weight files of a model with an index.
-pub(super) struct Shards {
+struct Shards {
     /// The files in the order of their names. Each is a plain file name in the index's folder.
-    pub(super) names: BTreeSet<String>,
+    names: BTreeSet<String>,
     /// The most bytes of all files together, by the index.
-    pub(super) most: u64,
+    max_bytes: u64,
 }
 
 /// The allowed ratio between the bytes of all shards and the bytes that the index states. Indexes often state
@@ -85,42 +67,32 @@ pub(super) enum Selection {
 }
 
 impl Selection {
-    /// The selection of a file that the user names.
-    pub(super) fn named(name: &str) -> Self {
-        if is_gguf(name) { Self::Gguf(name.to_owned()) } else { Self::File(name.to_owned()) }
+    /// The weights if `--model-id` (`model_id`) is a file.
+    pub(super) fn new(model_id: &str, file: String, reader: &Reader) -> Result<Self, FilesError> {
+        let selection = if is_gguf(&file) { Self::Gguf(file.clone()) } else { Self::File(file.clone()) };
+        match (reader.backend, &selection, &reader.gguf_file) {
+            (_, _, Some(flag)) if *flag != file => {
+                Err(FilesError::TwoFiles { model_id: model_id.to_owned(), file: flag.clone() })
+            }
+            (BackendKind::Candle, ..) => Ok(selection),
+            (backend, Self::Gguf(_), _) => Err(FilesError::GgufForAnother { file, backend }),
+            // Other backends choose among the files of a folder themselves.
+            _ => Err(FilesError::NotADirectory { model_id: model_id.to_owned() }),
+        }
     }
 }
 
-/// Whether a name belongs to a GGUF file.
-pub(super) fn is_gguf(name: &str) -> bool {
-    name.to_lowercase().ends_with(GGUF)
-}
-
-/// The path of a module's single weight file. `path` turns a file name into a path, and `has` says whether a
-/// path exists.
-pub(super) fn single_file(path: impl Fn(&str) -> String, has: impl Fn(&str) -> bool) -> String {
-    let found = LAYOUTS.iter().map(|layout| path(layout.single)).find(|path| has(path));
-    found.unwrap_or_else(|| path(LAYOUTS[0].single))
-}
-
-/// Whether a folder has safetensors, in one file or in several. `has` says whether a name exists.
-pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
-    has(LAYOUTS[0].single) || has(LAYOUTS[0].index)
-}
-
-/// Whether a name belongs to a weight file.
-pub(super) fn is_weights(name: &str) -> bool {
-    is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
-}
-
-/// Whether a name belongs to an index of weight files.
-pub(super) fn is_index(name: &str) -> bool {
-    LAYOUTS.iter().any(|layout| layout.index == name)
+/// Selects the weights for a backend. The selected files may be missing; [`open_weights`] finds that out.
+pub(super) fn select(repository: &Repository<'_>, reader: &Reader) -> Result<Selection, FilesError> {
+    let mut names = repository.names();
+    // The user may name a file in a subfolder. The server does not search there.
+    names.extend(reader.gguf_file.iter().filter(|name| repository.has(name)).cloned());
+    select_among(&repository.place(), &names, reader)
 }
 
 /// Selects the weights for a backend among the files `names` of `place`. If the user names a GGUF file,
 /// selects that file.
-pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<Selection, FilesError> {
+fn select_among(place: &str, names: &[String], reader: &Reader) -> Result<Selection, FilesError> {
     let gguf_file = reader.gguf_file.as_deref();
     if let (BackendKind::Ort | BackendKind::Python, Some(file)) = (reader.backend, gguf_file) {
         let (file, backend) = (file.to_owned(), reader.backend);
@@ -160,46 +132,42 @@ pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<S
     }
 }
 
-/// Selects the weights of the model folder `root`. The selected files may be missing; [`weight_files`] checks
-/// that.
-pub(super) fn select_local(root: &Path, reader: &Reader) -> Result<Selection, FilesError> {
-    let mut names = onnx::names(root);
-    // The user may name a file in a subfolder. The server does not search there.
-    names.extend(reader.gguf_file.iter().filter(|name| root.join(name).is_file()).cloned());
-    select(&root.display().to_string(), &names, reader)
-}
-
-/// The files of a selection in the model folder `root`, in the order of their names. They exist;
-/// [`check_weights`] checks their content.
-pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<PathBuf>, FilesError> {
-    let place = || root.display().to_string();
+/// Opens the files of a selection, in the order of their names. [`check_weights`] checks their content.
+pub(super) async fn open_weights(
+    repository: &Repository<'_>,
+    selection: &Selection,
+) -> Result<Vec<ModelFile>, FilesError> {
     match selection {
-        Selection::Graph(graph) => onnx::graph_files(root, graph),
+        Selection::Graph(graph) => onnx::open_graph(repository, graph).await,
         Selection::File(name) | Selection::Gguf(name) => {
-            let path = root.join(name);
-            if !path.exists() {
-                let (place, file) = (place(), name.clone());
-                return Err(FilesError::Missing { place, file, remedy: NEEDS_WEIGHTS });
-            }
-            Ok(vec![path])
+            Ok(vec![repository.require(name, Bound::ANY, NEEDS_WEIGHTS).await?])
         }
         Selection::Shards(index) => {
-            let mut files = Vec::new();
-            for name in shards(&root.join(index))?.names {
-                let path = root.join(&name);
-                if !path.exists() {
-                    return Err(missing_shard(place(), name));
-                }
-                files.push(path);
-            }
-            Ok(files)
+            let index = repository.require(index, Bound::Small, NEEDS_WEIGHTS).await?;
+            open_shards(repository, &read_text(&index)?).await
         }
     }
 }
 
+async fn open_shards(repository: &Repository<'_>, index: &FileText) -> Result<Vec<ModelFile>, FilesError> {
+    let Shards { names, mut max_bytes } = shards(index)?;
+    if let Some(missing) = names.iter().find(|name| !repository.has(name)) {
+        let remedy = "the index of the weights names it; download all shards of the model again";
+        return Err(repository.missing(missing, remedy));
+    }
+    let mut files = Vec::with_capacity(names.len());
+    for name in &names {
+        let file = repository.require(name, Bound::Weights(max_bytes), NEEDS_WEIGHTS).await?;
+        let length = file.length().map_err(|error| FilesError::io(file.path(), error))?;
+        max_bytes = max_bytes.saturating_sub(length);
+        files.push(file);
+    }
+    Ok(files)
+}
+
 /// The error for a folder or repository with these files, but without weights that this server reads.
 fn no_weights(place: String, files: &[String]) -> FilesError {
-    if let Some(found) = files.iter().find(|name| onnx::is_graph(name)) {
+    if let Some(found) = files.iter().find(|name| is_graph(name)) {
         return FilesError::OnlyOnnx { place, found: found.clone() };
     }
     let is_weights = |name: &&String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
@@ -209,20 +177,14 @@ fn no_weights(place: String, files: &[String]) -> FilesError {
     }
 }
 
-/// The error for a shard in the index that is missing in `place`.
-pub(super) fn missing_shard(place: String, file: String) -> FilesError {
-    let remedy = "the index of the weights names it; download all shards of the model again";
-    FilesError::Missing { place, file, remedy }
-}
-
 /// The shards in an index.
-pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
-    let Index { metadata, weight_map } = read_json(index)?;
-    let name = index.file_name().unwrap_or_default().to_string_lossy();
+fn shards(index: &FileText) -> Result<Shards, FilesError> {
+    let Index { metadata, weight_map } = index.parse()?;
+    let name = index.path.file_name().unwrap_or_default().to_string_lossy();
     let ending =
         LAYOUTS.iter().find(|layout| layout.index == name).map_or(".safetensors", |layout| layout.ending);
     let names: BTreeSet<String> = weight_map.into_values().collect();
-    let damaged = |reason: String| FilesError::Damaged { path: index.into(), reason };
+    let damaged = |reason: String| FilesError::Damaged { path: index.path.clone(), reason };
     if names.is_empty() {
         return Err(damaged("its weight_map is empty".to_owned()));
     }
@@ -234,8 +196,9 @@ pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     }
     let stated = metadata.as_ref().and_then(|metadata| metadata["total_size"].as_f64());
     let allowance = SHARD_ALLOWANCE.saturating_mul(names.len() as u64);
-    let most = stated.map_or(u64::MAX, |stated| ((stated * STATED_TIMES) as u64).saturating_add(allowance));
-    Ok(Shards { names, most })
+    let max_bytes =
+        stated.map_or(u64::MAX, |stated| ((stated * STATED_TIMES) as u64).saturating_add(allowance));
+    Ok(Shards { names, max_bytes })
 }
 
 /// The content of a model's weight files.
@@ -256,8 +219,8 @@ impl std::fmt::Display for StoredWeights {
 }
 
 /// Checks that a weight file is complete.
-pub(super) fn check_weights(path: &Path) -> Result<CheckpointFile, FilesError> {
-    text_embeddings_checkpoint::open(path).map_err(FilesError::Weights)
+pub(super) fn check_weights(file: &ModelFile) -> Result<CheckpointFile, FilesError> {
+    text_embeddings_checkpoint::open(file.clone()).map_err(FilesError::Weights)
 }
 
 /// Describes the weight files `checkpoints`; `None` if there are none.
@@ -274,19 +237,6 @@ pub(super) fn stored(checkpoints: &[CheckpointFile]) -> Option<StoredWeights> {
     let mut types: Vec<_> = counts.into_iter().collect();
     types.sort_by_key(|(_, values)| std::cmp::Reverse(*values));
     Some(StoredWeights { format, types: types.into_iter().map(|(name, _)| name).collect(), bytes })
-}
-
-/// Checks that a file other than weights is a regular file of plausible length and not a Git LFS pointer.
-pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
-    let unreadable = |error| FilesError::io(path, error);
-    let mut start = Vec::new();
-    let (file, length) = reading::open(path)?;
-    let longest = reading::longest(&path.file_name().unwrap_or_default().to_string_lossy());
-    if length > longest {
-        return Err(FilesError::TooLong { file: path.display().to_string(), longest });
-    }
-    file.take(reading::LFS_BYTES).read_to_end(&mut start).map_err(unreadable)?;
-    if reading::is_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -318,7 +268,8 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("model.safetensors");
             std::fs::write(&path, content).unwrap();
-            let message = check_weights(&path).err().map(|error| error.to_string()).unwrap_or_default();
+            let message =
+                check_weights(&path.into()).err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(message.is_empty(), expected.is_empty(), "{message}");
             assert!(message.contains(expected), "{message}");
             assert!(message.is_empty() || message.contains("model.safetensors"), "{message}");
@@ -327,18 +278,19 @@ mod tests {
 
     #[test]
     fn an_index_cannot_lead_out_of_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let index = folder.path().join(LAYOUTS[0].index);
+        let index = |map: &str| FileText {
+            path: LAYOUTS[0].index.into(),
+            text: format!(r#"{{"weight_map":{map}}}"#),
+        };
         for name in ["../other.safetensors", "/etc/passwd", "", "pytorch_model.bin"] {
-            std::fs::write(&index, serde_json::json!({ "weight_map": { "w": name } }).to_string()).unwrap();
-            let message = shards(&index).err().unwrap().to_string();
+            let message =
+                shards(&index(&serde_json::json!({ "w": name }).to_string())).err().unwrap().to_string();
             assert!(
                 message.contains(LAYOUTS[0].index) && message.contains(&format!("{name:?}")),
                 "{message}"
             );
         }
-        std::fs::write(&index, r#"{"weight_map":{}}"#).unwrap();
-        assert!(shards(&index).err().unwrap().to_string().contains("empty"));
+        assert!(shards(&index("{}")).err().unwrap().to_string().contains("empty"));
     }
 
     #[test]
@@ -372,7 +324,7 @@ mod tests {
         for (names, gguf_file, expected) in table {
             let owned: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
             let reader = Reader { gguf_file: gguf_file.map(str::to_owned), ..Reader::default() };
-            match (select("there", &owned, &reader), expected) {
+            match (select_among("there", &owned, &reader), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{names:?}"),
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{names:?}: {error}"),
                 (found, expected) => panic!("{names:?}: {found:?}, not {expected:?}"),

@@ -7,14 +7,19 @@ use super::{
     EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, SlotTexts, TemplateError,
     chat::{ChatTemplate, Message},
 };
-use crate::{
-    files::template_has_roles,
-    guard::{self, Bounds},
-};
+use crate::guard::{self, Bounds};
 use std::time::Duration;
 
 /// The limits for learning a template. Templates in use take milliseconds and some hundred kilobytes.
 const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20 };
+
+/// Whether a chat template mentions the roles `query` and `document` as string literals.
+#[must_use]
+pub fn template_has_roles(template: &str) -> bool {
+    let mentions =
+        |role: &str| template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""));
+    mentions("query") && mentions("document")
+}
 
 impl PromptTemplate {
     /// Learns the prompt of a Jinja chat template. The template gets up to three messages, `system` (the

@@ -1,6 +1,6 @@
 //! Reads `tokenizer.json`, which may come from anyone.
 //!
-//! Input: the path. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file
+//! Input: the file. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file
 //! expands a text much, or takes time that grows with the square of a long word. Requests bound their texts,
 //! but not the tokenizer's output.
 
@@ -8,8 +8,8 @@ use super::EncoderError;
 use crate::guard::{self, Bounds};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
-use std::path::Path;
 use std::time::Duration;
+use text_embeddings_backend_core::ModelFile;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 /// The limits for reading the file. The largest files in use take a second and some hundred megabytes.
@@ -27,15 +27,21 @@ const LONGEST_TOKEN: usize = 4096;
 /// use 100 to 200.
 const LONGEST_WORD: usize = 1000;
 
-/// Reads the tokenizer at `path`.
+/// Reads the tokenizer of a file.
 ///
 /// # Errors
 ///
 /// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Bomb`] if one
 /// of its rules is refused.
-pub fn load_tokenizer(path: &Path) -> Result<Tokenizer, EncoderError> {
-    let path = path.to_owned();
-    let read = move || Tokenizer::from_file(path).map_err(EncoderError::tokenizer);
+pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderError> {
+    let file = file.into();
+    let read = move || {
+        let tokenizer = match file {
+            ModelFile::Disk(path) => Tokenizer::from_file(path),
+            ModelFile::Memory { bytes, .. } => Tokenizer::from_bytes(bytes),
+        };
+        tokenizer.map_err(EncoderError::tokenizer)
+    };
     let mut tokenizer = guard::run(BOUNDS, read).map_err(EncoderError::tokenizer)??;
     tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
     tokenizer.with_padding(None);
@@ -137,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
         std::fs::write(&path, file.to_string()).unwrap();
-        load_tokenizer(&path).map_err(|error| error.to_string())
+        load_tokenizer(path).map_err(|error| error.to_string())
     }
 
     fn replace(pattern: &Value, length: usize) -> Value {

@@ -5,7 +5,6 @@
 //! it.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 
 use clap::Args;
 use text_embeddings_core::files::Format;
@@ -39,15 +38,9 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     let source = startup::model_source(&args.model, &args.hub);
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
     let mut out = io::stdout().lock();
-    let path = if folder.is_temporary() {
-        // The demonstration model is in the binary, so there is nothing to download.
-        Path::new(&args.model)
-    // A folder may hold many GGUF files.
-    } else if folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf) {
-        &folder.weights[0]
-    } else {
-        &folder.root
-    };
+    // A folder may hold many GGUF files. The root of the demonstration, which is in the binary, is its name.
+    let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);
+    let path = if is_gguf { folder.weights[0].path() } else { &folder.root };
     writeln!(out, "{}", path.display())?;
     Ok(out.flush()?)
 }

@@ -4,10 +4,9 @@
 //! Input: the flags. Output: the [`Reader`] of the model's files, and sentences. What must hold: the backend
 //! is the one that `--backend` names; a flag that it does not obey is an error.
 
-use std::path::Path;
-
 use anyhow::{anyhow, ensure};
 use text_embeddings_backend::{BackendKind, is_built_in};
+use text_embeddings_backend_core::ModelFile;
 use text_embeddings_core::files::{FilesError, ModelFolder, Reader};
 
 use crate::args::{Args, HubArgs};
@@ -20,6 +19,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
         backend: hub.backend,
         onnx_file: named(&hub.onnx_file).filter(|_| hub.backend == BackendKind::Ort),
         gguf_file: named(&hub.gguf_file),
+        dense_path: None,
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
 }
@@ -76,7 +76,10 @@ fn advice(has_onnx: bool, is_built_in: impl Fn(BackendKind) -> bool) -> Option<S
 /// The weight files and the types that they store, in a few words.
 pub(super) fn weight_files(folder: &ModelFolder) -> String {
     let stored = folder.stored.as_ref().map_or_else(String::new, |stored| format!(" ({stored})"));
-    let name = |path: &Path| path.strip_prefix(&folder.root).unwrap_or(path).display().to_string();
+    let name = |file: &ModelFile| {
+        let path = file.path();
+        path.strip_prefix(&folder.root).unwrap_or(path).display().to_string()
+    };
     match folder.weights.as_slice() {
         [] => stored,
         [file] => name(file) + &stored,

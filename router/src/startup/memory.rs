@@ -170,7 +170,7 @@ fn held() -> Option<u64> {
 /// The bytes of a model's weights as they are read; if only another library reads them, the bytes of their
 /// files.
 pub(super) fn weights(folder: &ModelFolder) -> u64 {
-    let files = || folder.weights.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
+    let files = || folder.weights.iter().filter_map(|file| file.length().ok()).sum();
     folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }
 

@@ -92,7 +92,7 @@ fn embedding(
     let head = match Pooling::from_flag(pool) {
         // sentence-transformers reads the modules, and has more of them.
         Some(pooling) if config.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
-        _ => files::embedding_head(folder, pool, config.dense_path.as_deref())?,
+        _ => files::embedding_head(folder, pool)?,
     };
     let is_lexical = head.whole.is_some() && head.sparse.is_some();
     let named: Vec<&str> = folder.empty_tokens.iter().map(String::as_str).collect();

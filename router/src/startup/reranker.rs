@@ -10,8 +10,8 @@ use anyhow::{Context, bail, ensure};
 use text_embeddings_backend::{AnswerRule, AnswerTokens, ModelType};
 use text_embeddings_core::{
     families::{Answers, Family, Limits, ScoreRule},
-    files::{self, ModelFacts, ModelFolder},
-    templates::{MessageStyle, PromptTemplate},
+    files::{ModelFacts, ModelFolder},
+    templates::{MessageStyle, PromptTemplate, template_has_roles},
     tokenization::{AnswerSource, EncoderError, answer_tokens},
 };
 use tokenizers::Tokenizer;
@@ -237,7 +237,7 @@ fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(P
         (Some(ChatTemplateSource::File(path)), _) => {
             Ok(Some((template_file(path)?, format!("that of the file {}", path.display()))))
         }
-        (None, Some(chosen)) if files::template_has_roles(&chosen.source) => {
+        (None, Some(chosen)) if template_has_roles(&chosen.source) => {
             let template = PromptTemplate::from_chat_template(&chosen.source, &chosen.style)
                 .with_context(|| format!("the repository's chat template ({})", chosen.place))?;
             Ok(Some((template, format!("the repository's chat template ({})", chosen.place))))

@@ -191,7 +191,7 @@ impl RunningModel {
             folder: PathBuf::new(),
             max_input_length: 0,
             config,
-            weights: vec![folder.join("model.safetensors")],
+            weights: vec![folder.join("model.safetensors").into()],
             head: Head::answers(AnswerTokens::difference(1, Some(2))),
             dtype: Some(dtype),
             threads: machine.threads,

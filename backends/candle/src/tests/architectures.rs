@@ -62,7 +62,7 @@ impl Fixture {
             folder: PathBuf::new(),
             max_input_length: 0,
             config: self.config.clone(),
-            weights: vec![fixtures().join("architectures").join(&self.name).join("model.safetensors")],
+            weights: vec![fixtures().join("architectures").join(&self.name).join("model.safetensors").into()],
             head: self.head(output),
             dtype: Some(DType::Float32),
             threads: 2,

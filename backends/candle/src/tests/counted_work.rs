@@ -228,7 +228,7 @@ fn each_expert_multiplies_the_rows_that_are_routed_to_it() {
     candle_core::safetensors::save(&tensors, &weights).unwrap();
     let head = Head::embedding(Pooling::Last, Vec::new());
     let config = json("architectures/nomic-moe/config.json");
-    let options = LoadOptions { config, weights: vec![weights], ..options_with("tied-bf16", head) };
+    let options = LoadOptions { config, weights: vec![weights.into()], ..options_with("tied-bf16", head) };
     let mut rng = StdRng::seed_from_u64(93);
     for dtype in [DType::Float32, DType::BFloat16, DType::Int8] {
         let mut model = LoggedModel::load(&options, InstructionSet::best(), dtype);

@@ -338,7 +338,7 @@ fn dense_modules_that_do_not_fit_are_refused_by_file() {
             pooled(vec![first, second])
         })
     };
-    let remove = |module: &DenseModule| fs::remove_file(&module.weights).unwrap();
+    let remove = |module: &DenseModule| fs::remove_file(module.weights.path()).unwrap();
     assert_eq!(dense(|_| ()), "");
     for (message, wanted) in [
         (

@@ -75,7 +75,7 @@ fn every_embedding_model_gives_the_vectors_of_sentence_transformers() {
         check("embedding-last", embedding(pool, &[]), &all, 40);
     }
     let dense = DenseModule {
-        weights: fixtures().join("models/embedding-mean-dense/2_Dense/model.safetensors"),
+        weights: fixtures().join("models/embedding-mean-dense/2_Dense/model.safetensors").into(),
         in_features: 32,
         out_features: 19,
         bias: true,

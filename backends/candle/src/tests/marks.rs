@@ -17,7 +17,7 @@ fn options(prefix_cache_bytes: usize) -> LoadOptions {
         folder: PathBuf::new(),
         max_input_length: 0,
         config: json("rerankers/jina-reranker-v3/config.json"),
-        weights: vec![folder().join("model.safetensors")],
+        weights: vec![folder().join("model.safetensors").into()],
         head: Head::PROJECTOR,
         dtype: Some(DType::Float32),
         threads: 2,

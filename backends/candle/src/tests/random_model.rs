@@ -116,7 +116,13 @@ impl RandomModel {
         }
         let weights = self.write(&format!("{folder}/model.safetensors"), &tensors, DType::F32);
         let offsets = if bias { offsets } else { vec![0.0; outputs] };
-        let module = DenseModule { weights, in_features: inputs, out_features: outputs, bias, activation };
+        let module = DenseModule {
+            weights: weights.into(),
+            in_features: inputs,
+            out_features: outputs,
+            bias,
+            activation,
+        };
         (module, weight, offsets)
     }
 
@@ -127,7 +133,7 @@ impl RandomModel {
             folder: PathBuf::new(),
             max_input_length: 0,
             config: self.config.clone(),
-            weights: self.weights.clone(),
+            weights: self.weights.iter().cloned().map(ModelFile::Disk).collect(),
             head,
             dtype: Some(crate::DType::Float32),
             threads: 2,

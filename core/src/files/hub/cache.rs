@@ -15,8 +15,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::super::error::FilesError;
+use super::super::names::{is_commit, stays_below};
 use super::super::reading;
-use super::names::{is_commit, stays_below};
 
 /// The suffix of this server's unfinished downloads. Other programs write the parts of a file in another
 /// order, so their downloads cannot be continued.

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use text_embeddings_backend_core::amount;
 use tokio::time::Instant;
 
+use super::super::names::{blob_name, is_commit};
 use super::super::source::HubOptions;
-use super::names::{blob_name, is_commit};
 
 /// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";
@@ -42,7 +42,7 @@ pub(super) enum Failure {
 pub(super) struct Listing {
     /// Its commit.
     pub(super) sha: String,
-    /// Its files. The names are not checked here; [`super::names::stays_below`] does that before one is
+    /// Its files. The names are not checked here; `names::stays_below` does that before one is
     /// fetched.
     pub(super) files: std::collections::BTreeSet<String>,
 }

@@ -13,26 +13,18 @@ use std::time::{Duration, Instant};
 use text_embeddings_backend_core::amount;
 
 use super::super::error::FilesError;
+use super::super::names::{max_bytes, stays_below};
 use super::super::progress::TransferProgress;
 use super::super::reading;
+use super::super::repository::Bound;
 use super::Hub;
 use super::cache::Lock;
 use super::client::{Failure, FileMetadata, ResponseBody};
-use super::names::stays_below;
 
 /// The time between attempts to get a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// The time between messages that this process waits.
 const LOCK_MESSAGE: Duration = Duration::from_secs(30);
-
-/// The largest size of a file.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Bound {
-    /// Weights: the bytes that the Hub announces, at most this number.
-    Weights(u64),
-    /// Any other file: a limit by its name.
-    Small,
-}
 
 /// The reason why a file did not arrive.
 enum Transfer {
@@ -59,7 +51,12 @@ struct Unfinished {
 impl Hub<'_> {
     /// Downloads a file that is not yet in the cache, with several attempts if the transfer breaks off.
     /// Returns its path.
-    pub(super) async fn file(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, FilesError> {
+    pub(super) async fn fetch_file(
+        &self,
+        sha: &str,
+        file: &str,
+        bound: Bound,
+    ) -> Result<PathBuf, FilesError> {
         if !stays_below(file) {
             return Err(FilesError::HubName { name: file.to_owned() });
         }
@@ -186,7 +183,7 @@ fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesEr
     let refused = |reason: String| FilesError::HubLength { file: file.to_owned(), reason };
     match (bound, announced) {
         (Bound::Small, announced) => {
-            let longest = reading::longest(file);
+            let longest = max_bytes(file);
             if announced.is_some_and(|length| length > longest) {
                 return Err(FilesError::TooLong { file: file.to_owned(), longest });
             }

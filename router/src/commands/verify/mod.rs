@@ -9,7 +9,6 @@ mod published;
 
 use std::{
     fmt::Display,
-    fs,
     io::{self, Write},
     path::PathBuf,
 };
@@ -17,7 +16,7 @@ use std::{
 use anyhow::ensure;
 use clap::Args;
 use sha2::{Digest, Sha256};
-use text_embeddings_backend_core::{ModelType, amount};
+use text_embeddings_backend_core::{ModelFile, ModelType, amount};
 use text_embeddings_core::{
     families::ScoreRule,
     files::ModelFolder,
@@ -212,7 +211,7 @@ async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) ->
 }
 
 fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
-    let lengths = folder.weights.iter().map(|path| Ok(fs::metadata(path)?.len()));
+    let lengths = folder.weights.iter().map(ModelFile::length);
     let bytes: u64 = lengths.sum::<io::Result<u64>>()?;
     let commit = folder.revision_sha.as_ref().map_or_else(String::new, |sha| format!(", commit {sha}"));
     let weights = amount(folder.weights.len(), "file");

@@ -1,22 +1,24 @@
-//! Reads the dense modules of a head, from folders such as `2_Dense`. Each is a linear layer and an
-//! activation.
+//! Reads the settings of a head's modules: dense modules (a linear layer and an activation) from folders such
+//! as `2_Dense`, and layer norms from folders such as `3_LayerNorm`.
 //!
-//! Input: the files of the folder. Output: a [`DenseModule`]. What must hold: an unknown setting is an error
-//! that names the file and the field.
-
-use std::path::Path;
+//! Input: the files of the folder. Output: a [`DenseModule`] or a [`LayerNormModule`]. What must hold: an
+//! unknown setting is an error that names the file and the field.
 
 use serde::Deserialize;
-use text_embeddings_backend_core::{Activation, DenseModule};
+use text_embeddings_backend_core::{Activation, DenseModule, LayerNormModule};
+use text_embeddings_checkpoint::ModelFile;
 
-use super::config::{Module, read_json, read_optional_json};
+use super::config::Module;
 use super::error::FilesError;
-use super::folder::required_for;
-use super::modules::{module_config, module_files};
+use super::names::{is_inside, module_config, module_files};
+use super::reading::{FileText, read_text};
+use super::repository::{Bound, Repository};
 use super::weights::check_weights;
 
-const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors or \
+const DENSE_REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors or \
                       pytorch_model.bin; download the model again, or correct modules.json or `--dense-path`";
+const NORM_REMEDY: &str = "a layer norm needs its config.json and its weights as model.safetensors; download the model again, \
+                      or correct modules.json";
 /// The name of the pooled vector among the features of sentence-transformers.
 const POOLED: &str = "sentence_embedding";
 /// The name of a cross-encoder's raw scores among these features.
@@ -58,32 +60,63 @@ fn tanh() -> String {
     "torch.nn.modules.activation.Tanh".to_owned()
 }
 
+/// The fields of `3_LayerNorm/config.json`.
+#[derive(Debug, Deserialize)]
+struct LayerNormConfig {
+    dimension: usize,
+    module_input_name: Option<String>,
+    module_output_name: Option<String>,
+}
+
+/// The files of a module.
+struct ModuleFiles {
+    config: FileText,
+    weights: ModelFile,
+}
+
+/// Opens the files of the module in the folder `path`.
+async fn open_module(
+    repository: &Repository<'_>,
+    path: &str,
+    remedy: &'static str,
+) -> Result<ModuleFiles, FilesError> {
+    let [config, weights] = module_files(path, |file| repository.has(file));
+    let config = repository.require(&config, Bound::Small, remedy).await?;
+    let weights = repository.require(&weights, Bound::ANY, remedy).await?;
+    Ok(ModuleFiles { config: read_text(&config)?, weights })
+}
+
+/// Opens the files of a dense module, so that the Hub sends them before longer files.
+pub(super) async fn fetch_dense(repository: &Repository<'_>, path: &str) -> Result<(), FilesError> {
+    open_module(repository, path, DENSE_REMEDY).await.map(drop)
+}
+
 /// Whether the last module is a dense one that computes a single raw score, as in a modular cross-encoder.
-pub(super) fn ends_in_scores(root: &Path, modules: &[Module]) -> Result<bool, FilesError> {
-    let Some(module) = modules.last().filter(|module| module.class_name() == "Dense") else {
+pub(super) async fn ends_in_scores(
+    repository: &Repository<'_>,
+    modules: &[Module],
+) -> Result<bool, FilesError> {
+    let Some(module) = modules.last() else { return Ok(false) };
+    if module.class_name() != "Dense" || !is_inside(&module.path) {
         return Ok(false);
-    };
-    let config = module_config(&module.path);
-    let config: Option<DenseConfig> = read_optional_json(&root.join(config))?;
+    }
+    let config: Option<DenseConfig> = repository.read_json(&module_config(&module.path)).await?;
     Ok(config.is_some_and(|config| {
         config.out_features == 1 && config.module_output_name.as_deref() == Some(SCORES)
     }))
 }
 
-/// The error for a missing file of a dense module.
-pub(super) fn missing(place: String, file: String) -> FilesError {
-    FilesError::Missing { place, file, remedy: REMEDY }
-}
-
-/// Reads the dense module in the folder `path` below `root`.
-pub(super) fn load(root: &Path, path: &str, place: DenseRole) -> Result<DenseModule, FilesError> {
-    let [config_file, weights] =
-        module_files(path, |file| root.join(file).exists()).map(|file| required_for(root, &file, REMEDY));
-    let (config_file, weights) = (config_file?, weights?);
-    let config: DenseConfig = read_json(&config_file)?;
+/// Reads the dense module in the folder `path`.
+pub(super) async fn load_dense(
+    repository: &Repository<'_>,
+    path: &str,
+    role: DenseRole,
+) -> Result<DenseModule, FilesError> {
+    let ModuleFiles { config: text, weights } = open_module(repository, path, DENSE_REMEDY).await?;
+    let config: DenseConfig = text.parse()?;
     check_weights(&weights)?;
     let unsupported = |field, value: String, known| FilesError::UnsupportedField {
-        path: config_file.clone(),
+        path: text.path.clone(),
         field,
         value,
         known,
@@ -92,7 +125,7 @@ pub(super) fn load(root: &Path, path: &str, place: DenseRole) -> Result<DenseMod
         let known = "torch's Identity, Tanh, GELU, SiLU, ReLU and Sigmoid are";
         return Err(unsupported("activation_function", config.activation_function, known));
     };
-    let (output, known) = match place {
+    let (output, known) = match role {
         DenseRole::Vector => (POOLED, "`sentence_embedding` is"),
         DenseRole::Scores => (SCORES, "`scores` is"),
     };
@@ -112,11 +145,36 @@ pub(super) fn load(root: &Path, path: &str, place: DenseRole) -> Result<DenseMod
     Ok(DenseModule { weights, in_features, out_features, bias, activation })
 }
 
+/// Reads the layer norm in the folder `path`.
+pub(super) async fn load_layer_norm(
+    repository: &Repository<'_>,
+    path: &str,
+) -> Result<LayerNormModule, FilesError> {
+    let ModuleFiles { config: text, weights } = open_module(repository, path, NORM_REMEDY).await?;
+    let LayerNormConfig { dimension, module_input_name, module_output_name } = text.parse()?;
+    check_weights(&weights)?;
+    for (field, name) in
+        [("module_input_name", module_input_name), ("module_output_name", module_output_name)]
+    {
+        if let Some(value) = name.filter(|name| name != POOLED) {
+            let known = "`sentence_embedding` is";
+            return Err(FilesError::UnsupportedField { path: text.path, field, value, known });
+        }
+    }
+    Ok(LayerNormModule { weights, size: dimension })
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::super::fake_hub::{safetensors, write_files};
+    use super::super::reading::run_ready;
     use super::*;
+    use std::path::Path;
+
+    fn folder_at(root: &Path) -> Repository<'static> {
+        Repository::Folder(root.to_owned())
+    }
 
     #[test]
     fn a_modular_cross_encoder_ends_in_scores() {
@@ -134,13 +192,13 @@ mod tests {
                 [("4_Dense/config.json", text.into_bytes()), ("4_Dense/model.safetensors", safetensors(16))];
             write_files(folder.path(), &files.map(|(name, content)| (name.to_owned(), content)).into());
             let module = Module { class: class.to_owned(), path: "4_Dense".to_owned() };
-            assert_eq!(ends_in_scores(folder.path(), &[module]).unwrap(), expected);
+            assert_eq!(run_ready(ends_in_scores(&folder_at(folder.path()), &[module])).unwrap(), expected);
             assert_eq!(
-                load(folder.path(), "4_Dense", DenseRole::Scores).is_ok(),
+                run_ready(load_dense(&folder_at(folder.path()), "4_Dense", DenseRole::Scores)).is_ok(),
                 !text_is_vector(folder.path())
             );
         }
-        assert!(!ends_in_scores(Path::new("."), &[]).unwrap());
+        assert!(!run_ready(ends_in_scores(&folder_at(Path::new(".")), &[])).unwrap());
     }
 
     /// Whether the module's output is declared as a vector.
@@ -156,8 +214,8 @@ mod tests {
             let config = config.map(|text| ("2_Dense/config.json".to_owned(), text.as_bytes().to_vec()));
             let weights = weights.map(|bytes| ("2_Dense/model.safetensors".to_owned(), bytes));
             write_files(folder.path(), &config.into_iter().chain(weights).collect());
-            load(folder.path(), "2_Dense", DenseRole::Vector).map(|module| {
-                assert_eq!(module.weights, folder.path().join("2_Dense/model.safetensors"));
+            run_ready(load_dense(&folder_at(folder.path()), "2_Dense", DenseRole::Vector)).map(|module| {
+                assert_eq!(module.weights.path(), folder.path().join("2_Dense/model.safetensors"));
                 (module.in_features, module.out_features, module.bias, module.activation)
             })
         };
@@ -198,6 +256,32 @@ mod tests {
             (Some(&output), Some(safetensors(16)), &["`module_output_name`", "`other`"]),
             (Some(&residual), Some(safetensors(16)), &["`use_residual`", "only `false` is"]),
             (Some(whole), Some(vec![0; 20]), &["2_Dense/model.safetensors"]),
+        ];
+        for (config, weights, parts) in table {
+            let message = read(config, weights).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_layer_norm_is_read_or_its_defect_named() {
+        let read = |config: Option<&str>, weights: Option<Vec<u8>>| {
+            let folder = tempfile::tempdir().unwrap();
+            let config = config.map(|text| ("3_LayerNorm/config.json".to_owned(), text.as_bytes().to_vec()));
+            let weights = weights.map(|bytes| ("3_LayerNorm/model.safetensors".to_owned(), bytes));
+            write_files(folder.path(), &config.into_iter().chain(weights).collect());
+            run_ready(load_layer_norm(&folder_at(folder.path()), "3_LayerNorm"))
+        };
+        assert_eq!(read(Some(r#"{"dimension":24}"#), Some(safetensors(16))).unwrap().size, 24);
+        let table: [(_, _, &[&str]); 4] = [
+            (None, Some(safetensors(16)), &["`3_LayerNorm/config.json` is missing"]),
+            (Some(r#"{"dimension":24}"#), None, &["`3_LayerNorm/model.safetensors` is missing"]),
+            (Some("{}"), Some(safetensors(16)), &["3_LayerNorm/config.json", "dimension"]),
+            (
+                Some(r#"{"dimension":24,"module_input_name":"token_embeddings"}"#),
+                Some(safetensors(16)),
+                &["`module_input_name`", "`token_embeddings`"],
+            ),
         ];
         for (config, weights, parts) in table {
             let message = read(config, weights).unwrap_err().to_string();

@@ -1,0 +1,205 @@
+//! The names of a model's files, and checks of names that others send.
+//!
+//! Input: names from a listing of files, from answers and files of the Hub, and from the user. Output: what
+//! each is by its name, and whether it may be a path below a folder. What must hold: no name that passes a
+//! check leads out of the folder to which it is joined. This file knows no other of this folder.
+
+use std::path::{Component, Path};
+
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(super) const MODULES: &str = "modules.json";
+pub(super) const LOGIT_SCORE: &str = "1_LogitScore/config.json";
+pub(super) const POOLING: &str = "1_Pooling/config.json";
+pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
+pub(super) const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The file with `max_seq_length`, and its names in older versions of sentence-transformers.
+pub(super) const SENTENCE_BERT: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The names of weight files in a repository of `transformers`.
+pub(super) struct Layout {
+    /// The name of a single weight file.
+    pub(super) single: &'static str,
+    /// The name of the index of a model with several weight files.
+    pub(super) index: &'static str,
+    /// The ending of the names of several weight files.
+    pub(super) ending: &'static str,
+}
+
+/// The layouts, the preferred one first.
+pub(super) const LAYOUTS: [Layout; 2] = [
+    Layout { single: "model.safetensors", index: "model.safetensors.index.json", ending: ".safetensors" },
+    Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
+];
+
+/// The ending of GGUF files.
+const GGUF: &str = ".gguf";
+/// The folder of exported models.
+pub(super) const ONNX_FOLDER: &str = "onnx/";
+/// The ending of ONNX graphs.
+const ONNX: &str = ".onnx";
+
+const MIB: u64 = 1 << 20;
+/// The longest `tokenizer.json`, in bytes. The largest in use have 35 MB.
+const LONGEST_TOKENIZER: u64 = 256 * MIB;
+/// The longest index of shards, in bytes. An index has about 100 bytes per tensor.
+const LONGEST_INDEX: u64 = 64 * MIB;
+/// The longest other file that is not a weight file: configurations and templates. The largest list many
+/// labels.
+const LONGEST_OTHER: u64 = 16 * MIB;
+
+/// The longest part of a path, in bytes, on the file systems of Linux and macOS.
+const LONGEST_PART: usize = 255;
+/// The longest file name in a repository, in bytes.
+const LONGEST_NAME: usize = 1024;
+/// The longest `ETag`: a SHA-256 in hexadecimal digits.
+const LONGEST_ETAG: usize = 64;
+
+/// The most bytes of a file that is not a weight file, by its name.
+pub(super) fn max_bytes(file: &str) -> u64 {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    match name {
+        TOKENIZER => LONGEST_TOKENIZER,
+        index if is_index(index) => LONGEST_INDEX,
+        _ => LONGEST_OTHER,
+    }
+}
+
+/// Whether a name belongs to a GGUF file.
+pub(super) fn is_gguf(name: &str) -> bool {
+    name.to_lowercase().ends_with(GGUF)
+}
+
+/// The path of a module's single weight file. `path` turns a file name into a path, and `has` says whether a
+/// path exists.
+pub(super) fn single_file(path: impl Fn(&str) -> String, has: impl Fn(&str) -> bool) -> String {
+    let found = LAYOUTS.iter().map(|layout| path(layout.single)).find(|path| has(path));
+    found.unwrap_or_else(|| path(LAYOUTS[0].single))
+}
+
+/// Whether a folder has safetensors, in one file or in several. `has` says whether a name exists.
+pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
+    has(LAYOUTS[0].single) || has(LAYOUTS[0].index)
+}
+
+/// Whether a name belongs to a weight file.
+pub(super) fn is_weights(name: &str) -> bool {
+    is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
+}
+
+/// Whether a name belongs to an index of weight files.
+pub(super) fn is_index(name: &str) -> bool {
+    LAYOUTS.iter().any(|layout| layout.index == name)
+}
+
+/// Whether a file is a graph in one of the two folders where models have them.
+pub(super) fn is_graph(name: &str) -> bool {
+    name.ends_with(ONNX) && !name.strip_prefix(ONNX_FOLDER).unwrap_or(name).contains('/')
+}
+
+/// The files of a module in its folder `path`: its configuration and its weights. `has` says whether a file
+/// exists.
+pub(super) fn module_files(path: &str, has: impl Fn(&str) -> bool) -> [String; 2] {
+    let path = path.trim_end_matches('/');
+    [module_config(path), single_file(|name| format!("{path}/{name}"), has)]
+}
+
+/// The configuration file of a module in its folder `path`.
+pub(super) fn module_config(path: &str) -> String {
+    format!("{}/{CONFIG}", path.trim_end_matches('/'))
+}
+
+/// Whether a path names a folder inside the model's.
+pub(super) fn is_inside(path: &str) -> bool {
+    let mut components = Path::new(path).components();
+    components.clone().next().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether this is the whole id of a commit: 40 hexadecimal digits.
+pub(super) fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The name of a file among the cache's blobs, made from an `ETag` header as in `huggingface_hub`: without
+/// `W/` and quotes. Absent if the rest has other characters than letters, digits and `-`.
+pub(super) fn blob_name(etag: &str) -> Option<&str> {
+    let name = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    (is_plain && (1..=LONGEST_ETAG).contains(&name.len())).then_some(name)
+}
+
+/// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
+/// not empty, `.` or `..`, and have no control characters and backslashes.
+pub(super) fn stays_below(name: &str) -> bool {
+    let is_part = |part: &str| {
+        !matches!(part, "" | "." | "..")
+            && part.len() <= LONGEST_PART
+            && !part.chars().any(|character| character.is_control() || character == '\\')
+    };
+    name.len() <= LONGEST_NAME && name.split('/').all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_etags_become_names() {
+        let sha256 = "a".repeat(64);
+        let table = [
+            ("\"abc-12\"", Some("abc-12")),
+            ("W/\"abc\"", Some("abc")),
+            (sha256.as_str(), Some(sha256.as_str())),
+            ("", None),
+            ("\"\"", None),
+            ("W/", None),
+            ("..", None),
+            ("\"../../../.bashrc\"", None),
+            ("a/b", None),
+            ("a.b", None),
+            ("a\\b", None),
+            ("a\0", None),
+            ("é", None),
+        ];
+        for (etag, expected) in table {
+            assert_eq!(blob_name(etag), expected, "{etag}");
+        }
+        assert_eq!(blob_name(&"a".repeat(65)), None);
+    }
+
+    #[test]
+    fn no_name_leads_out_of_its_folder() {
+        let fine = ["config.json", "1_Pooling/config.json", "a b.safetensors", "refs/pr/3", "...", "정.json"];
+        assert!(fine.into_iter().all(stays_below));
+        let (long, deep) = ("a".repeat(256), "a/".repeat(600));
+        let bad = [
+            "",
+            "/",
+            "/etc/passwd",
+            "a/",
+            "a//b",
+            "..",
+            "../a",
+            "a/../b",
+            ".",
+            "./a",
+            "a\0",
+            "a\nb",
+            "..\\a",
+            &long,
+            &deep,
+        ];
+        assert!(!bad.into_iter().any(stays_below));
+        assert!(is_commit(&"0a".repeat(20)) && is_commit(&"AF".repeat(20)));
+        assert!(!is_commit(&"0g".repeat(20)) && !is_commit("main") && !is_commit(&"0".repeat(41)));
+    }
+}

@@ -1,0 +1,307 @@
+//! Reads a model from a repository. No other file knows which files a model has.
+//!
+//! Input: a [`Repository`]. Output: [`ModelFolder`]. What must hold: config, tokenizer and all weight files
+//! exist and are complete; a file that exists but cannot be understood is an error and is never skipped. The
+//! order of reading is the order in which defects are told: first `config.json`, then the other small files,
+//! then the weights, which take the Hub longest to send.
+
+use std::path::Path;
+
+use text_embeddings_backend_core::{BackendKind, HeadModule};
+use text_embeddings_checkpoint::{CheckpointFile, ModelFile};
+
+use super::config::{
+    BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
+    TokenizerConfig,
+};
+use super::error::FilesError;
+use super::folder::{Describe, ModelFolder};
+use super::module_settings::{ends_in_scores, fetch_dense};
+use super::names::{
+    CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG, is_graph,
+};
+use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
+use super::repository::{Bound, Repository};
+use super::source::Reader;
+use super::weights::{Selection, check_weights, open_weights, select, stored};
+use super::{gguf, modules, onnx, python, templates};
+
+/// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
+/// re-ranker has.
+const JINA_BERT: &str = "JinaBertModel";
+const CLASSIFIER: &str = "classifier.weight";
+/// The output of an ONNX file with that head.
+const LOGITS: &str = "logits";
+/// The architecture in the layout of Stanford's `ColBERT`.
+const STANFORD_COLBERT: &str = "HF_ColBERT";
+/// The `model_type` of bge-m3, and the names of its additional outputs without their endings.
+const BGE_M3: &str = "xlm-roberta";
+const LEXICAL: &str = "sparse_linear";
+const TOKEN_VECTORS: &str = "colbert_linear";
+/// The endings of both: converted to safetensors, which is preferred, or as published.
+const BGE_M3_ENDINGS: [&str; 2] = ["safetensors", "pt"];
+
+impl ModelFolder {
+    /// Reads and checks the folder `root` for a backend. An unsupported architecture is reported before all
+    /// other errors.
+    ///
+    /// # Errors
+    ///
+    /// Any variant of [`FilesError`] about files. It names the missing, truncated or malformed file.
+    pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
+        run_ready(read_model(&Repository::Folder(root.to_owned()), None, reader, describe))
+    }
+}
+
+/// Reads the model of a repository for a backend. `selection` names its weights if the user does.
+///
+/// # Errors
+///
+/// [`FilesError`] naming the file that is missing, damaged or not supported.
+pub(super) async fn read_model(
+    repository: &Repository<'_>,
+    selection: Option<Selection>,
+    reader: &Reader,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    let selected = selection.map_or_else(|| select(repository, reader), Ok);
+    match selected {
+        Err(error) if error.is_about_gguf() => Err(error),
+        Ok(Selection::Gguf(name)) => read_gguf(repository, name, reader, describe).await,
+        selected => {
+            let sources = Sources { files: repository, folder: repository };
+            sources.read(selected, reader, describe).await
+        }
+    }
+}
+
+/// Reads a GGUF file, which contains the settings and the tokenizer.
+async fn read_gguf(
+    folder: &Repository<'_>,
+    name: String,
+    reader: &Reader,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    for step in modules::steps(&[], reader.dense_path.as_deref())? {
+        fetch_dense(folder, &step.path).await?;
+    }
+    let selection = Selection::Gguf(name);
+    let weights = open_weights(folder, &selection).await?;
+    let stem = weights[0].path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let files = Repository::Memory(gguf::unpack(&weights[0])?);
+    let model = Sources { files: &files, folder }.read(Ok(selection), reader, describe).await?;
+    Ok(ModelFolder { given_name: Some(stem), ..model })
+}
+
+/// Where the files of a model are.
+struct Sources<'r, 'a> {
+    /// The files that describe the model; for a GGUF file, in memory.
+    files: &'r Repository<'a>,
+    /// The folder or repository that the user named, with the weights.
+    folder: &'r Repository<'a>,
+}
+
+impl Sources<'_, '_> {
+    async fn read(
+        &self,
+        selected: Result<Selection, FilesError>,
+        reader: &Reader,
+        describe: &Describe,
+    ) -> Result<ModelFolder, FilesError> {
+        let files = self.files;
+        let config = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
+        let config = ModelConfig::from_text(&read_text(&config)?)?;
+        let description = describe(&config.raw)
+            .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
+        let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+        let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
+        refuse_late_interaction(&config, &modules, &prompts_config)?;
+        if reader.backend != BackendKind::Python {
+            modules::refuse_unknown(&modules)?;
+        }
+        if !files.has(TOKENIZER) {
+            return Err(files.missing(TOKENIZER, remedy(TOKENIZER)));
+        }
+        let selection = selected?;
+        let tokenizer = files.require(TOKENIZER, Bound::Small, remedy(TOKENIZER)).await?;
+        check_small_file(&tokenizer)?;
+        let tokenizer_config: TokenizerConfig = files.read_json(TOKENIZER_CONFIG).await?.unwrap_or_default();
+        let sentence_bert = read_sentence_bert(files).await?;
+        let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
+        let empty_tokens = tokenizer_config.empty_tokens();
+        let model_max_length = tokenizer_config.longest_input();
+        let chat_template =
+            templates::choose(files, tokenizer_config, sentence_bert.as_ref(), &modules).await?;
+        let ends_in_scores = ends_in_scores(files, &modules).await?;
+        let logit_score = read_logit_score(files, &modules).await?;
+        let pooling = read_pooling(files, &modules).await?;
+        let splade = read_splade(files, &modules).await?;
+        let head_modules = self.read_head_modules(&modules, ends_in_scores, reader).await?;
+        let bge_m3 = self.open_bge_m3(&config).await?;
+        let weights = open_weights(self.folder, &selection).await?;
+        // ONNX Runtime checks the form of a graph and of its values.
+        let is_graph = matches!(selection, Selection::Graph(_));
+        let checkpoints: &[ModelFile] = if is_graph { &[] } else { &weights };
+        let checkpoints: Vec<CheckpointFile> =
+            checkpoints.iter().map(check_weights).collect::<Result<_, _>>()?;
+        let graph = is_graph.then(|| weights[0].path());
+        let root = self.folder.root();
+        Ok(ModelFolder {
+            model_id: root.display().to_string(),
+            root,
+            revision_sha: None,
+            has_unnamed_score: has_unnamed_score(&config, &checkpoints, graph)?,
+            stored: stored(&checkpoints),
+            score_activation: prompts_config
+                .activation_fn
+                .or_else(|| config.score_activation().map(str::to_owned)),
+            config,
+            description,
+            tokenizer,
+            weights,
+            has_token_types,
+            empty_tokens,
+            model_max_length,
+            chat_template,
+            ends_in_scores,
+            logit_score,
+            pooling,
+            splade,
+            head_modules,
+            bge_m3,
+            modules,
+            prompts: prompts_config
+                .prompts
+                .into_iter()
+                .filter_map(|(name, prompt)| Some((name, prompt?)))
+                .collect(),
+            default_prompt_name: prompts_config.default_prompt_name,
+            max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
+            given_name: None,
+        })
+    }
+
+    /// The modules after the pooling. The Python backend reads the modules of an embedding model itself, and
+    /// needs all files of a model in its folder.
+    async fn read_head_modules(
+        &self,
+        modules: &[Module],
+        ends_in_scores: bool,
+        reader: &Reader,
+    ) -> Result<Vec<HeadModule>, FilesError> {
+        if reader.backend == BackendKind::Python {
+            python::fetch_files(self.folder, reader.python_code).await?;
+            if !ends_in_scores {
+                return Ok(Vec::new());
+            }
+        }
+        let dense_path = reader.dense_path.as_deref();
+        // The user's path starts in the folder of a GGUF file.
+        let repository = if dense_path.is_some() { self.folder } else { self.files };
+        modules::load_steps(repository, &modules::steps(modules, dense_path)?, ends_in_scores).await
+    }
+
+    async fn open_bge_m3(&self, config: &ModelConfig) -> Result<BgeM3Files, FilesError> {
+        if config.model_type.as_deref() != Some(BGE_M3) {
+            return Ok(BgeM3Files::default());
+        }
+        Ok(BgeM3Files {
+            lexical: self.open_output(LEXICAL).await?,
+            token_vectors: self.open_output(TOKEN_VECTORS).await?,
+        })
+    }
+
+    /// Opens the weights of an additional output of bge-m3.
+    async fn open_output(&self, name: &str) -> Result<Option<ModelFile>, FilesError> {
+        for ending in BGE_M3_ENDINGS {
+            if let Some(file) = self.folder.open(&format!("{name}.{ending}"), Bound::ANY).await? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Refuses a late-interaction model in any of its three layouts (`PyLate`, sentence-transformers, Stanford's
+/// `ColBERT`). One vector for a text would be meaningless.
+fn refuse_late_interaction(
+    config: &ModelConfig,
+    modules: &[Module],
+    prompts: &PromptsConfig,
+) -> Result<(), FilesError> {
+    let refused = |file, mark| Err(FilesError::LateInteraction { file, mark });
+    if let Some(mark) = prompts.late_interaction_mark() {
+        return refused(PROMPTS, mark);
+    }
+    if let Some(class) = modules::late_interaction_class(modules) {
+        return refused(MODULES, format!("the module `{class}`"));
+    }
+    if config.architectures.iter().any(|name| name == STANFORD_COLBERT) {
+        return refused(CONFIG, format!("the architecture `{STANFORD_COLBERT}`"));
+    }
+    Ok(())
+}
+
+async fn read_logit_score(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<LogitScore>, FilesError> {
+    // Some repositories name a folder that they do not have.
+    let named = modules::config_of(modules, "LogitScore").filter(|path| files.has(path));
+    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
+    if modules.iter().any(|module| module.class_name() == "LogitScore") {
+        let remedy = "modules.json names it; download the model again with this folder";
+        files.require(path, Bound::Small, remedy).await?;
+    }
+    files.read_json(path).await
+}
+
+fn has_unnamed_score(
+    config: &ModelConfig,
+    checkpoints: &[CheckpointFile],
+    graph: Option<&Path>,
+) -> Result<bool, FilesError> {
+    if config.architectures != [JINA_BERT] {
+        return Ok(false);
+    }
+    if let Some(graph) = graph {
+        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
+    }
+    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
+    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
+}
+
+async fn read_pooling(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<PoolingConfig>, FilesError> {
+    let path = modules::config_of(modules, "Pooling").unwrap_or_else(|| POOLING.to_owned());
+    if let Some(text) = files.read_text(&path).await? {
+        return PoolingConfig::from_text(&text).map(Some);
+    }
+    let is_named = modules.iter().any(|module| module.class_name() == "Pooling");
+    let has_bare_folder = path.rsplit_once('/').is_some_and(|(folder, _)| files.has(folder));
+    Ok((is_named || has_bare_folder).then(PoolingConfig::default))
+}
+
+async fn read_splade(files: &Repository<'_>, modules: &[Module]) -> Result<Option<SpladeFile>, FilesError> {
+    let Some(path) = modules::config_of(modules, "SpladePooling") else { return Ok(None) };
+    let Some(text) = files.read_text(&path).await? else { return Ok(None) };
+    let config = text.parse()?;
+    Ok(Some(SpladeFile { path: text.path, config }))
+}
+
+/// `sentence_bert_config.json`, or the first of its older names that exists.
+async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<SentenceBert>, FilesError> {
+    for name in SENTENCE_BERT {
+        let Some(text) = files.read_text(name).await? else { continue };
+        let found: SentenceBert = text.parse()?;
+        if found.do_lower_case {
+            let FileText { path, .. } = text;
+            let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
+            return Err(FilesError::UnsupportedField { path, field, value, known });
+        }
+        return Ok(Some(found));
+    }
+    Ok(None)
+}
