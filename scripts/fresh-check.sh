@@ -57,8 +57,8 @@ for user in $users; do
         log=$cache/$command-$user.log
         echo "make $command as $user, log in $log"
         # shellcheck disable=SC2016 # expanded by the inner shell
-        if env -i HOME="$home" USER="$user" PATH=/usr/local/rust/bin:/usr/local/bin:/usr/bin:/bin \
-            chroot --userspec="$user:" "$root" sh -c 'cd "$HOME/clone" && exec make "$0"' "$command" >"$log" 2>&1; then
+        if chroot --userspec="$user:" "$root" env -i HOME="$home" USER="$user" PATH=/usr/local/rust/bin:/usr/local/bin:/usr/bin:/bin \
+            sh -c 'cd "$HOME/clone" && exec make "$0"' "$command" >"$log" 2>&1; then
             echo "make $command as $user: passed in $(($(date +%s) - started)) s"
         else
             echo "make $command as $user: FAILED after $(($(date +%s) - started)) s; the end of its log:" >&2
