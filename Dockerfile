@@ -1,7 +1,7 @@
 # The server for CPUs, with the entry point, port, volume and variables of text-embeddings-inference's image:
 #
-#   docker build --tag text-embeddings-router:0.1.0 .
-#   docker run -p 8080:80 -v models:/data text-embeddings-router:0.1.0 --model-id BAAI/bge-base-en-v1.5
+#   docker build --tag text-embeddings-router:0.2.0 .
+#   docker run -p 8080:80 -v models:/data text-embeddings-router:0.2.0 --model-id BAAI/bge-base-en-v1.5
 #
 # Both base images are arguments. The second one needs glibc, libgcc and certificates, from the same Debian as
 # the first or a later one.
@@ -42,7 +42,7 @@ FROM scratch AS sbom
 COPY --from=components /source/router/text-embeddings-router.cdx.json /
 
 FROM ${BASE_IMAGE} AS runtime
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="text-embeddings-router" \
       org.opencontainers.image.description="Embedding, re-ranking and classification models, with the interface of text-embeddings-inference" \

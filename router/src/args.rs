@@ -37,7 +37,7 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, as a replacement for
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "text-embeddings-router", version)]
+#[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"))]
 pub(crate) struct Args {
     /// The model to serve: a Hub id, a local path, or `demo`.
     ///

@@ -123,10 +123,7 @@ impl Info {
 pub(crate) const COMMIT: Option<&str> = option_env!("ROUTER_COMMIT");
 
 /// The program with its version, and with the commit if the build knew it.
-pub(crate) fn program() -> String {
-    let commit = COMMIT.map(|commit| format!(" (commit {})", &commit[..commit.len().min(12)]));
-    format!("text-embeddings-router {}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default())
-}
+pub(crate) const PROGRAM: &str = concat!("text-embeddings-router ", env!("ROUTER_VERSION"));
 
 /// A way of pooling as TEI's answers name it: as on the command line, but for `last_token`.
 pub(crate) fn pooling(pool: Pool) -> String {

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
     let (server, transports) = (ServerConfig::resolve(&args)?, Transports::resolve(&args)?);
     telemetry::logging::start(args.json_output, args.disable_spans)?;
-    tracing::info!("{} {given}", info::program());
+    tracing::info!("{} {given}", info::PROGRAM);
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let traces = {
         let _on_runtime = runtime.enter();
@@ -100,6 +100,9 @@ async fn start_and_serve(
 ) -> anyhow::Result<Ended> {
     for notice in features::notices() {
         tracing::info!("{notice}");
+    }
+    if args.model.hub.hf_api_token.is_some() {
+        tracing::warn!("`--hf-api-token` is deprecated, as in text-embeddings-inference: give `--hf-token`");
     }
     for variable in &args.ignored_variables {
         tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
@@ -195,7 +198,7 @@ impl Ports {
         if let Some((_, file)) = &socket {
             write!(ready, ", and on {}", file.path().display())?;
         }
-        tracing::info!("{ready}; {} serves {summary}", info::program());
+        tracing::info!("{ready}; {} serves {summary}", info::PROGRAM);
         let socket = socket.map(|(listener, file)| Listener::Unix(listener, file));
         Ok(Listeners { first, second, socket })
     }

@@ -95,7 +95,7 @@ mod tests {
                 .await;
         let answer = InfoClient::new(server.channel.clone()).info(v1::InfoRequest {}).await.unwrap();
         let expected = v1::InfoResponse {
-            version: "0.1.0".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             model_id: "org/tiny-reranker".to_owned(),
             model_dtype: "float32".to_owned(),
             model_type: v1::ModelType::Reranker.into(),
