@@ -1,9 +1,9 @@
 """Nothing that the last release had is gone: flags, variables, commands, routes, metrics (COMPATIBILITY.md);
 and the steps of a release that need no network.
 
-Input: `releases/VERSION.json`, which the release with that version wrote (`UPDATE_RELEASE=1` writes the file
-of the current version); the binary, and docs/openapi.json. To take a promise back, deprecate it for a minor
-version, then remove it from the file in the same change as from the server.
+Input: `releases/VERSION.json`, which the release with that version wrote (`UPDATE_RELEASE=1` writes the
+file of the current version); the binary, docs/openapi.json, and the table of metrics. To take a promise
+back, deprecate it for a minor version, then remove it from the file in the same change as from the server.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from server import ROOT, VERSION, run
+from test_compatibility import NAME, named
 
 RELEASES = ROOT / "integration_tests/releases"
 # Deprecated flags, which the help does not show.
@@ -25,18 +26,17 @@ HIDDEN = {"--hf-api-token": "HF_API_TOKEN"}
 
 
 @pytest.fixture(scope="module")
-def current(served) -> dict[str, list[str]]:
+def current() -> dict[str, list[str]]:
     """The names that users write, sorted."""
     help_text = run("--help").stdout
     commands = re.search(r"\nCommands:\n(.*?)\n\n", help_text, re.DOTALL)[1]
     paths = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))["paths"]
-    metrics = re.findall(r"^# TYPE ((?:te|process)_\w+)", served("demo").get("/metrics").text, re.MULTILINE)
     found = {
         "flags": [*re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", help_text, re.MULTILINE), *HIDDEN],
         "variables": [*re.findall(r"\[env: (\w+)", help_text), *HIDDEN.values()],
         "commands": re.findall(r"^  (\w+) ", commands, re.MULTILINE),
         "routes": [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods],
-        "metrics": metrics,
+        "metrics": named("Metrics", NAME.pattern),
     }
     return {kind: sorted(set(names)) for kind, names in found.items()}
 
