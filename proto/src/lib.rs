@@ -71,7 +71,7 @@ mod tests {
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
             scores_depend_on_request=27 bool
         Metadata: listwise_prompts=20 uint32
-        EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*
+        EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*, dimensions=22 uint32?
         EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*
         RerankRequest: instruction=20 string?, top_n=21 uint32?
         RerankStreamRequest: instruction=20 string?, top_n=21 uint32?";

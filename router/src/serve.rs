@@ -344,17 +344,21 @@ mod tests {
             let expected = over_http(&server, "/embed", &body).await;
             let found = client.embed(message.clone()).await;
             assert_eq!(over_grpc(found, |answer| json!([vector(answer.embeddings)])), expected, "{body}");
-            if message.dimensions.is_some() {
-                continue;
-            }
-            let v1::EmbedRequest { inputs, truncate, normalize, truncation_direction, prompt_name, .. } =
-                message;
+            let v1::EmbedRequest {
+                inputs,
+                truncate,
+                normalize,
+                truncation_direction,
+                prompt_name,
+                dimensions,
+            } = message;
             let message = v1::EmbedAllRequest {
                 inputs,
                 truncate,
                 truncation_direction,
                 prompt_name,
                 normalize: normalize.unwrap_or(true),
+                dimensions,
                 ..v1::EmbedAllRequest::default()
             };
             let tokens = |answer: v1::EmbedAllResponse| {

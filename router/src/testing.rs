@@ -157,7 +157,12 @@ fn service(config: &Config, control: &Control) -> Service {
     };
     let service_config = ServiceConfig {
         model_type: config.model_type,
-        model: ServedModel { labels: labels(config.model_type), dimensions: 3, ..ServedModel::default() },
+        model: ServedModel {
+            labels: labels(config.model_type),
+            dimensions: 3,
+            outputs: Wanted { whole: true, tokens: true, sparse: false },
+            ..ServedModel::default()
+        },
         max_rerank_texts: config.max_rerank_texts,
         max_client_batch_size: config.max_client_batch_size,
         auto_truncate: config.auto_truncate,

@@ -16,7 +16,7 @@ use crate::{
     tokenization::{Input, TruncationDirection},
 };
 use std::sync::Arc;
-use text_embeddings_backend_core::{ModelType, Output, Pool, SparseValue, TokenVectors, Wanted};
+use text_embeddings_backend_core::{Output, SparseValue, TokenVectors, Wanted};
 
 /// One input of an embedding model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,41 +61,19 @@ pub struct EmbedEncoding {
     pub prompt_name: Option<String>,
 }
 
-/// Inputs that become one vector each.
+/// Inputs to embed. The caller names the outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedRequest {
     /// The inputs. Must not be empty.
     pub inputs: EmbedInputs,
     /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
-    /// Whether vectors are scaled to length one.
+    /// Whether vectors, of inputs and of tokens, are scaled to length one. Weights of vocabulary entries are
+    /// never scaled.
     pub normalize: bool,
-    /// The number of a vector's first values to return (Matryoshka); all if absent.
+    /// The number of each vector's first values to return (Matryoshka); all if absent. Weights of vocabulary
+    /// entries are never cut.
     pub dimensions: Option<usize>,
-}
-
-/// Inputs whose tokens become one vector each.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EmbedAllRequest {
-    /// The inputs. Must not be empty.
-    pub inputs: EmbedInputs,
-    /// The rules by which they become tokens.
-    pub encoding: EmbedEncoding,
-    /// Whether vectors are scaled to length one.
-    pub normalize: bool,
-}
-
-/// Inputs with several requested outputs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EmbedOutputsRequest {
-    /// The inputs. Must not be empty.
-    pub inputs: EmbedInputs,
-    /// The rules by which they become tokens.
-    pub encoding: EmbedEncoding,
-    /// Whether vectors are scaled to length one. Weights of vocabulary entries are never scaled.
-    pub normalize: bool,
-    /// The requested outputs, at least one.
-    pub outputs: Wanted,
 }
 
 /// The outputs of one input. Outputs that were not requested are absent.
@@ -107,15 +85,6 @@ pub struct EmbedOutputs {
     pub sparse: Option<Vec<SparseValue>>,
     /// The vectors of its tokens.
     pub tokens: Option<Vec<Vec<f32>>>,
-}
-
-/// Inputs that become one sparse vector each.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EmbedSparseRequest {
-    /// The inputs. Must not be empty.
-    pub inputs: EmbedInputs,
-    /// The rules by which they become tokens.
-    pub encoding: EmbedEncoding,
 }
 
 /// One sentence to compare with many.
@@ -138,79 +107,57 @@ impl Service {
     /// [`Error::ModelType`] if the model is not an embedding model; [`Error::Splade`] for scaled vectors of a
     /// SPLADE model; [`Error::EmptyInput`], [`Error::Validation`] and [`Error::TooLong`] for an invalid
     /// input; [`Error::Overloaded`] without a free permit; failures of tokenizer and backend.
-    pub async fn embed(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
+    pub async fn embed_vectors(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
         measured(method(request.inputs.is_batch), async {
-            let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
             let is_splade = self.is_splade();
-            self.check_inputs(&inputs, || {
+            self.check_inputs(&request.inputs, || {
                 self.require_embedding()?;
-                if is_splade && normalize { Err(Error::Splade { what: "`normalize`" }) } else { Ok(()) }
+                if is_splade && request.normalize {
+                    Err(Error::Splade { what: "`normalize`" })
+                } else {
+                    Ok(())
+                }
             })?;
-            let most = self.config.model.dimensions;
-            let dimensions =
-                self.dimensions(dimensions).map_err(|error| Failed::of_texts(error, inputs.inputs.len()))?;
-            let wanted = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
-            let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
-            let finish = |output: Output| {
-                let mut vector = if is_splade { dense(&output.sparse, most) } else { output.whole };
-                vector.truncate(dimensions);
-                if normalize { normalized(&vector) } else { vector }
+            let outputs = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
+            self.check_dimensions(&request, Wanted::WHOLE)?;
+            let length = request.dimensions.unwrap_or(self.config.model.dimensions);
+            let answer = self.outputs(request, outputs).await?;
+            let vector = |outputs: EmbedOutputs| match outputs {
+                EmbedOutputs { dense: Some(vector), .. } => vector,
+                EmbedOutputs { sparse, .. } => dense(&sparse.unwrap_or_default(), length),
             };
-            Ok(Answer { value: outputs.into_iter().map(finish).collect(), cost })
+            Ok(answer.map(|outputs| outputs.into_iter().map(vector).collect()))
         })
         .await
     }
 
-    /// A vector for each token of each input.
+    /// Some outputs of each input, computed in one forward pass.
     ///
     /// # Errors
     ///
-    /// As for [`Service::embed`]; [`Error::Splade`] for every request to a SPLADE model.
-    pub async fn embed_all(&self, request: EmbedAllRequest) -> Result<Answer<Vec<Vec<Vec<f32>>>>, Error> {
+    /// As for [`Service::embed_vectors`]; [`Error::ModelType`] or [`Error::Splade`] for an output that the
+    /// model does not have.
+    pub async fn embed(
+        &self,
+        request: EmbedRequest,
+        outputs: Wanted,
+    ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
         measured(method(request.inputs.is_batch), async {
             self.check_inputs(&request.inputs, || {
                 self.require_embedding()?;
-                self.check_tokens()
-            })?;
-            let computed = self.vectors(request.inputs.inputs, &request.encoding, Wanted::TOKENS).await?;
-            let rows = |output: Output| token_rows(&output.tokens, request.normalize);
-            Ok(Answer { value: computed.outputs.into_iter().map(rows).collect(), cost: computed.cost })
-        })
-        .await
-    }
-
-    /// Several outputs of each input, computed in one forward pass.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Service::embed`]; [`Error::ModelType`] or [`Error::Splade`] for an output that the model does
-    /// not have.
-    pub async fn embed_outputs(
-        &self,
-        request: EmbedOutputsRequest,
-    ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
-        measured(method(request.inputs.is_batch), async {
-            let EmbedOutputsRequest { inputs, encoding, normalize, outputs: wanted } = request;
-            self.check_inputs(&inputs, || {
-                self.require_embedding()?;
-                if wanted.tokens {
-                    self.check_tokens()?;
+                if outputs.tokens && self.is_splade() {
+                    return Err(Error::Splade { what: "`embed_all`" });
                 }
-                if wanted.whole && self.is_splade() {
+                if outputs.whole && self.is_splade() {
                     return Err(Error::Splade { what: "the output `dense`" });
                 }
-                if wanted.sparse { self.check_sparse() } else { Ok(()) }
+                if outputs.sparse { self.require_sparse() } else { Ok(()) }
             })?;
-            if wanted == Wanted::default() {
+            if outputs == Wanted::default() {
                 return Err(Error::Empty { field: "outputs" }.into());
             }
-            let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
-            let finish = |output: Output| EmbedOutputs {
-                dense: wanted.whole.then(|| if normalize { normalized(&output.whole) } else { output.whole }),
-                tokens: wanted.tokens.then(|| token_rows(&output.tokens, normalize)),
-                sparse: wanted.sparse.then_some(output.sparse),
-            };
-            Ok(Answer { value: outputs.into_iter().map(finish).collect(), cost })
+            self.check_dimensions(&request, outputs)?;
+            self.outputs(request, outputs).await
         })
         .await
     }
@@ -219,16 +166,12 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// As for [`Service::embed`]; [`Error::ModelType`] if the model does not have sparse vectors.
-    pub async fn embed_sparse(
-        &self,
-        request: EmbedSparseRequest,
-    ) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
+    /// As for [`Service::embed_vectors`]; [`Error::ModelType`] if the model does not have sparse vectors.
+    pub async fn embed_sparse(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
         measured(method(request.inputs.is_batch), async {
-            self.check_inputs(&request.inputs, || self.check_sparse())?;
-            let computed = self.vectors(request.inputs.inputs, &request.encoding, Wanted::SPARSE).await?;
-            let value = computed.outputs.into_iter().map(|output| output.sparse).collect();
-            Ok(Answer { value, cost: computed.cost })
+            self.check_inputs(&request.inputs, || self.require_sparse())?;
+            let answer = self.outputs(request, Wanted::SPARSE).await?;
+            Ok(answer.map(|outputs| outputs.into_iter().filter_map(|output| output.sparse).collect()))
         })
         .await
     }
@@ -270,32 +213,48 @@ impl Service {
     }
 
     fn is_splade(&self) -> bool {
-        self.config.model_type == ModelType::Embedding(Pool::Splade)
-    }
-
-    /// Refuses vectors of tokens if the model does not have them.
-    fn check_tokens(&self) -> Result<(), Error> {
-        if self.is_splade() { Err(Error::Splade { what: "`embed_all`" }) } else { Ok(()) }
+        self.require_embedding().is_ok() && !self.config.model.outputs.whole
     }
 
     /// Refuses sparse vectors if the model does not have them.
-    fn check_sparse(&self) -> Result<(), Error> {
-        let is_lexical = self.config.model.is_lexical && self.require_embedding().is_ok();
-        if self.is_splade() || is_lexical { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
+    fn require_sparse(&self) -> Result<(), Error> {
+        let is_sparse = self.require_embedding().is_ok() && self.config.model.outputs.sparse;
+        if is_sparse { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
     }
 
-    /// The number of values of a vector that a request gets.
-    fn dimensions(&self, wanted: Option<usize>) -> Result<usize, Error> {
-        let most = self.config.model.dimensions;
-        match wanted {
-            None => Ok(most),
-            Some(wanted) if (1..=most).contains(&wanted) => Ok(wanted),
-            Some(0) => Err(Error::Validation("`dimensions` should be positive".to_owned())),
-            Some(wanted) => Err(Error::Validation(format!(
-                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: \
-                 {wanted}"
-            ))),
+    /// Refuses a number of values that the requested vectors do not have. The length of a token's vector is
+    /// known only when it is computed.
+    fn check_dimensions(&self, request: &EmbedRequest, outputs: Wanted) -> Result<(), Failed> {
+        let error = match request.dimensions {
+            Some(0) => Error::Validation("`dimensions` should be positive".to_owned()),
+            Some(got) if outputs.whole && got > self.config.model.dimensions => {
+                too_many_dimensions(got, self.config.model.dimensions)
+            }
+            _ => return Ok(()),
+        };
+        Err(Failed::of_texts(error, request.inputs.inputs.len()))
+    }
+
+    /// Computes some outputs of each input.
+    async fn outputs(
+        &self,
+        request: EmbedRequest,
+        wanted: Wanted,
+    ) -> Result<Answer<Vec<EmbedOutputs>>, Failed> {
+        let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
+        let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
+        for width in outputs.iter().map(|output| output.tokens.width).filter(|_| wanted.tokens) {
+            if let Some(got) = dimensions.filter(|got| *got > width) {
+                return Err(Failed::of_texts(too_many_dimensions(got, width), outputs.len()));
+            }
         }
+        let form = VectorForm { normalize, dimensions };
+        let finish = |output: Output| EmbedOutputs {
+            dense: wanted.whole.then(|| form.apply(&output.whole)),
+            tokens: wanted.tokens.then(|| form.apply_to_tokens(&output.tokens)),
+            sparse: wanted.sparse.then_some(output.sparse),
+        };
+        Ok(Answer { value: outputs.into_iter().map(finish).collect(), cost })
     }
 
     /// The model's outputs for each input.
@@ -314,19 +273,44 @@ impl Service {
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
         let inputs = Arc::new(PromptedInputs { prompt, inputs });
         let mut computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
-        if self.config.model.is_lexical {
+        if !self.is_splade() {
             let empty = &self.config.model.empty_tokens;
             for output in &mut computed.outputs {
                 output.sparse.retain(|entry| !empty.contains(&entry.index));
             }
         }
-        if computed.outputs.iter().all(is_finite) { Ok(computed) } else { Err(Error::MissingValues.into()) }
+        if computed.outputs.iter().all(Output::is_finite) {
+            Ok(computed)
+        } else {
+            Err(Error::MissingValues.into())
+        }
     }
 }
 
-fn is_finite(output: &Output) -> bool {
-    let sparse = output.sparse.iter().map(|entry| &entry.value);
-    output.whole.iter().chain(&output.tokens.values).chain(sparse).all(|value| value.is_finite())
+/// The error for `dimensions` above the length `max` of a vector.
+fn too_many_dimensions(got: usize, max: usize) -> Error {
+    Error::Validation(format!(
+        "`dimensions` should be smaller than the maximum embedding dimension. It is {max}; given: {got}"
+    ))
+}
+
+/// How vectors are returned.
+#[derive(Debug, Clone, Copy)]
+struct VectorForm {
+    normalize: bool,
+    dimensions: Option<usize>,
+}
+
+impl VectorForm {
+    fn apply(self, vector: &[f32]) -> Vec<f32> {
+        let length = self.dimensions.map_or(vector.len(), |dimensions| dimensions.min(vector.len()));
+        if self.normalize { normalized(&vector[..length]) } else { vector[..length].to_vec() }
+    }
+
+    /// The vectors of an input's tokens, as a list.
+    fn apply_to_tokens(self, tokens: &TokenVectors) -> Vec<Vec<f32>> {
+        tokens.values.chunks(tokens.width.max(1)).map(|vector| self.apply(vector)).collect()
+    }
 }
 
 /// A sparse vector as a dense one of `length` values.
@@ -338,12 +322,6 @@ fn dense(sparse: &[SparseValue], length: usize) -> Vec<f32> {
         }
     }
     vector
-}
-
-/// The vectors of an input's tokens, as a list.
-fn token_rows(tokens: &TokenVectors, normalize: bool) -> Vec<Vec<f32>> {
-    let row = |row: &[f32]| if normalize { normalized(row) } else { row.to_vec() };
-    tokens.values.chunks(tokens.width.max(1)).map(row).collect()
 }
 
 /// A request's inputs with their prompt.
@@ -383,6 +361,7 @@ mod tests {
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::time::Duration;
+    use text_embeddings_backend_core::{ModelType, Pool};
 
     const WIDTH: usize = 7;
 
@@ -422,7 +401,7 @@ mod tests {
                 let sent = ["w100 w101", "w102", "행성", "w100 w101"];
                 let encoding = prompt_name.map(named).unwrap_or_default();
                 let request = EmbedRequest { encoding, ..request(texts(&sent)) };
-                let answer = fixture.service.embed(request).await.unwrap();
+                let answer = fixture.service.embed_vectors(request).await.unwrap();
                 let expected = sent.map(|text| fixture.values(&Input::Text { prompt, text }));
                 assert_eq!(answer.value, expected, "{prompt_name:?} at {budget}");
                 let tokens = sent.map(|text| fixture.ids(&Input::Text { prompt, text }).len());
@@ -444,7 +423,7 @@ mod tests {
         {
             let request = EmbedRequest { encoding, ..request(texts(&["w100"])) };
             let expected = fixture.values(&Input::Text { prompt, text: "w100" });
-            assert_eq!(fixture.service.embed(request).await.unwrap().value, [expected]);
+            assert_eq!(fixture.service.embed_vectors(request).await.unwrap().value, [expected]);
         }
     }
 
@@ -460,7 +439,7 @@ mod tests {
             (embedding_fixture(100, with_default), named("query"), vec![CLS, 700, 701, 100, 101]),
         ] {
             let request = EmbedRequest { encoding, ..request(vec![EmbedInput::Ids(ids.to_vec())]) };
-            let answer = fixture.service.embed(request).await.unwrap();
+            let answer = fixture.service.embed_vectors(request).await.unwrap();
             assert_eq!(answer.value, [fixture.values(&Input::Ids(&expected))], "{expected:?}");
             assert_eq!((answer.cost.characters, answer.cost.tokens), (2, expected.len()));
         }
@@ -474,7 +453,7 @@ mod tests {
             let count = dimensions.unwrap_or(WIDTH);
             for normalize in [false, true] {
                 let request = EmbedRequest { normalize, dimensions, ..request(texts(&["w100 w101"])) };
-                let answer = fixture.service.embed(request).await.unwrap().value;
+                let answer = fixture.service.embed_vectors(request).await.unwrap().value;
                 if normalize {
                     assert_close(&answer[0], &unit(&whole[..count]));
                 } else {
@@ -489,7 +468,7 @@ mod tests {
             (usize::MAX, format!("{too_many}{}", usize::MAX)),
         ] {
             let request = EmbedRequest { dimensions: Some(dimensions), ..request(texts(&["w100"])) };
-            let message = fixture.service.embed(request).await.unwrap_err().to_string();
+            let message = fixture.service.embed_vectors(request).await.unwrap_err().to_string();
             assert_eq!(message, format!("Input validation error: `dimensions` {problem}"));
         }
         assert_eq!(fixture.control.batch_sizes().len(), 8, "what is refused is not computed");
@@ -499,9 +478,7 @@ mod tests {
     async fn embed_all_gives_each_token_its_own_vector() {
         let fixture = fixture(100);
         let inputs = vec![EmbedInput::Text("w100 w101".to_owned()), EmbedInput::Ids(vec![5, CLS])];
-        let inputs = EmbedInputs::batch(inputs);
-        let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
-        let answer = fixture.service.embed_all(request).await.unwrap();
+        let answer = fixture.service.embed(request(inputs), Wanted::TOKENS).await.unwrap().map(tokens_of);
         let text = Input::Text { prompt: "", text: "w100 w101" };
         let expected = [fixture.values_of_tokens(&text), fixture.values_of_tokens(&Input::Ids(&[5, CLS]))];
         assert_eq!(answer.value, expected);
@@ -512,19 +489,46 @@ mod tests {
     #[tokio::test]
     async fn vectors_of_tokens_are_scaled_where_that_is_asked_for() {
         let fixture = fixture(100);
-        let inputs = EmbedInputs::batch(texts(&["w100 w101"]));
-        let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: true };
-        let answer = fixture.service.embed_all(request).await.unwrap().value;
         let expected = fixture.values_of_tokens(&Input::Text { prompt: "", text: "w100 w101" });
-        assert_eq!(answer[0].len(), expected.len());
-        for (got, wanted) in answer[0].iter().zip(&expected) {
-            assert_close(got, &unit(wanted));
+        for dimensions in [None, Some(3)] {
+            let request = EmbedRequest { normalize: true, dimensions, ..request(texts(&["w100 w101"])) };
+            let answer = fixture.service.embed(request, Wanted::TOKENS).await.unwrap().map(tokens_of).value;
+            assert_eq!(answer[0].len(), expected.len());
+            for (got, wanted) in answer[0].iter().zip(&expected) {
+                assert_close(got, &unit(&wanted[..dimensions.unwrap_or(WIDTH)]));
+            }
         }
     }
 
-    fn outputs(inputs: Vec<EmbedInput>, outputs: Wanted, normalize: bool) -> EmbedOutputsRequest {
-        let inputs = EmbedInputs::batch(inputs);
-        EmbedOutputsRequest { inputs, encoding: EmbedEncoding::default(), normalize, outputs }
+    #[tokio::test]
+    async fn dimensions_hold_for_every_output_with_vectors() {
+        let fixture = embedding_fixture(100, |config| config.model.outputs.sparse = true);
+        let (text, all) = (Input::Text { prompt: "", text: "w101 w100" }, Wanted { sparse: true, ..DENSE });
+        let cut =
+            |dimensions| EmbedRequest { dimensions: Some(dimensions), ..request(texts(&["w101 w100"])) };
+        for (outputs, count) in [(all, 2), (DENSE, WIDTH), (Wanted::TOKENS, 1), (Wanted::SPARSE, 3)] {
+            let answer = fixture.service.embed(cut(count), outputs).await.unwrap().value.remove(0);
+            let dense = outputs.whole.then(|| fixture.values(&text)[..count].to_vec());
+            assert_eq!(answer.dense, dense, "{outputs:?}");
+            let short = |vector: Vec<f32>| vector[..count].to_vec();
+            let tokens = || fixture.values_of_tokens(&text).into_iter().map(short).collect::<Vec<_>>();
+            assert_eq!(answer.tokens, outputs.tokens.then(tokens), "{outputs:?}");
+            assert_eq!(answer.sparse, outputs.sparse.then(|| entries(&[100, 101, CLS])), "{outputs:?}");
+        }
+        for outputs in [all, Wanted::WHOLE, Wanted::TOKENS] {
+            let message = fixture.service.embed(cut(WIDTH + 1), outputs).await.unwrap_err().to_string();
+            assert!(message.ends_with("the maximum embedding dimension. It is 7; given: 8"), "{message}");
+        }
+        for outputs in [all, Wanted::SPARSE] {
+            let message = fixture.service.embed(cut(0), outputs).await.unwrap_err().to_string();
+            assert!(message.ends_with("`dimensions` should be positive"), "{message}");
+        }
+    }
+
+    const DENSE: Wanted = Wanted { whole: true, tokens: true, sparse: false };
+
+    fn tokens_of(outputs: Vec<EmbedOutputs>) -> Vec<Vec<Vec<f32>>> {
+        outputs.into_iter().map(|output| output.tokens.unwrap()).collect()
     }
 
     fn entries(ids: &[u32]) -> Vec<SparseValue> {
@@ -534,13 +538,13 @@ mod tests {
     #[tokio::test]
     async fn a_lexical_model_gives_every_output_by_one_pass() {
         let fixture = embedding_fixture(100, |config| {
-            config.model.is_lexical = true;
+            config.model.outputs.sparse = true;
             config.model.empty_tokens = vec![CLS];
         });
         let text = Input::Text { prompt: "", text: "w101 w100" };
         let (sent, sparse) = (|| texts(&["w101 w100"]), entries(&[100, 101]));
         let all = Wanted { whole: true, tokens: true, sparse: true };
-        let answer = fixture.service.embed_outputs(outputs(sent(), all, false)).await.unwrap().value;
+        let answer = fixture.service.embed(request(sent()), all).await.unwrap().value;
         let expected = EmbedOutputs {
             dense: Some(fixture.values(&text)),
             sparse: Some(sparse.clone()),
@@ -548,16 +552,18 @@ mod tests {
         };
         assert_eq!(answer, [expected]);
         assert_eq!(fixture.control.batch_sizes(), [1]);
-        let scaled = fixture.service.embed_outputs(outputs(sent(), all, true)).await.unwrap().value;
+        let scaled = fixture
+            .service
+            .embed(EmbedRequest { normalize: true, ..request(sent()) }, all)
+            .await
+            .unwrap()
+            .value;
         assert_close(scaled[0].dense.as_ref().unwrap(), &unit(&fixture.values(&text)));
         assert_eq!(scaled[0].sparse, Some(sparse.clone()), "weights are not scaled");
-        let some = Wanted { sparse: true, ..Wanted::default() };
-        let answer = fixture.service.embed_outputs(outputs(sent(), some, false)).await.unwrap().value;
+        let answer = fixture.service.embed(request(sent()), Wanted::SPARSE).await.unwrap().value;
         assert_eq!(answer, [EmbedOutputs { sparse: Some(sparse.clone()), ..EmbedOutputs::default() }]);
-        let inputs = EmbedInputs::batch(sent());
-        let request = EmbedSparseRequest { inputs, encoding: EmbedEncoding::default() };
-        assert_eq!(fixture.service.embed_sparse(request).await.unwrap().value, [sparse]);
-        let none = fixture.service.embed_outputs(outputs(sent(), Wanted::default(), false)).await;
+        assert_eq!(fixture.service.embed_sparse(request(sent())).await.unwrap().value, [sparse]);
+        let none = fixture.service.embed(request(sent()), Wanted::default()).await;
         assert_eq!(none, Err(Error::Empty { field: "outputs" }));
     }
 
@@ -565,29 +571,30 @@ mod tests {
     async fn a_splade_model_gives_sparse_vectors_and_refuses_the_rest_as_tei_does() {
         let fixture = embedding_fixture(100, |config| {
             config.model_type = ModelType::Embedding(Pool::Splade);
+            config.model.outputs = Wanted::SPARSE;
             config.model.dimensions = CLS as usize + 1;
         });
         let (service, sent) = (&fixture.service, || texts(&["w101 w100"]));
         let sparse = entries(&[100, 101, CLS]);
-        let all = |encoding| EmbedSparseRequest { inputs: EmbedInputs::batch(sent()), encoding };
-        let answer = service.embed_sparse(all(EmbedEncoding::default())).await.unwrap().value;
+        let answer = service.embed_sparse(request(sent())).await.unwrap().value;
         assert_eq!(answer, std::slice::from_ref(&sparse));
-        let vector = &service.embed(request(sent())).await.unwrap().value[0];
+        let vector = &service.embed_vectors(request(sent())).await.unwrap().value[0];
         let ones = vector.iter().filter(|value| **value > 0.0).count();
         assert_eq!((vector.len(), ones), (1001, 3), "zeros included");
         let several = Wanted { whole: true, sparse: true, tokens: false };
-        let inputs = EmbedInputs::batch(sent());
-        let tokens = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
+        let cut = EmbedRequest { dimensions: Some(101), ..request(sent()) };
+        let cut = &service.embed_vectors(cut).await.unwrap().value[0];
+        assert_eq!((cut.len(), cut[100], cut.iter().sum::<f32>()), (101, 1.0, 1.0));
         let similar = SimilarityRequest {
             source_sentence: "w100".to_owned(),
             sentences: vec!["w101".to_owned()],
             encoding: EmbedEncoding::default(),
         };
         let errors = [
-            service.embed(EmbedRequest { normalize: true, ..request(sent()) }).await.err(),
-            service.embed_all(tokens).await.err(),
+            service.embed_vectors(EmbedRequest { normalize: true, ..request(sent()) }).await.err(),
+            service.embed(request(sent()), Wanted::TOKENS).await.err(),
             service.similarity(similar).await.err(),
-            service.embed_outputs(outputs(sent(), several, false)).await.err(),
+            service.embed(request(sent()), several).await.err(),
         ];
         let what = ["`normalize`", "`embed_all`", "`similarity`", "the output `dense`"];
         for (error, what) in errors.into_iter().zip(what) {
@@ -657,16 +664,11 @@ mod tests {
             (texts(&["w100", "nan"]), EmbedEncoding::default(), Error::MissingValues),
         ];
         for (inputs, encoding, expected) in table {
-            let all = EmbedAllRequest {
-                inputs: EmbedInputs::batch(inputs.clone()),
-                encoding: encoding.clone(),
-                normalize: false,
-            };
-            assert_eq!(fixture.service.embed_all(all).await, Err(expected.clone()));
             let request = EmbedRequest { encoding, ..request(inputs) };
-            assert_eq!(fixture.service.embed(request).await, Err(expected));
+            assert_eq!(fixture.service.embed(request.clone(), Wanted::TOKENS).await, Err(expected.clone()));
+            assert_eq!(fixture.service.embed_vectors(request).await, Err(expected));
         }
-        let cut = fixture.service.embed(request(texts(&[&long]))).await.unwrap().cost;
+        let cut = fixture.service.embed_vectors(request(texts(&[&long]))).await.unwrap().cost;
         assert_eq!((cut.tokens, cut.truncated), (MAX_INPUT_LENGTH, 1));
     }
 
@@ -690,23 +692,21 @@ mod tests {
                 "Backend error: Model is not an embedding model with SPLADE pooling",
             ),
         ] {
-            let inputs = || EmbedInputs::batch(texts(&["w100"]));
-            let all = EmbedAllRequest { inputs: inputs(), encoding: encoding(), normalize: false };
+            let sent = || request(texts(&["w100"]));
             let similar = SimilarityRequest {
                 source_sentence: "w100".to_owned(),
                 sentences: vec!["w101".to_owned()],
                 encoding: encoding(),
             };
-            let sparse_request = EmbedSparseRequest { inputs: inputs(), encoding: encoding() };
             let answers = [
-                service.embed(request(texts(&["w100"]))).await.err(),
-                service.embed_all(all).await.err(),
+                service.embed_vectors(sent()).await.err(),
+                service.embed(sent(), Wanted::TOKENS).await.err(),
                 service.similarity(similar).await.err(),
             ];
             for error in answers {
                 assert_eq!(error.map(|error| error.to_string()).as_deref(), dense);
             }
-            let error = service.embed_sparse(sparse_request).await.unwrap_err();
+            let error = service.embed_sparse(sent()).await.unwrap_err();
             assert!(matches!(error, Error::ModelType(_)) && error.to_string() == sparse, "{error}");
         }
     }
@@ -727,13 +727,10 @@ mod tests {
                 let inputs: Vec<_> = lists.iter().cloned().map(EmbedInput::Ids).collect();
                 tokio::spawn(async move {
                     if number % 2 == 0 {
-                        let answer = service.embed(request(inputs)).await;
+                        let answer = service.embed_vectors(request(inputs)).await;
                         return answer.unwrap().value.into_iter().map(|vector| vec![vector]).collect();
                     }
-                    let inputs = EmbedInputs::batch(inputs);
-                    let request =
-                        EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
-                    service.embed_all(request).await.unwrap().value
+                    service.embed(request(inputs), Wanted::TOKENS).await.unwrap().map(tokens_of).value
                 })
             })
             .collect();
@@ -756,15 +753,15 @@ mod tests {
             sentences: sentences.clone(),
             encoding: EmbedEncoding::default(),
         };
-        let all = || EmbedAllRequest {
+        let all = || EmbedRequest {
             inputs: EmbedInputs::single(EmbedInput::Text("w100".to_owned())),
-            encoding: EmbedEncoding::default(),
-            normalize: false,
+            ..request(Vec::new())
         };
+        let (one, two) = (|| request(texts(&["w100"])), || request(texts(&["w100", "w6"])));
         let runs: [(&str, usize, &dyn Fn()); 4] = [
-            ("batch", 2, &|| _ = block_on(fixture.service.embed(request(texts(&["w100", "w6"])))).unwrap()),
-            ("batch", 1, &|| _ = block_on(fixture.service.embed(request(texts(&["w100"])))).unwrap()),
-            ("single", 1, &|| _ = block_on(fixture.service.embed_all(all())).unwrap()),
+            ("batch", 2, &|| _ = block_on(fixture.service.embed_vectors(two())).unwrap()),
+            ("batch", 1, &|| _ = block_on(fixture.service.embed_vectors(one())).unwrap()),
+            ("single", 1, &|| _ = block_on(fixture.service.embed(all(), Wanted::TOKENS)).unwrap()),
             ("batch", 3, &|| _ = block_on(fixture.service.similarity(similar())).unwrap()),
         ];
         for (method, texts, run) in runs {
@@ -806,7 +803,7 @@ mod tests {
         ];
         for (fixture, request, label, failures, embedded) in table {
             let moved = recorded(|| {
-                block_on(fixture.service.embed(request.clone())).unwrap_err();
+                block_on(fixture.service.embed_vectors(request.clone())).unwrap_err();
             });
             assert_eq!(moved["te_request_count{method=\"batch\"}"], [1.0], "{label}");
             assert_eq!(moved[&format!("te_request_failure{{err=\"{label}\"}}")], [failures], "{moved:?}");

@@ -23,10 +23,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
 
-pub use embed::{
-    EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedOutputsRequest, EmbedRequest,
-    EmbedSparseRequest, SimilarityRequest,
-};
+pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
 pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};

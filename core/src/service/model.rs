@@ -10,7 +10,7 @@ use crate::{
     families::ScoreRule,
 };
 use std::collections::BTreeMap;
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, Wanted};
 
 /// The facts about answers and prompts in the model's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub struct ServedModel {
     pub prompts: Prompts,
     /// The length of an embedding model's vectors.
     pub dimensions: usize,
-    /// Whether an embedding model that is not SPLADE also has sparse vectors, as bge-m3 does.
-    pub is_lexical: bool,
-    /// The ids of tokens that do not stand for a part of a text. The sparse vectors of such a model leave
-    /// them out.
+    /// The outputs of an embedding model. SPLADE has sparse weights only, bge-m3 has all three.
+    pub outputs: Wanted,
+    /// The ids of tokens that do not stand for a part of a text. The sparse vectors of a model that has dense
+    /// vectors, too, leave them out.
     pub empty_tokens: Vec<u32>,
 }
 

@@ -164,7 +164,7 @@ mod tests {
         metrics::{self, testing::recorded},
         postprocess::sigmoid,
         service::{
-            DecodeRequest, EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedInputs,
+            DecodeRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest,
             testing::{
                 Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with,
                 fixture_with_permits,
@@ -395,9 +395,10 @@ mod tests {
         assert!(!failed.contains_key("te_request_duration") && !failed.contains_key("te_predict_success"));
 
         let inputs = EmbedInputs::batch(vec![EmbedInput::Ids(vec![5])]);
-        let embed = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
+        let embed =
+            EmbedRequest { inputs, encoding: EmbedEncoding::default(), normalize: false, dimensions: None };
         let embedded = recorded(|| {
-            block_on(embedding_fixture(100, |_| ()).service.embed_all(embed)).unwrap();
+            block_on(embedding_fixture(100, |_| ()).service.embed_vectors(embed)).unwrap();
         });
 
         let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };

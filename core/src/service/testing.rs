@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use std::{collections::BTreeMap, future::Future};
-use text_embeddings_backend_core::{ModelType, Pool};
+use text_embeddings_backend_core::{ModelType, Pool, Wanted};
 use tokenizers::Tokenizer;
 
 /// The longest prompt, in tokens. The frame around query and document takes a few dozen of them.
@@ -68,7 +68,8 @@ pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mu
         named: named.map(|(name, prompt)| (name.to_owned(), prompt.to_owned())).into(),
         default: String::new(),
     };
-    let model = ServedModel { prompts, dimensions: 7, ..ServedModel::default() };
+    let outputs = Wanted { whole: true, tokens: true, sparse: false };
+    let model = ServedModel { prompts, dimensions: 7, outputs, ..ServedModel::default() };
     let mut config = config(ModelType::Embedding(Pool::LastToken), model);
     change(&mut config);
     fixture_of(limits(max_batch_tokens, 512), text_encoder().into(), 7, config)

@@ -6,8 +6,7 @@
 use futures_util::TryFutureExt;
 use text_embeddings_backend_core::{SparseValue, Wanted};
 use text_embeddings_core::service::{
-    Answer, EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedOutputsRequest, EmbedRequest,
-    EmbedSparseRequest, Service,
+    Answer, EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, Service,
 };
 use text_embeddings_proto::v1::{self, embed_server::Embed};
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -35,9 +34,8 @@ async fn embed(service: Service, message: v1::EmbedRequest) -> Result<Answer<v1:
         normalize: message.normalize.unwrap_or(true),
         dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
-    answered("tei.v1.Embed/Embed", service.embed(request).await, |vectors, metadata| v1::EmbedResponse {
-        embeddings: only(vectors),
-        metadata,
+    answered("tei.v1.Embed/Embed", service.embed_vectors(request).await, |vectors, metadata| {
+        v1::EmbedResponse { embeddings: only(vectors), metadata }
     })
 }
 
@@ -63,13 +61,14 @@ async fn embed_all(
     service: Service,
     message: v1::EmbedAllRequest,
 ) -> Result<Answer<v1::EmbedAllResponse>, Status> {
-    let request = EmbedOutputsRequest {
+    let request = EmbedRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
         inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
         normalize: message.normalize,
-        outputs: wanted(&message.outputs)?,
+        dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
-    answered("tei.v1.Embed/EmbedAll", service.embed_outputs(request).await, |outputs, metadata| {
+    let outputs = wanted(&message.outputs)?;
+    answered("tei.v1.Embed/EmbedAll", service.embed(request, outputs).await, |outputs, metadata| {
         let EmbedOutputs { dense, sparse, tokens } = only(outputs);
         let token = |embeddings| v1::TokenEmbedding { embeddings };
         v1::EmbedAllResponse {
@@ -89,9 +88,11 @@ async fn embed_sparse(
     service: Service,
     message: v1::EmbedSparseRequest,
 ) -> Result<Answer<v1::EmbedSparseResponse>, Status> {
-    let request = EmbedSparseRequest {
+    let request = EmbedRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
         inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
+        normalize: false,
+        dimensions: None,
     };
     answered("tei.v1.Embed/EmbedSparse", service.embed_sparse(request).await, |vectors, metadata| {
         let sparse_embeddings = only(vectors).into_iter().map(sparse_value).collect();

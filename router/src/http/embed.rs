@@ -7,9 +7,7 @@
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{SparseValue, Wanted};
-use text_embeddings_core::service::{
-    EmbedAllRequest, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
-};
+use text_embeddings_core::service::{EmbedOutputs, EmbedRequest};
 use utoipa::ToSchema;
 
 use super::{
@@ -76,6 +74,9 @@ pub(crate) struct EmbedAllBody {
     #[serde(default)]
     #[schema(default = false)]
     normalize: bool,
+    /// The number of each vector's first values to return (Matryoshka).
+    #[schema(default = json!(null))]
+    dimensions: Option<usize>,
     /// The outputs to compute in one forward pass. The answer then has an object for each input. Absent or
     /// null: the vectors of the tokens.
     #[schema(default = json!(null), min_items = 1)]
@@ -102,12 +103,13 @@ impl OutputName {
     }
 }
 
-impl From<EmbedAllBody> for EmbedAllRequest {
+impl From<EmbedAllBody> for EmbedRequest {
     fn from(body: EmbedAllBody) -> Self {
         Self {
             inputs: body.inputs.0,
             encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
             normalize: body.normalize,
+            dimensions: body.dimensions,
         }
     }
 }
@@ -129,11 +131,13 @@ pub(crate) struct EmbedSparseBody {
     prompt_name: Option<String>,
 }
 
-impl From<EmbedSparseBody> for EmbedSparseRequest {
+impl From<EmbedSparseBody> for EmbedRequest {
     fn from(body: EmbedSparseBody) -> Self {
         Self {
             inputs: body.inputs.0,
             encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
+            normalize: false,
+            dimensions: None,
         }
     }
 }
@@ -160,7 +164,13 @@ pub(crate) struct VectorsBody(pub(crate) Vec<Vec<f32>>);
 /// A vector for each token of each input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedAllResponse)]
-pub(crate) struct TokenVectorsBody(pub(crate) Vec<Vec<Vec<f32>>>);
+pub(crate) struct TokenVectorsBody(Vec<Vec<Vec<f32>>>);
+
+impl From<Vec<EmbedOutputs>> for TokenVectorsBody {
+    fn from(outputs: Vec<EmbedOutputs>) -> Self {
+        Self(outputs.into_iter().filter_map(|output| output.tokens).collect())
+    }
+}
 
 /// The requested outputs of an input.
 #[derive(Debug, Serialize, ToSchema)]
@@ -220,7 +230,7 @@ pub(crate) async fn embed(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
-    let answer = state.service.embed(body.into()).await?;
+    let answer = state.service.embed_vectors(body.into()).await?;
     Ok(respond(&state, format, "embed", answer, VectorsBody))
 }
 
@@ -241,12 +251,10 @@ pub(crate) async fn embed_all(
     ParsedBody(body, format): ParsedBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
     let Some(outputs) = body.outputs.as_deref().map(OutputName::wanted) else {
-        let answer = state.service.embed_all(body.into()).await?;
-        return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody));
+        let answer = state.service.embed(body.into(), Wanted::TOKENS).await?;
+        return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody::from));
     };
-    let EmbedAllRequest { inputs, encoding, normalize } = body.into();
-    let request = EmbedOutputsRequest { inputs, encoding, normalize, outputs };
-    let answer = state.service.embed_outputs(request).await?;
+    let answer = state.service.embed(body.into(), outputs).await?;
     let bodies = |outputs: Vec<EmbedOutputs>| outputs.into_iter().map(OutputsBody::from).collect::<Vec<_>>();
     Ok(respond(&state, format, "embed_all", answer, bodies))
 }
@@ -293,10 +301,11 @@ mod tests {
         let expected =
             EmbedRequest { inputs: inputs(), encoding: encoding(), normalize: true, dimensions: None };
         assert_eq!(request, expected);
-        let request = EmbedAllRequest::from(serde_json::from_str::<EmbedAllBody>(body).unwrap());
-        assert_eq!(request, EmbedAllRequest { inputs: inputs(), encoding: encoding(), normalize: false });
-        let request = EmbedSparseRequest::from(serde_json::from_str::<EmbedSparseBody>(body).unwrap());
-        assert_eq!(request, EmbedSparseRequest { inputs: inputs(), encoding: encoding() });
+        let expected = EmbedRequest { normalize: false, ..expected };
+        let request = EmbedRequest::from(serde_json::from_str::<EmbedAllBody>(body).unwrap());
+        assert_eq!(request, expected);
+        let request = EmbedRequest::from(serde_json::from_str::<EmbedSparseBody>(body).unwrap());
+        assert_eq!(request, expected);
     }
 
     #[test]
@@ -319,12 +328,10 @@ mod tests {
             dimensions: Some(7),
         };
         assert_eq!(request, expected);
-        let request = EmbedAllRequest::from(serde_json::from_value::<EmbedAllBody>(fields.clone()).unwrap());
-        let expected =
-            EmbedAllRequest { inputs: inputs.clone(), encoding: encoding.clone(), normalize: false };
+        let request = EmbedRequest::from(serde_json::from_value::<EmbedAllBody>(fields.clone()).unwrap());
         assert_eq!(request, expected);
-        let request = EmbedSparseRequest::from(serde_json::from_value::<EmbedSparseBody>(fields).unwrap());
-        assert_eq!(request, EmbedSparseRequest { inputs, encoding });
+        let request = EmbedRequest::from(serde_json::from_value::<EmbedSparseBody>(fields).unwrap());
+        assert_eq!(request, EmbedRequest { dimensions: None, ..expected });
 
         let fields = json!({"inputs": "a", "truncate": null, "prompt_name": null, "dimensions": null});
         let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields).unwrap());

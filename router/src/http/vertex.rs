@@ -103,7 +103,7 @@ impl Instance {
                 })
             }
             Self::Embed(body) => service
-                .embed(body.into())
+                .embed_vectors(body.into())
                 .await?
                 .map(|vectors| InstancePrediction::Embed(VectorsBody(vectors))),
             Self::EmbedSparse(body) => {

@@ -6,7 +6,7 @@
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
-use text_embeddings_backend_core::{ModelType, Output, Pool, amount};
+use text_embeddings_backend_core::{ModelType, Output, amount};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{Encoded, Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection},
@@ -29,14 +29,11 @@ pub(super) fn model(
     model: &ServedModel,
 ) -> anyhow::Result<usize> {
     match model_type {
-        ModelType::Embedding(Pool::Splade) => {
-            check_sparse(backend, encoder, model).map(|()| model.dimensions)
-        }
         ModelType::Embedding(_) => {
-            if model.is_lexical {
+            if model.outputs.sparse {
                 check_sparse(backend, encoder, model)?;
             }
-            check_embedding(backend, encoder, model)
+            if model.outputs.whole { check_embedding(backend, encoder, model) } else { Ok(model.dimensions) }
         }
         ModelType::Classifier => check_classifier(backend, encoder).map(|()| 0),
         ModelType::Reranker | ModelType::ListwiseReranker => {

@@ -94,13 +94,12 @@ fn embedding(
         Some(pooling) if config.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
         _ => files::embedding_head(folder, pool)?,
     };
-    let is_lexical = head.whole.is_some() && head.sparse.is_some();
     let named: Vec<&str> = folder.empty_tokens.iter().map(String::as_str).collect();
     let empty = if named.is_empty() { &EMPTY_TOKENS[..] } else { &named };
     let model = ServedModel {
         prompts: prompts::prompts(config, folder)?,
         dimensions: folder.description.vocabulary,
-        is_lexical,
+        outputs: head.outputs(),
         empty_tokens: empty.iter().filter_map(|token| tokenizer.token_to_id(token)).collect(),
         ..ServedModel::default()
     };

@@ -11,9 +11,7 @@ use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 use text_embeddings_backend_core::{ModelType, Pool, amount};
 use text_embeddings_core::{
-    service::{
-        EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, EmbedSparseRequest, RerankRequest, Service,
-    },
+    service::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, RerankRequest, Service},
     sigmoid,
 };
 
@@ -212,13 +210,7 @@ impl Published {
                 (vec![*score], vec![f64::from(got)])
             }
             PublishedInput::Vector { text, normalized, starts } => {
-                let request = EmbedRequest {
-                    inputs: EmbedInputs::single(EmbedInput::Text(text.clone())),
-                    encoding: EmbedEncoding::default(),
-                    normalize: *normalized,
-                    dimensions: None,
-                };
-                let vectors = service.embed(request).await?.value;
+                let vectors = service.embed_vectors(embed_request(text, *normalized)).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;
                 ensure!(
                     vector.len() >= starts.len(),
@@ -228,9 +220,7 @@ impl Published {
                 (starts.clone(), vector.iter().take(starts.len()).map(|&value| value.into()).collect())
             }
             PublishedInput::Sparse { text, entries } => {
-                let inputs = EmbedInputs::single(EmbedInput::Text(text.clone()));
-                let request = EmbedSparseRequest { inputs, encoding: EmbedEncoding::default() };
-                let vectors = service.embed_sparse(request).await?.value;
+                let vectors = service.embed_sparse(embed_request(text, false)).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;
                 let got: Vec<_> = vector.iter().map(|entry| (entry.index, entry.value.into())).collect();
                 aligned(entries, &got)
@@ -346,6 +336,11 @@ pub(super) async fn raw_score(
     };
     let ranks = service.rerank(request).await?.value;
     ranks.first().map(|rank| rank.score).ok_or_else(|| anyhow!("no score came back"))
+}
+
+fn embed_request(text: &str, normalize: bool) -> EmbedRequest {
+    let inputs = EmbedInputs::single(EmbedInput::Text(text.to_owned()));
+    EmbedRequest { inputs, encoding: EmbedEncoding::default(), normalize, dimensions: None }
 }
 
 #[cfg(test)]
