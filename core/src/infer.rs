@@ -7,11 +7,13 @@
 mod admission;
 mod answers;
 mod device;
+mod request;
 mod state;
 mod watchdog;
 
 pub use crate::queue::Outcome;
 pub use admission::Permit;
+pub use request::RequestInFlight;
 
 use crate::{
     error::Error,
@@ -70,6 +72,8 @@ pub struct Engine {
 pub struct Announced {
     shared: Arc<Shared>,
     turn: Arc<Turn>,
+    /// The permit of its request, which a health probe does not have.
+    permit: Option<Arc<Permit>>,
 }
 
 /// The engine as the metrics see it. It does not keep the engine alive.
@@ -142,6 +146,16 @@ impl Engine {
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }
 
+    /// Adds room for `tokens` tokens to a permit, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::acquire`].
+    pub async fn add_tokens(&self, permit: Permit, tokens: usize) -> Result<Permit, Error> {
+        self.check_device()?;
+        self.admission.add_tokens(permit, tokens).await.ok_or(Error::Unhealthy)
+    }
+
     /// How many seconds the device needs for everything that waits now, at the speed of the last batches.
     #[must_use]
     pub fn retry_after(&self) -> u64 {
@@ -171,15 +185,14 @@ impl Engine {
 
     /// The place in the queue's order of a request that arrives now.
     #[must_use]
-    pub fn turn(&self) -> Arc<Turn> {
+    pub(crate) fn turn(&self) -> Arc<Turn> {
         self.shared.lock().queue.turn()
     }
 
-    /// Announces a text of the request `turn`, before the text's tokens are known.
+    /// Announces a text that has no permit, before the text's tokens are known.
     #[must_use]
-    pub fn announce(&self, turn: &Arc<Turn>) -> Announced {
-        self.shared.lock().announced.add(turn);
-        Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
+    pub(crate) fn announce(&self, turn: &Arc<Turn>) -> Announced {
+        Announced::new(&self.shared, turn, None)
     }
 
     /// Completes when the device is lost. Waiting texts are answered at the same time.
@@ -223,16 +236,20 @@ impl Drop for Engine {
 }
 
 impl Announced {
+    fn new(shared: &Arc<Shared>, turn: &Arc<Turn>, permit: Option<Arc<Permit>>) -> Self {
+        shared.lock().announced.add(turn);
+        Self { shared: Arc::clone(shared), turn: Arc::clone(turn), permit }
+    }
+
     /// Announces another text of the same request.
     #[must_use]
     pub fn announce_another(&self) -> Self {
-        self.shared.lock().announced.add(&self.turn);
-        Self { shared: Arc::clone(&self.shared), turn: Arc::clone(&self.turn) }
+        Self::new(&self.shared, &self.turn, self.permit.clone())
     }
 
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
-    /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`]. Once the
-    /// device is lost, every text is answered with [`Error::DeviceLost`].
+    /// formed, or if the request has ended, the text is skipped. A text without tokens is answered with
+    /// [`Error::EmptyInput`]. Once the device is lost, every text is answered with [`Error::DeviceLost`].
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
@@ -245,7 +262,7 @@ impl Announced {
         if self.shared.is_lost() {
             drop(state);
             let _ = entry.reply.send(Err(Error::DeviceLost));
-        } else {
+        } else if !entry.turn.is_withdrawn() {
             // Dropping `self` on return wakes the device thread.
             state.queue.push(entry);
         }

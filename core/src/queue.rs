@@ -48,6 +48,8 @@ pub struct Turn {
     came: Instant,
     /// Whether one of its texts has left the queue.
     begun: AtomicBool,
+    /// Whether the request has ended. Changes only while the queue is locked.
+    withdrawn: AtomicBool,
 }
 
 impl Turn {
@@ -64,6 +66,11 @@ impl Turn {
     /// Whether one of the request's texts has left the queue to be computed.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request has ended, so that none of its texts may wait.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Relaxed)
     }
 
     /// Small requests that arrive before this many tokens have left the queue may overtake it.
@@ -154,6 +161,7 @@ impl Queue {
             tokens: AtomicU64::new(0),
             came: Instant::now(),
             begun: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
         })
     }
 
@@ -164,6 +172,15 @@ impl Queue {
         self.tokens += tokens;
         entry.turn.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
         self.requests.entry(entry.turn.number).or_default().push_back(entry);
+    }
+
+    /// Takes out the texts of a request that has ended. Its caller frees them.
+    pub(crate) fn withdraw(&mut self, turn: &Turn) -> VecDeque<Entry> {
+        turn.withdrawn.store(true, Ordering::Relaxed);
+        let texts = self.requests.remove(&turn.number).unwrap_or_default();
+        self.texts -= texts.len();
+        self.tokens -= texts.iter().map(|entry| entry.text.ids.len()).sum::<usize>();
+        texts
     }
 
     /// Takes texts that fit into a batch, request by request in the order of their turns; `None` if no text

@@ -5,7 +5,7 @@
 //! real number of tokens is known, and the rest when the permit is dropped; a request is never refused while
 //! no other is in flight.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The permits of an engine.
@@ -20,7 +20,7 @@ pub(super) struct Admission {
 #[derive(Debug)]
 pub struct Permit {
     _request: OwnedSemaphorePermit,
-    tokens: OwnedSemaphorePermit,
+    tokens: Mutex<OwnedSemaphorePermit>,
 }
 
 impl Admission {
@@ -38,7 +38,7 @@ impl Admission {
     pub(super) fn try_acquire(&self, tokens: usize) -> Option<Permit> {
         let request = Arc::clone(&self.requests).try_acquire_owned().ok()?;
         let tokens = Arc::clone(&self.tokens).try_acquire_many_owned(self.share(tokens)).ok()?;
-        Some(Permit { _request: request, tokens })
+        Some(Permit { _request: request, tokens: Mutex::new(tokens) })
     }
 
     /// Like [`Admission::try_acquire`], but waits: first come, first served. `None` if no permit will ever be
@@ -46,7 +46,13 @@ impl Admission {
     pub(super) async fn acquire(&self, tokens: usize) -> Option<Permit> {
         let request = Arc::clone(&self.requests).acquire_owned().await.ok()?;
         let tokens = Arc::clone(&self.tokens).acquire_many_owned(self.share(tokens)).await.ok()?;
-        Some(Permit { _request: request, tokens })
+        Some(Permit { _request: request, tokens: Mutex::new(tokens) })
+    }
+
+    /// Adds `tokens` tokens to a permit that has none yet, and waits for them like [`Admission::acquire`].
+    pub(super) async fn add_tokens(&self, permit: Permit, tokens: usize) -> Option<Permit> {
+        let tokens = Arc::clone(&self.tokens).acquire_many_owned(self.share(tokens)).await.ok()?;
+        Some(Permit { tokens: Mutex::new(tokens), ..permit })
     }
 
     /// The tokens that a request takes from the semaphore. A request that is larger than the semaphore takes
@@ -58,9 +64,11 @@ impl Admission {
 
 impl Permit {
     /// Gives back the tokens that the request turned out not to need: it has only `tokens`.
-    pub fn settle(&mut self, tokens: usize) {
-        let spare = self.tokens.num_permits().saturating_sub(tokens);
-        drop(self.tokens.split(spare));
+    pub(super) fn settle(&self, tokens: usize) {
+        // Nothing that runs under the lock can fail.
+        let mut held = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = held.num_permits().saturating_sub(tokens);
+        drop(held.split(spare));
     }
 }
 
@@ -74,7 +82,7 @@ mod tests {
         let admission = Admission::new(2, 10);
         let first = admission.try_acquire(4).unwrap();
         assert!(admission.try_acquire(7).is_none(), "11 tokens");
-        let mut second = admission.acquire(6).await.unwrap();
+        let second = admission.acquire(6).await.unwrap();
         assert!(admission.try_acquire(0).is_none(), "a third request");
         drop(first);
         assert!(admission.try_acquire(5).is_none());

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    infer::{Announced, Outcome, Permit},
+    infer::{Announced, Outcome, RequestInFlight},
     metrics::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, count_many,
         observe_amount, observe_duration,
@@ -42,13 +42,6 @@ pub(super) trait Inputs: Send + Sync + 'static {
     fn have_one_query(&self) -> bool {
         false
     }
-}
-
-/// A request that has a permit.
-struct Admitted {
-    sizes: Sizes,
-    permit: Permit,
-    turn: Arc<Turn>,
 }
 
 /// The data of a request that its encoding needs.
@@ -114,15 +107,14 @@ impl Service {
         let arrival = Instant::now();
         let sizes = Sizes::new(inputs.as_ref());
         let permit = self.permit(sizes.max_tokens(self.tokenization.encoder().max_input_length())).await?;
-        let turn = self.engine.turn();
-        let admitted = Admitted { sizes, permit, turn: Arc::clone(&turn) };
-        let work = self.compute_admitted(inputs, task, truncation, admitted);
+        let request = self.engine.begin_request(permit);
+        let work = self.compute_admitted(inputs, task, truncation, sizes, &request);
         let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
         tokio::select! {
             computed = work => with_total(computed, arrival),
             // Dropping the work cancels it.
-            () = waited_in_vain(&turn, patience) => {
-                let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
+            () = waited_in_vain(request.turn(), patience) => {
+                let (waited, retry_after) = (request.turn().came().elapsed(), self.engine.retry_after());
                 Err(Error::QueueTimeout { waited, retry_after }.into())
             }
         }
@@ -133,12 +125,13 @@ impl Service {
         inputs: &Arc<I>,
         task: ModelTask,
         truncation: Truncation,
-        Admitted { sizes, mut permit, turn }: Admitted,
+        sizes: Sizes,
+        request: &RequestInFlight,
     ) -> Result<Computed, Failed> {
         let prompts = task.prompt_inputs(inputs.as_ref());
         // All prompts are announced before the first is sent. Otherwise an idle device could take the first
         // ones for the whole request.
-        let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(&turn)).collect();
+        let announced: Vec<Announced> = prompts.iter().map(|_| request.announce()).collect();
         let job = EncodingJob {
             inputs: Arc::clone(inputs),
             task,
@@ -159,7 +152,7 @@ impl Service {
         if task == ModelTask::Score(RerankScoring::Lists) {
             cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
-        permit.settle(cost.tokens);
+        request.settle_tokens(cost.tokens);
         let outputs = wait_for_outputs(task, submitted, &mut cost).await?;
         Ok(Computed { outputs, cost })
     }

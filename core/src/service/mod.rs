@@ -17,10 +17,14 @@ mod show;
 mod tokenize;
 
 use crate::{
-    infer::{Engine, EngineGauges},
+    error::Error,
+    infer::{Engine, EngineGauges, Permit},
     tokenization::Tokenization,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use text_embeddings_backend_core::ModelType;
 
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
@@ -98,7 +102,18 @@ pub struct Service {
     tokenization: Arc<Tokenization>,
     engine: Arc<Engine>,
     config: Arc<ServiceConfig>,
-    patient: bool,
+    admission: ServiceAdmission,
+}
+
+/// How requests get their permits.
+#[derive(Clone)]
+enum ServiceAdmission {
+    /// At once, or they are refused.
+    AtOnce,
+    /// They wait for one.
+    InTurn,
+    /// The first one has this permit.
+    Held(Arc<Mutex<Option<Permit>>>),
 }
 
 impl Service {
@@ -106,14 +121,25 @@ impl Service {
     #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
-        Self { tokenization, engine, config, patient: false }
+        Self { tokenization, engine, config, admission: ServiceAdmission::AtOnce }
     }
 
     /// The same service, except that requests wait for a free permit instead of being refused. It is for
     /// clients that send the next request only after an earlier one is answered.
     #[must_use]
     pub fn patient(&self) -> Self {
-        Self { patient: true, ..self.clone() }
+        Self { admission: ServiceAdmission::InTurn, ..self.clone() }
+    }
+
+    /// The same service with a permit for its next request, which this waits for. It is for clients that send
+    /// requests before earlier ones are answered: nothing is done for a request before it has its permit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unhealthy`] while the device hangs; [`Error::DeviceLost`] once it is lost.
+    pub async fn admit_next(&self) -> Result<Self, Error> {
+        let permit = self.engine.acquire(0).await?;
+        Ok(Self { admission: ServiceAdmission::Held(Arc::new(Mutex::new(Some(permit)))), ..self.clone() })
     }
 
     /// Whether the model reads the documents of a request together, so that a score depends on the other

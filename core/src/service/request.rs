@@ -5,7 +5,7 @@
 //! As in text-embeddings-inference, a failure counts once for each failed text, and `te_request_count` does
 //! not count requests that only need the tokenizer.
 
-use super::{Answer, Service};
+use super::{Answer, Service, ServiceAdmission};
 use crate::{
     error::Error,
     infer::Permit,
@@ -15,6 +15,7 @@ use crate::{
         observe_duration,
     },
 };
+use std::sync::PoisonError;
 
 /// The `method` label of a request. A list is a batch, even of a single input.
 pub(super) fn method(is_batch: bool) -> &'static str {
@@ -149,7 +150,17 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 impl Service {
     /// A permit for a request of at most `tokens` tokens to be in flight.
     pub(super) async fn permit(&self, tokens: usize) -> Result<Permit, Error> {
-        if self.patient { self.engine.acquire(tokens).await } else { self.engine.try_acquire(tokens) }
+        match &self.admission {
+            ServiceAdmission::AtOnce => self.engine.try_acquire(tokens),
+            ServiceAdmission::InTurn => self.engine.acquire(tokens).await,
+            ServiceAdmission::Held(permit) => {
+                let held = permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match held {
+                    Some(permit) => self.engine.add_tokens(permit, tokens).await,
+                    None => self.engine.acquire(tokens).await,
+                }
+            }
+        }
     }
 }
 

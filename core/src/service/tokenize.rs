@@ -140,16 +140,19 @@ impl Service {
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
         // This does not use the device.
-        let _permit = self.permit(0).await?;
+        let permit = Arc::new(self.permit(0).await?);
         let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
-            let job = job.clone();
+            let (job, permit) = (job.clone(), Arc::clone(&permit));
             self.tokenization.run(place, bytes(&input), move |encoder: &Encoder| {
+                // A closed receiver means that the request was abandoned. Its permit covers the inputs that
+                // still wait in the line.
                 if !reply.is_closed() {
-                    // A closed receiver means that the request was abandoned.
-                    let _ = reply.send(job(encoder, input));
+                    let output = job(encoder, input);
+                    drop(permit);
+                    let _ = reply.send(output);
                 }
             });
             answers.push(answer);
