@@ -66,8 +66,8 @@ impl Budget {
     }
 
     /// A new lease of zero bytes.
-    pub(crate) fn lease(&self, holder: Arc<dyn Holder>) -> Lease {
-        let mut state = self.0.lock();
+    pub(crate) fn new_lease(&self, holder: Arc<dyn Holder>) -> Lease {
+        let mut state = self.0.lock_ledger();
         let id = state.next;
         state.next += 1;
         state.entries.insert(id, Holding { bytes: 0, holder });
@@ -75,8 +75,8 @@ impl Budget {
     }
 
     /// Evicts the holders whose time is up.
-    pub(crate) fn sweep(&self, now: u64) {
-        let mut state = self.0.lock();
+    pub(crate) fn evict_overdue(&self, now: u64) {
+        let mut state = self.0.lock_ledger();
         let overdue = state.entries.iter().filter(|(_, entry)| entry.holder.is_overdue(now));
         let overdue: Vec<u64> = overdue.map(|(id, _)| *id).collect();
         for id in overdue {
@@ -86,13 +86,13 @@ impl Budget {
 
     /// The bytes that are leased.
     #[cfg(test)]
-    pub(crate) fn used(&self) -> usize {
-        self.0.lock().used
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.0.lock_ledger().used
     }
 }
 
 impl SharedLedger {
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
+    fn lock_ledger(&self) -> MutexGuard<'_, Ledger> {
         // No code that runs under the lock can leave the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,8 +116,8 @@ pub(crate) struct Lease {
 impl Lease {
     /// Sets the number of held bytes. Without room for them, leases are evicted from the oldest on, in the
     /// end this one. An evicted lease holds nothing.
-    pub(crate) fn set(&self, bytes: usize) {
-        let mut state = self.budget.0.lock();
+    pub(crate) fn set_bytes(&self, bytes: usize) {
+        let mut state = self.budget.0.lock_ledger();
         let Some(entry) = state.entries.get_mut(&self.id) else { return };
         let before = std::mem::replace(&mut entry.bytes, bytes);
         state.used = state.used - before + bytes;
@@ -130,7 +130,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut state = self.budget.0.lock();
+        let mut state = self.budget.0.lock_ledger();
         if let Some(entry) = state.entries.remove(&self.id) {
             state.used -= entry.bytes;
         }
@@ -161,7 +161,7 @@ mod tests {
     fn clients<const N: usize>(budget: &Budget) -> [(Arc<TestHolder>, Lease); N] {
         std::array::from_fn(|_| {
             let client = Arc::<TestHolder>::default();
-            let lease = budget.lease(client.clone());
+            let lease = budget.new_lease(client.clone());
             (client, lease)
         })
     }
@@ -174,29 +174,29 @@ mod tests {
     fn the_oldest_goes_when_there_is_no_room() {
         let budget = Budget::new(100);
         let clients = clients::<4>(&budget);
-        clients[2].1.set(40);
-        clients[0].1.set(30);
-        clients[1].1.set(30);
-        assert_eq!((evicted(&clients), budget.used()), ([false; 4], 100));
-        clients[3].1.set(1);
-        assert_eq!((evicted(&clients), budget.used()), ([true, false, false, false], 71));
-        clients[0].1.set(50);
-        assert_eq!(budget.used(), 71, "who was evicted holds nothing");
-        clients[3].1.set(90);
-        assert_eq!((evicted(&clients), budget.used()), ([true, true, true, false], 90));
-        clients[3].1.set(10);
-        assert_eq!(budget.used(), 10);
+        clients[2].1.set_bytes(40);
+        clients[0].1.set_bytes(30);
+        clients[1].1.set_bytes(30);
+        assert_eq!((evicted(&clients), budget.used_bytes()), ([false; 4], 100));
+        clients[3].1.set_bytes(1);
+        assert_eq!((evicted(&clients), budget.used_bytes()), ([true, false, false, false], 71));
+        clients[0].1.set_bytes(50);
+        assert_eq!(budget.used_bytes(), 71, "who was evicted holds nothing");
+        clients[3].1.set_bytes(90);
+        assert_eq!((evicted(&clients), budget.used_bytes()), ([true, true, true, false], 90));
+        clients[3].1.set_bytes(10);
+        assert_eq!(budget.used_bytes(), 10);
         drop(clients);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[test]
     fn what_never_fits_goes_itself() {
         let budget = Budget::new(10);
         let clients = clients::<2>(&budget);
-        clients[0].1.set(10);
-        clients[1].1.set(11);
-        assert_eq!((evicted(&clients), budget.used()), ([true, true], 0));
+        clients[0].1.set_bytes(10);
+        clients[1].1.set_bytes(11);
+        assert_eq!((evicted(&clients), budget.used_bytes()), ([true, true], 0));
     }
 
     #[test]
@@ -204,10 +204,10 @@ mod tests {
         let budget = Budget::new(100);
         let clients = clients::<3>(&budget);
         for (_, lease) in &clients {
-            lease.set(20);
+            lease.set_bytes(20);
         }
         clients[1].0.overdue.store(true, Ordering::Relaxed);
-        budget.sweep(0);
-        assert_eq!((evicted(&clients), budget.used()), ([false, true, false], 40));
+        budget.evict_overdue(0);
+        assert_eq!((evicted(&clients), budget.used_bytes()), ([false, true, false], 40));
     }
 }

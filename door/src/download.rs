@@ -1,10 +1,12 @@
 //! The body of an answer: it counts against the limits of time and bytes for unread answers.
 //!
 //! Input: a handler's answer. Output: the same bytes. Large answers come in pieces, and count until the last
-//! piece is sent. What must hold: a small answer takes neither a copy nor a lock; the bytes of a large one
-//! count until the socket has taken them, also after the last piece was handed over.
+//! piece is sent. What must hold: the bytes count until the socket has taken them, also after the last piece
+//! was handed over. Only a small answer over HTTP/1.1 takes neither a copy nor a lock: the socket takes it at
+//! once, or shows that its client does not read.
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -14,7 +16,11 @@ use axum::body::Body as AnyBody;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{budget::Lease, exchange::Exchange, protocol::Protocol, watch::WatchedAnswer};
+use crate::{
+    exchange::{Exchange, HeldAnswer},
+    messages::PartialMessage,
+    protocol::Protocol,
+};
 
 /// Larger answers are handed over in pieces of this many bytes, which shows whether the client takes them.
 /// Two pieces fill the buffer of a connection.
@@ -24,16 +30,18 @@ const PIECE: usize = 64 << 10;
 pub(crate) struct Download {
     body: AnyBody,
     exchange: Arc<Exchange>,
-    /// The rest of a large part.
+    /// The rest of a part that is counted.
     rest: Bytes,
-    answer: Option<Arc<WatchedAnswer>>,
+    /// A frame that was polled early and is not counted, or the body's end.
+    early: Option<Option<Result<Frame<Bytes>, axum::Error>>>,
+    /// Over gRPC: the message that the next bytes belong to.
+    message: PartialMessage,
 }
 
 /// Bytes that count until their last piece is sent.
 struct Counted {
     bytes: Bytes,
-    _lease: Lease,
-    _exchange: Arc<Exchange>,
+    _held: HeldAnswer,
 }
 
 impl AsRef<[u8]> for Counted {
@@ -44,26 +52,46 @@ impl AsRef<[u8]> for Counted {
 
 impl Download {
     pub(crate) fn new(body: AnyBody, exchange: Arc<Exchange>) -> Self {
-        Self { body, exchange, rest: Bytes::new(), answer: None }
+        Self { body, exchange, rest: Bytes::new(), early: None, message: PartialMessage::default() }
     }
 
-    /// Counts a large part of the answer.
-    fn count(&mut self, bytes: Bytes) -> Bytes {
-        let budgets = &self.exchange.budgets;
-        // A client may read the answers of a stream as slowly as it likes.
-        let limit = matches!(self.exchange.protocol, Protocol::Http).then_some(budgets.limits.write);
-        let answer = Arc::new(WatchedAnswer::new(Arc::clone(&self.exchange.watch), limit));
-        let lease = budgets.unsent.lease(answer.clone());
-        lease.set(bytes.len());
-        self.answer = Some(answer);
-        Bytes::from_owner(Counted { bytes, _lease: lease, _exchange: Arc::clone(&self.exchange) })
+    /// Takes the first part of the answer if it is there already. Over HTTP/2, nobody would ask for it while
+    /// the client takes nothing, and it would not count.
+    pub(crate) async fn count_first(&mut self) {
+        poll_fn(|cx| {
+            if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+                match frame.map(|frame| frame.map(Frame::into_data)) {
+                    Some(Ok(Ok(bytes))) if !bytes.is_empty() => self.take_part(bytes),
+                    Some(Ok(Ok(bytes))) => self.early = Some(Some(Ok(Frame::data(bytes)))),
+                    Some(Ok(Err(frame))) => self.early = Some(Some(Ok(frame))),
+                    Some(Err(error)) => self.early = Some(Some(Err(error))),
+                    None => self.early = Some(None),
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Keeps a part of the answer, which counts until it is sent.
+    fn take_part(&mut self, bytes: Bytes) {
+        self.settle_answered(&bytes);
+        let _held = HeldAnswer::new(&self.exchange, bytes.len());
+        self.rest = Bytes::from_owner(Counted { bytes, _held });
+    }
+
+    /// Notes which messages are answered. Over HTTP an answer is one message.
+    fn settle_answered(&mut self, bytes: &Bytes) {
+        let answered = match self.exchange.protocol {
+            Protocol::Http => 1,
+            Protocol::Grpc => self.message.follow(bytes).len(),
+        };
+        self.exchange.settle_messages(answered);
     }
 
     /// The next piece of the rest.
-    fn piece(&mut self) -> Frame<Bytes> {
-        if let Some(answer) = &self.answer {
-            answer.taken();
-        }
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        self.exchange.answer.take_part();
         let size = self.rest.len().min(PIECE);
         Frame::data(self.rest.split_to(size))
     }
@@ -78,25 +106,28 @@ impl Body for Download {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.piece())));
+            return Poll::Ready(Some(Ok(self.next_piece())));
+        }
+        if let Some(early) = self.early.take() {
+            return Poll::Ready(early);
         }
         let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = frame?;
-        match frame.into_data() {
+        match frame?.into_data() {
+            Ok(bytes) if bytes.len() > PIECE || (self.exchange.is_multiplexed && !bytes.is_empty()) => {
+                self.take_part(bytes);
+                Poll::Ready(Some(Ok(self.next_piece())))
+            }
             Ok(bytes) => {
-                self.exchange.answer();
-                if bytes.len() <= PIECE {
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
-                }
-                self.rest = self.count(bytes);
-                Poll::Ready(Some(Ok(self.piece())))
+                self.settle_answered(&bytes);
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Err(frame) => Poll::Ready(Some(Ok(frame))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        let has_early = matches!(self.early, Some(Some(_)));
+        self.rest.is_empty() && !has_early && (self.early.is_some() || self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -5,14 +5,20 @@
 //! requests and of bytes of unread answers; a client that stops in the middle of anything is disconnected
 //! after a while; if there is no place for a new client, a client that only waits is disconnected.
 
+mod answer;
+mod arrivals;
 mod budget;
 mod download;
 mod exchange;
+mod files;
 mod limits;
+mod messages;
 mod places;
 mod ports;
 mod protocol;
 mod socket;
+#[cfg(test)]
+mod states;
 mod stop;
 #[cfg(test)]
 mod testing;
@@ -22,7 +28,7 @@ mod watch;
 
 use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, extract::Request, response::Response};
+use axum::{Router, body::Body, extract::Request, http::Version, response::Response};
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -42,9 +48,10 @@ use self::{
 };
 
 pub use self::{
-    exchange::BodyKeeping,
+    exchange::{Account, HeldAnswer, KeptBody},
+    files::read_small_file,
     limits::ClientLimits,
-    ports::{Reserved, ReservedPath, SocketFile, reserve, reserve_path},
+    ports::{Reserved, ReservedPath, SocketFile, reserve_path, reserve_port},
     protocol::Protocol,
     socket::Listener,
     stop::Stop,
@@ -111,22 +118,22 @@ impl Door {
         loop {
             ticks.tick().await;
             let now = self.clock.now();
-            self.places.sweep(now);
-            self.budgets.unsent.sweep(now);
+            self.places.evict_overdue(now);
+            self.budgets.unsent.evict_overdue(now);
         }
     }
 
     /// Accepts clients of `listener`, whom `app` answers, until `stop` is due.
     pub async fn open(&self, listener: Listener, protocol: Protocol, app: Router, stop: Stop) {
-        let builder = Arc::new(builder(protocol));
+        let builder = Arc::new(http_builder(protocol));
         let mut due = std::pin::pin!(stop.clone().due());
         loop {
             let socket = tokio::select! {
                 socket = listener.accept(|| self.places.make_way()) => socket,
                 () = &mut due => return,
             };
-            let Some(place) = self.place().await else {
-                self.refuse(socket, &listener, protocol);
+            let Some(place) = self.find_place().await else {
+                self.refuse_client(socket, &listener, protocol);
                 continue;
             };
             let connection = Connection {
@@ -137,14 +144,14 @@ impl Door {
                 builder: Arc::clone(&builder),
             };
             let certificate = listener.certificate().cloned();
-            tokio::spawn(connection.serve(socket, certificate, stop.clone()));
+            tokio::spawn(connection.serve_client(socket, certificate, stop.clone()));
         }
     }
 
     /// A place, as soon as there is one. `None` if all places have clients that wait for the server.
-    async fn place(&self) -> Option<ConnectionPlace> {
+    async fn find_place(&self) -> Option<ConnectionPlace> {
         loop {
-            match self.places.take() {
+            match self.places.take_place() {
                 ConnectionAdmission::Taken(place) => return Some(place),
                 ConnectionAdmission::Soon(wait) => tokio::time::sleep(wait).await,
                 ConnectionAdmission::None => return None,
@@ -154,24 +161,24 @@ impl Door {
 
     /// Waits until all connections have ended. Those without a request are closed.
     pub async fn close(&self) {
-        self.places.close();
-        self.places.emptied().await;
+        self.places.close_idle();
+        self.places.until_empty().await;
     }
 
     /// Tells a client that there is no place, if its protocol allows that before it has sent anything.
-    fn refuse(&self, socket: Socket, listener: &Listener, protocol: Protocol) {
+    fn refuse_client(&self, socket: Socket, listener: &Listener, protocol: Protocol) {
         tracing::warn!("a connection is refused: all {} are in use", self.budgets.limits.connections);
         let can_be_told = protocol == Protocol::Http && listener.certificate().is_none();
         if let (true, Ok(refusal)) = (can_be_told, Arc::clone(&self.refusals).try_acquire_owned()) {
             tokio::spawn(async move {
-                socket.refuse(FULL, REFUSAL).await;
+                socket.refuse_client(FULL, REFUSAL).await;
                 drop(refusal);
             });
         }
     }
 }
 
-fn builder(protocol: Protocol) -> Builder<TokioExecutor> {
+fn http_builder(protocol: Protocol) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER);
     let (streams, window) = match protocol {
@@ -204,15 +211,15 @@ struct Connection {
 
 impl Connection {
     /// Serves the connection until it ends, or until it is evicted.
-    async fn serve(self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
+    async fn serve_client(self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
         let watch = Arc::clone(&self.place.watch);
         tokio::select! {
-            () = self.answer(socket, certificate, stop) => {}
-            () = watch.evicted() => {}
+            () = self.answer_requests(socket, certificate, stop) => {}
+            () = watch.until_evicted() => {}
         }
     }
 
-    async fn answer(&self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
+    async fn answer_requests(&self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
         let socket = match (certificate, socket) {
             (Some(certificate), Socket::Tcp(stream)) => {
                 match certificate.accept(stream, self.protocol).await {
@@ -257,14 +264,19 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let exchange = Exchange::begin(&self.watch, &self.budgets, self.protocol);
-        let keeping = BodyKeeping::new(&exchange);
+        let is_multiplexed = request.version() == Version::HTTP_2;
+        let exchange = Exchange::begin_exchange(&self.watch, &self.budgets, self.protocol, is_multiplexed);
+        let account = Account::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
-        request.extensions_mut().insert(keeping);
+        request.extensions_mut().insert(account);
         let answer = self.app.clone().call(request);
         Box::pin(async move {
-            let answer = answer.await?;
-            Ok(answer.map(|body| Body::new(Download::new(body, exchange))))
+            let (head, body) = answer.await?.into_parts();
+            let mut body = Download::new(body, exchange);
+            if is_multiplexed {
+                body.count_first().await;
+            }
+            Ok(Response::from_parts(head, Body::new(body)))
         })
     }
 }

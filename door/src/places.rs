@@ -78,12 +78,13 @@ impl ConnectionPlaces {
 
     /// A place for a new connection. If all are taken, the connection that has waited longest for its client
     /// is closed.
-    pub(crate) fn take(self: &Arc<Self>) -> ConnectionAdmission {
-        let mut taken = self.lock();
+    pub(crate) fn take_place(self: &Arc<Self>) -> ConnectionAdmission {
+        let mut taken = self.lock_taken();
         if taken.watches.len() >= self.limits.connections {
             let now = self.clock.now();
             let Some(watch) = taken.first_to_go(now) else {
-                let waiting = taken.watches.values().filter_map(|watch| watch.rank()).map(|(_, since)| since);
+                let waiting =
+                    taken.watches.values().filter_map(|watch| watch.closing_rank()).map(|(_, since)| since);
                 let first = waiting.min().map(|since| (since + GRACE).saturating_sub(now).max(1));
                 return first.map_or(ConnectionAdmission::None, |wait| {
                     ConnectionAdmission::Soon(Duration::from_millis(wait))
@@ -103,15 +104,15 @@ impl ConnectionPlaces {
 
     /// Closes the connection that has waited longest for its client, if there is one.
     pub(crate) fn make_way(&self) {
-        if let Some(watch) = self.lock().first_to_go(self.clock.now()) {
+        if let Some(watch) = self.lock_taken().first_to_go(self.clock.now()) {
             watch.evict();
         }
     }
 
     /// Closes connections whose time is up. While the server ends, also those without a request.
-    pub(crate) fn sweep(&self, now: u64) {
+    pub(crate) fn evict_overdue(&self, now: u64) {
         let closing = Some(self.closing_since.load(Relaxed)).filter(|&since| since > 0);
-        for watch in self.lock().watches.values() {
+        for watch in self.lock_taken().watches.values() {
             let has_left = closing
                 .zip(watch.idle_since())
                 .is_some_and(|(closing, idle)| now > closing.max(idle) + GOODBYE);
@@ -122,22 +123,22 @@ impl ConnectionPlaces {
     }
 
     /// From now on, connections without a request are closed.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close_idle(&self) {
         self.closing_since.store(self.clock.now(), Relaxed);
     }
 
     /// Completes when no place is taken.
-    pub(crate) async fn emptied(&self) {
+    pub(crate) async fn until_empty(&self) {
         loop {
             let freed = self.freed.notified();
-            if self.lock().watches.is_empty() {
+            if self.lock_taken().watches.is_empty() {
                 return;
             }
             freed.await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock_taken(&self) -> MutexGuard<'_, Taken> {
         // No code that runs under the lock can leave it inconsistent.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +147,7 @@ impl ConnectionPlaces {
 impl Taken {
     /// The connection to close next for another one, among those whose grace is over.
     fn first_to_go(&self, now: u64) -> Option<&Arc<Watch>> {
-        let waiting = self.watches.values().filter_map(|watch| Some((watch.rank()?, watch)));
+        let waiting = self.watches.values().filter_map(|watch| Some((watch.closing_rank()?, watch)));
         let waiting = waiting.filter(|((_, since), _)| since + GRACE <= now);
         waiting.min_by_key(|(rank, _)| *rank).map(|(_, watch)| watch)
     }
@@ -154,7 +155,7 @@ impl Taken {
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        self.places.lock().watches.remove(&self.id);
+        self.places.lock_taken().watches.remove(&self.id);
         self.places.freed.notify_waiters();
     }
 }
@@ -184,69 +185,69 @@ mod tests {
     }
 
     async fn is_evicted(place: &ConnectionPlace) -> bool {
-        tokio::time::timeout(Duration::from_millis(20), place.watch.evicted()).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(20), place.watch.until_evicted()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_one_that_waits_longest_makes_way() {
         let places = places(3);
-        let first = places.take().unwrap();
-        let working = places.take().unwrap();
-        working.watch.begin();
-        working.watch.owe();
+        let first = places.take_place().unwrap();
+        let working = places.take_place().unwrap();
+        working.watch.begin_request();
+        working.watch.owe_answer();
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let second = places.take().unwrap();
-        assert!(matches!(places.take(), ConnectionAdmission::Soon(_)));
+        let second = places.take_place().unwrap();
+        assert!(matches!(places.take_place(), ConnectionAdmission::Soon(_)));
         wait().await;
-        let third = places.take().unwrap();
+        let third = places.take_place().unwrap();
         assert!(is_evicted(&first).await && !is_evicted(&second).await && !is_evicted(&working).await);
-        third.watch.begin();
-        third.watch.owe();
+        third.watch.begin_request();
+        third.watch.owe_answer();
         drop(first);
         wait().await;
-        let _fourth = places.take().unwrap();
+        let _fourth = places.take_place().unwrap();
         assert!(is_evicted(&second).await, "the only one that waits");
     }
 
     #[tokio::test(start_paused = true)]
     async fn where_all_work_nobody_comes_in() {
         let places = places(2);
-        let taken: Vec<ConnectionPlace> = (0..2).map(|_| places.take().unwrap()).collect();
+        let taken: Vec<ConnectionPlace> = (0..2).map(|_| places.take_place().unwrap()).collect();
         for place in &taken {
-            place.watch.begin();
-            place.watch.owe();
+            place.watch.begin_request();
+            place.watch.owe_answer();
         }
-        assert!(matches!(places.take(), ConnectionAdmission::None));
-        taken[0].watch.settle(1);
+        assert!(matches!(places.take_place(), ConnectionAdmission::None));
+        taken[0].watch.settle_answers(1);
         wait().await;
-        assert!(matches!(places.take(), ConnectionAdmission::Taken(_)));
+        assert!(matches!(places.take_place(), ConnectionAdmission::Taken(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn those_who_leave_are_not_more_than_there_are_spare_descriptors() {
         let places = places(100);
-        let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take().unwrap()).collect();
+        let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take_place().unwrap()).collect();
         wait().await;
-        taken.extend((0..LEAVING).map(|_| places.take().unwrap()));
-        assert!(matches!(places.take(), ConnectionAdmission::Soon(_)));
+        taken.extend((0..LEAVING).map(|_| places.take_place().unwrap()));
+        assert!(matches!(places.take_place(), ConnectionAdmission::Soon(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn at_the_end_idle_connections_go_first() {
         let places = places(3);
-        let (idle, busy) = (places.take().unwrap(), places.take().unwrap());
-        busy.watch.begin();
+        let (idle, busy) = (places.take_place().unwrap(), places.take_place().unwrap());
+        busy.watch.begin_request();
         let now = places.clock.now();
-        places.sweep(now + 2 * GOODBYE);
+        places.evict_overdue(now + 2 * GOODBYE);
         assert!(!is_evicted(&idle).await);
-        places.close();
-        places.sweep(now);
+        places.close_idle();
+        places.evict_overdue(now);
         assert!(!is_evicted(&idle).await, "it is said goodbye to");
-        places.sweep(now + 2 * GOODBYE);
+        places.evict_overdue(now + 2 * GOODBYE);
         assert!(is_evicted(&idle).await && !is_evicted(&busy).await);
         let emptied = tokio::spawn({
             let places = Arc::clone(&places);
-            async move { places.emptied().await }
+            async move { places.until_empty().await }
         });
         drop(idle);
         tokio::task::yield_now().await;

@@ -30,21 +30,21 @@ pub struct Reserved {
 /// # Errors
 ///
 /// If none of them can be reserved.
-pub fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
+pub fn reserve_port(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
     let mut lacking = None;
     for &address in addresses {
-        match bind(address, flag) {
+        match bind_port(address, flag) {
             Ok(reserved) => return Ok(reserved),
             Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {
-                lacking = lacking.or_else(|| Some(advise(&error, address, flag)));
+                lacking = lacking.or_else(|| Some(bind_advice(&error, address, flag)));
             }
-            Err(error) => return Err(advise(&error, address, flag)),
+            Err(error) => return Err(bind_advice(&error, address, flag)),
         }
     }
     Err(lacking.unwrap_or_else(|| anyhow::anyhow!("there is no address to listen on: give `--hostname`")))
 }
 
-fn bind(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
+fn bind_port(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // The port of a server that just stopped can be bound only with this option.
     socket.set_reuseaddr(true)?;
@@ -52,7 +52,7 @@ fn bind(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
     Ok(Reserved { address: socket.local_addr()?, socket, flag })
 }
 
-fn advise(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Error {
+fn bind_advice(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Error {
     if error.kind() == ErrorKind::PermissionDenied {
         return anyhow::anyhow!(
             "cannot listen on {address} ({error}): a port below 1024 needs root or CAP_NET_BIND_SERVICE; \
@@ -76,7 +76,7 @@ impl Reserved {
     /// If another process opened it in the meantime.
     pub fn listen(self) -> anyhow::Result<TcpListener> {
         let Self { socket, address, flag } = self;
-        socket.listen(BACKLOG).map_err(|error| advise(&error, address, flag))
+        socket.listen(BACKLOG).map_err(|error| bind_advice(&error, address, flag))
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reserved_port_refuses_until_it_is_opened() {
-        let reserved = reserve(&addresses(&["127.0.0.1:0"]), "--port").unwrap();
+        let reserved = reserve_port(&addresses(&["127.0.0.1:0"]), "--port").unwrap();
         let address = reserved.address();
         assert!(TcpStream::connect(address).await.is_err());
         let listener = reserved.listen().unwrap();
@@ -187,7 +187,7 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
         for flag in ["--port", "--grpc-port"] {
-            let message = reserve(&[address], flag).err().unwrap().to_string();
+            let message = reserve_port(&[address], flag).err().unwrap().to_string();
             let advice = format!("): give a free `{flag}`, or another `--hostname`");
             assert!(
                 message.starts_with(&format!("cannot listen on {address} (")) && message.ends_with(&advice),
@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn a_port_that_needs_permission_says_which() {
         let message =
-            advise(&ErrorKind::PermissionDenied.into(), addresses(&["0.0.0.0:80"])[0], "--port").to_string();
+            bind_advice(&ErrorKind::PermissionDenied.into(), addresses(&["0.0.0.0:80"])[0], "--port")
+                .to_string();
         let expected = "a port below 1024 needs root or CAP_NET_BIND_SERVICE; give another `--port`";
         assert!(
             message.starts_with("cannot listen on 0.0.0.0:80 (") && message.ends_with(expected),
@@ -209,9 +210,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_address_stands_in_for_one_that_the_machine_lacks() {
-        let reserved = reserve(&addresses(&["192.0.2.1:0", "127.0.0.1:0"]), "--port").unwrap();
+        let reserved = reserve_port(&addresses(&["192.0.2.1:0", "127.0.0.1:0"]), "--port").unwrap();
         assert!(reserved.address().ip().is_loopback());
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        assert!(reserve(&[taken.local_addr().unwrap(), "[::1]:0".parse().unwrap()], "--port").is_err());
+        assert!(reserve_port(&[taken.local_addr().unwrap(), "[::1]:0".parse().unwrap()], "--port").is_err());
     }
 }

@@ -86,7 +86,7 @@ pub(crate) enum Socket {
 
 impl Socket {
     /// Sends `words`, then reads for a moment, so that a client that is still sending can read them.
-    pub(crate) async fn refuse(mut self, words: &[u8], patience: Duration) {
+    pub(crate) async fn refuse_client(mut self, words: &[u8], patience: Duration) {
         let said = async {
             self.write_all(words).await?;
             self.shutdown().await?;
@@ -162,15 +162,15 @@ impl AsyncRead for Watched {
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
         let received = &buffer.filled()[before..];
         if !received.is_empty() {
-            self.watch.received(received);
+            self.watch.note_received(received);
         }
         Poll::Ready(Ok(()))
     }
 }
 
 impl Watched {
-    fn report<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.watch.wrote(outcome.is_ready());
+    fn report_write<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.watch.note_written(outcome.is_ready());
         outcome
     }
 }
@@ -178,7 +178,7 @@ impl Watched {
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write(cx, bytes);
-        self.report(outcome)
+        self.report_write(outcome)
     }
 
     fn poll_write_vectored(
@@ -187,7 +187,7 @@ impl AsyncWrite for Watched {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, parts);
-        self.report(outcome)
+        self.report_write(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -197,11 +197,11 @@ impl AsyncWrite for Watched {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_flush(cx);
         // Without TLS no bytes are buffered here, and a flush does not show whether the client reads.
-        if matches!(self.socket, Socket::Tls(_)) { self.report(outcome) } else { outcome }
+        if matches!(self.socket, Socket::Tls(_)) { self.report_write(outcome) } else { outcome }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.report(outcome)
+        self.report_write(outcome)
     }
 }

@@ -31,6 +31,7 @@ pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 pub(crate) struct Server {
     address: SocketAddr,
     stop: Stop,
+    door: Door,
     served: JoinHandle<()>,
 }
 
@@ -39,18 +40,18 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (door, stop) = (Door::new(limits), Stop::never());
-        let due = stop.clone();
+        let (due, opened) = (stop.clone(), door.clone());
         let served = tokio::spawn(async move {
             let serve = async {
-                door.open(listener.into(), protocol, app, due).await;
-                door.close().await;
+                opened.open(listener.into(), protocol, app, due).await;
+                opened.close().await;
             };
             tokio::select! {
                 () = serve => {}
-                never = door.sweep() => match never {},
+                never = opened.sweep() => match never {},
             }
         });
-        Self { address, stop, served }
+        Self { address, stop, door, served }
     }
 
     /// A connection on which these bytes were sent.
@@ -58,6 +59,20 @@ impl Server {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(bytes.as_bytes()).await.unwrap();
         stream
+    }
+
+    /// The bytes of requests and of answers that count.
+    pub(crate) fn counted_bytes(&self) -> [usize; 2] {
+        [self.door.budgets.unread.used_bytes(), self.door.budgets.unsent.used_bytes()]
+    }
+
+    /// Waits until nothing counts any more.
+    pub(crate) async fn until_empty(&self) {
+        // The bytes that are to count have not arrived at first.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        while self.counted_bytes() != [0, 0] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Stops the server, and waits until all connections have ended.

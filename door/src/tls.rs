@@ -21,7 +21,10 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-use crate::protocol::Protocol;
+use crate::{files::read_small_file, protocol::Protocol};
+
+/// The most certificates of a chain. Each new connection is sent all of them.
+const MAX_CHAIN: usize = 16;
 
 /// The bytes of the two files. A comparison shows whether they changed.
 type Files = (Vec<u8>, Vec<u8>);
@@ -49,7 +52,7 @@ impl Certificate {
     ///
     /// If a file cannot be read, or if the files are not a certificate and its key.
     pub fn load(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
-        let in_force = InForce::of(read(certificate, key)?).with_context(|| {
+        let in_force = InForce::from_files(read_files(certificate, key)?).with_context(|| {
             format!("`--tls-cert {}` and `--tls-key {}` cannot be used", certificate.display(), key.display())
         })?;
         let (certificate, key) = (certificate.to_owned(), key.to_owned());
@@ -62,11 +65,11 @@ impl Certificate {
     ///
     /// As [`Certificate::load`]. The old certificate then stays in force.
     pub fn reload(&self) -> anyhow::Result<bool> {
-        let files = read(&self.0.certificate, &self.0.key)?;
+        let files = read_files(&self.0.certificate, &self.0.key)?;
         if self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).files == files {
             return Ok(false);
         }
-        let in_force = InForce::of(files)?;
+        let in_force = InForce::from_files(files)?;
         *self.0.in_force.write().unwrap_or_else(PoisonError::into_inner) = in_force;
         Ok(true)
     }
@@ -92,19 +95,22 @@ impl Certificate {
     }
 }
 
-fn read(certificate: &Path, key: &Path) -> anyhow::Result<Files> {
-    let read = |flag: &str, path: &Path| {
-        std::fs::read(path).with_context(|| format!("`{flag} {}` cannot be read", path.display()))
-    };
-    Ok((read("--tls-cert", certificate)?, read("--tls-key", key)?))
+fn read_files(certificate: &Path, key: &Path) -> anyhow::Result<Files> {
+    Ok((read_small_file("--tls-cert", certificate)?, read_small_file("--tls-key", key)?))
 }
 
 impl InForce {
-    fn of(files: Files) -> anyhow::Result<Self> {
+    fn from_files(files: Files) -> anyhow::Result<Self> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&files.0)
             .collect::<Result<_, _>>()
             .context("the certificate is not PEM")?;
         anyhow::ensure!(!chain.is_empty(), "the first file holds no certificate in PEM");
+        anyhow::ensure!(
+            chain.len() <= MAX_CHAIN,
+            "the first file holds {} certificates: give the server's own and those that signed it, at most \
+             {MAX_CHAIN}",
+            chain.len()
+        );
         let key =
             PrivateKeyDer::from_pem_slice(&files.1).context("the second file holds no private key in PEM")?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))

@@ -1,36 +1,27 @@
-//! The body of a request: it counts against the limits of time and bytes for unfinished bodies.
+//! The body of a request: it counts against the limits of time and bytes for unread bodies.
 //!
 //! Input: a body from the network. Output: the same body, or an error that ends it early. What must hold: a
-//! body that is complete with its first bytes, as small ones are, takes neither a timer nor a lock; a call
-//! over gRPC may pause between two messages as long as it likes, but not within a message.
+//! body that is complete with its first bytes, as small ones over HTTP are, takes neither a timer nor a lock;
+//! a client has a limited time for a body, over gRPC for each message and for the end of the call. Only where
+//! the handler allows pauses may the client take its time between two messages.
 
 use std::{
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use axum::BoxError;
-use bytes::{Buf, Bytes};
-use futures_util::task::AtomicWaker;
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use crate::{
-    budget::{Holder, Lease},
-    exchange::Exchange,
-    protocol::Protocol,
-};
+use crate::{exchange::Exchange, messages::PartialMessage, protocol::Protocol};
 
 /// The number of arriving bytes that earn a body one more second.
 const BYTES_PER_SECOND: usize = 16 << 10;
-/// The number of bytes before a message of gRPC, which say whether it is compressed, and its length.
-const PREFIX: usize = 5;
 
 /// The reason why the server stopped reading a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -68,78 +59,24 @@ impl UploadError {
 pub(crate) struct Upload {
     body: Incoming,
     exchange: Arc<Exchange>,
-    part: PartialMessage,
-    /// The time when the arriving body or message began.
+    /// The number of bytes of the body that have arrived; over gRPC of the message.
+    arrived: usize,
+    /// Over gRPC: the message that is arriving.
+    message: PartialMessage,
+    /// The time when the body or message began, or the message before it ended.
     since: Instant,
     timer: Option<Pin<Box<Sleep>>>,
-    lease: Option<(Lease, Arc<UnfinishedUpload>)>,
     is_over: bool,
-}
-
-/// The part of a body, or over gRPC of a message, that has arrived.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct PartialMessage {
-    /// The number of bytes that have arrived.
-    arrived: usize,
-    /// Over gRPC: the prefix, which has the message's length.
-    prefix: [u8; PREFIX],
-}
-
-impl PartialMessage {
-    /// Over gRPC, follows the messages in the next bytes. Returns the number of messages that ended in them.
-    fn messages(&mut self, mut bytes: &[u8]) -> usize {
-        let mut ended = 0;
-        while !bytes.is_empty() {
-            if self.arrived < PREFIX {
-                self.prefix[self.arrived] = bytes.get_u8();
-                self.arrived += 1;
-            }
-            if self.arrived >= PREFIX {
-                let missing = (PREFIX + self.length()).saturating_sub(self.arrived);
-                let taken = missing.min(bytes.len());
-                bytes.advance(taken);
-                self.arrived += taken;
-                if taken == missing {
-                    ended += 1;
-                    *self = Self::default();
-                }
-            }
-        }
-        ended
-    }
-
-    fn length(&self) -> usize {
-        let [_, length @ ..] = self.prefix;
-        u32::from_be_bytes(length) as usize
-    }
-}
-
-/// The holder of a lease of unfinished bytes. An eviction wakes the body's task.
-#[derive(Default)]
-struct UnfinishedUpload {
-    evicted: AtomicBool,
-    waker: AtomicWaker,
-}
-
-impl Holder for UnfinishedUpload {
-    fn evict(&self) {
-        self.evicted.store(true, Relaxed);
-        self.waker.wake();
-    }
-
-    fn is_overdue(&self, _: u64) -> bool {
-        false
-    }
 }
 
 impl Upload {
     pub(crate) fn new(body: Incoming, exchange: Arc<Exchange>) -> Self {
         let is_over = body.is_end_stream();
         if is_over {
-            exchange.owe();
+            exchange.owe_answers(1);
         }
-        let (part, since) = (PartialMessage::default(), Instant::now());
-        Self { body, exchange, part, since, timer: None, lease: None, is_over }
+        let message = PartialMessage::default();
+        Self { body, exchange, arrived: 0, message, since: Instant::now(), timer: None, is_over }
     }
 
     fn is_grpc(&self) -> bool {
@@ -147,70 +84,68 @@ impl Upload {
     }
 
     /// Bytes have arrived.
-    fn account(&mut self, bytes: &Bytes) {
+    fn account_bytes(&mut self, bytes: &Bytes) {
         if self.is_grpc() {
-            let ended = self.part.messages(bytes);
-            for _ in 0..ended {
-                self.exchange.owe();
-            }
-            if ended > 0 || self.since_first(bytes.len()) {
-                self.begin_part();
-            }
+            self.account_messages(bytes);
         } else {
-            self.part.arrived += bytes.len();
-        }
-        let is_whole = self.body.is_end_stream() || self.part.arrived == 0;
-        match &self.lease {
-            Some((lease, _)) => lease.set(if self.exchange.is_kept() { self.part.arrived } else { 0 }),
-            None if is_whole || !self.exchange.is_kept() => {}
-            None => {
-                let unfinished = Arc::<UnfinishedUpload>::default();
-                let lease = self.exchange.budgets.unread.lease(unfinished.clone());
-                lease.set(self.part.arrived);
-                self.lease = Some((lease, unfinished));
+            self.arrived += bytes.len();
+            let arrivals = &self.exchange.arrivals;
+            let is_whole_at_once = self.body.is_end_stream() && self.arrived == bytes.len();
+            if arrivals.are_kept() && !is_whole_at_once {
+                arrivals.receive_bytes(&self.exchange.budgets.unread, &[], self.arrived);
             }
         }
         if self.body.is_end_stream() {
-            self.finish();
+            self.finish_body();
         }
     }
 
-    /// Whether the bytes that just arrived are the first of a message.
-    fn since_first(&self, count: usize) -> bool {
-        self.part.arrived <= count
+    fn account_messages(&mut self, bytes: &Bytes) {
+        let is_new = self.message.arrived == 0;
+        let ended = self.message.follow(bytes);
+        self.arrived = self.message.arrived;
+        self.exchange.owe_answers(ended.len());
+        self.exchange.arrivals.receive_bytes(&self.exchange.budgets.unread, &ended, self.arrived);
+        if is_new || !ended.is_empty() {
+            (self.since, self.timer) = (Instant::now(), None);
+        }
     }
 
-    fn begin_part(&mut self) {
-        self.since = Instant::now();
-        (self.lease, self.timer) = (None, None);
-    }
-
-    fn finish(&mut self) {
+    fn finish_body(&mut self) {
         if !std::mem::replace(&mut self.is_over, true) && !self.is_grpc() {
-            self.exchange.owe();
+            self.exchange.owe_answers(1);
         }
-        (self.lease, self.timer) = (None, None);
+        self.timer = None;
     }
 
     /// Whether the body must end here, although more of it is expected.
     fn poll_error(&mut self, cx: &mut Context<'_>) -> Poll<UploadError> {
-        // A call may pause before its next message.
-        if self.is_over || (self.is_grpc() && self.part.arrived == 0) {
+        if self.is_over {
             return Poll::Pending;
         }
-        if let Some((_, unfinished)) = &self.lease {
-            unfinished.waker.register(cx.waker());
-            if unfinished.evicted.load(Relaxed) {
-                return Poll::Ready(UploadError::NoRoom);
-            }
+        if self.exchange.arrivals.poll_evicted(cx).is_ready() {
+            return Poll::Ready(UploadError::NoRoom);
         }
-        let earned = Duration::from_secs((self.part.arrived / BYTES_PER_SECOND) as u64);
+        if self.arrived == 0 && self.exchange.may_pause() {
+            self.timer = None;
+            return Poll::Pending;
+        }
+        let earned = Duration::from_secs((self.arrived / BYTES_PER_SECOND) as u64);
         let deadline = self.since + self.exchange.budgets.limits.body + earned;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
         timer.as_mut().poll(cx).map(|()| UploadError::TooSlow)
+    }
+}
+
+impl Drop for Upload {
+    /// Over gRPC, the handler has the whole request, or does not want it. Over HTTP it says so itself.
+    fn drop(&mut self) {
+        if self.is_grpc() {
+            self.exchange.arrivals.discard_bytes(&self.exchange.budgets.unread);
+        }
     }
 }
 
@@ -225,19 +160,19 @@ impl Body for Upload {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 match frame.data_ref() {
-                    Some(bytes) => self.account(bytes),
-                    None => self.finish(),
+                    Some(bytes) => self.account_bytes(bytes),
+                    None => self.finish_body(),
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(None) => {
-                self.finish();
+                self.finish_body();
                 Poll::Ready(None)
             }
             Poll::Pending => self.poll_error(cx).map(|cut| {
                 let error = cut.into_error(self.exchange.protocol);
-                self.finish();
+                self.finish_body();
                 Some(Err(error))
             }),
         }
@@ -254,41 +189,7 @@ impl Body for Upload {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use rand::{Rng, SeedableRng, rngs::StdRng};
-
-    fn message(length: usize) -> Vec<u8> {
-        let mut bytes = vec![0];
-        bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
-        bytes.resize(PREFIX + length, 7);
-        bytes
-    }
-
-    #[test]
-    fn messages_are_followed_however_they_are_cut() {
-        let mut rng = StdRng::seed_from_u64(rand::rng().random());
-        for _ in 0..200 {
-            let lengths: Vec<usize> = (0..rng.random_range(0..8)).map(|_| rng.random_range(0..40)).collect();
-            let bytes: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
-            let ends: Vec<usize> = lengths
-                .iter()
-                .scan(0, |end, length| {
-                    *end += PREFIX + length;
-                    Some(*end)
-                })
-                .collect();
-            let (mut part, mut at) = (PartialMessage::default(), 0);
-            while at < bytes.len() {
-                let next = rng.random_range(at + 1..=bytes.len());
-                let ended = part.messages(&bytes[at..next]);
-                assert_eq!(ended, ends.iter().filter(|&&end| at < end && end <= next).count(), "{lengths:?}");
-                let begun = ends.iter().rev().find(|&&end| end <= next).copied().unwrap_or(0);
-                assert_eq!(part.arrived, next - begun, "{lengths:?}");
-                at = next;
-            }
-        }
-    }
 
     #[test]
     fn a_cut_is_found_below_other_errors() {

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{budget::Holder, limits::ClientLimits};
+use crate::limits::ClientLimits;
 
 /// The first bytes of a connection that speaks HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Instead of a number of bytes: the connection began with other bytes.
+const HTTP_1: u8 = u8::MAX;
 /// No point in time.
 const NEVER: u64 = 0;
 
@@ -34,7 +36,7 @@ impl Clock {
 /// The state of a connection.
 pub(crate) struct Watch {
     clock: Clock,
-    /// The number of bytes of [`PREFACE`] that came, while nothing else has come.
+    /// The number of bytes of [`PREFACE`] that came, or [`HTTP_1`].
     preface: AtomicU8,
     /// The number of requests that have begun and are not answered in full.
     open: AtomicUsize,
@@ -78,17 +80,16 @@ impl Watch {
 
     /// Bytes came. Bytes between two requests begin the next request's head; over HTTP/2 they may also be a
     /// ping.
-    pub(crate) fn received(&self, bytes: &[u8]) {
+    pub(crate) fn note_received(&self, bytes: &[u8]) {
         if self.open.load(Relaxed) > 0 || self.is_http2() {
             return;
         }
         let seen = usize::from(self.preface.load(Relaxed));
-        let expected = &PREFACE[seen..];
-        let common = expected.len().min(bytes.len());
-        if common > 0 && bytes[..common] == expected[..common] {
-            self.preface.store((seen + common) as u8, Relaxed);
-        } else if seen > 0 {
-            self.preface.store(0, Relaxed);
+        // Only the first bytes of a connection choose its protocol.
+        if let Some(expected) = PREFACE.get(seen..) {
+            let common = expected.len().min(bytes.len());
+            let is_preface = bytes[..common] == expected[..common];
+            self.preface.store(if is_preface { (seen + common) as u8 } else { HTTP_1 }, Relaxed);
         }
         let _ = self.head_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
     }
@@ -98,7 +99,7 @@ impl Watch {
     }
 
     /// The socket took bytes, or takes no bytes at present.
-    pub(crate) fn wrote(&self, went_through: bool) {
+    pub(crate) fn note_written(&self, went_through: bool) {
         if !went_through {
             let _ = self.blocked_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
         } else if self.blocked_since.load(Relaxed) != NEVER {
@@ -107,25 +108,25 @@ impl Watch {
     }
 
     /// A request's head is complete.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin_request(&self) {
         self.open.fetch_add(1, Relaxed);
         self.head_since.store(NEVER, Relaxed);
     }
 
     /// A request is answered in full, or its client has disconnected.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_request(&self) {
         if self.open.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
         }
     }
 
     /// A client's message is complete: it waits for the server.
-    pub(crate) fn owe(&self) {
+    pub(crate) fn owe_answer(&self) {
         self.owed.fetch_add(1, Relaxed);
     }
 
     /// `messages` messages are answered, or their answers are no longer needed.
-    pub(crate) fn settle(&self, messages: usize) {
+    pub(crate) fn settle_answers(&self, messages: usize) {
         if messages > 0 && self.owed.fetch_sub(messages, Relaxed) == messages {
             self.waiting_since.store(self.now(), Relaxed);
         }
@@ -144,7 +145,7 @@ impl Watch {
     /// The rank for being closed for another connection; the smallest is closed first. Connections without a
     /// request come before connections that wait for the rest of a request or for a client to read. Among
     /// equals, the one that has waited longest comes first. `None` while the client waits for the server.
-    pub(crate) fn rank(&self) -> Option<(bool, u64)> {
+    pub(crate) fn closing_rank(&self) -> Option<(bool, u64)> {
         let waits = self.owed.load(Relaxed) == 0 && !self.evicted.load(Relaxed);
         waits.then(|| match self.idle_since() {
             Some(since) => (false, since),
@@ -172,39 +173,8 @@ impl Watch {
     }
 
     /// Completes when the connection must be closed. Only the connection's own task calls it.
-    pub(crate) async fn evicted(&self) {
+    pub(crate) async fn until_evicted(&self) {
         self.evict.notified().await;
-    }
-}
-
-/// An answer that its client has not read yet.
-pub(crate) struct WatchedAnswer {
-    watch: std::sync::Arc<Watch>,
-    /// The time when the client last took a part of it.
-    taken_at: AtomicU64,
-    /// The time that it may wait for that, in milliseconds. An answer of a stream may wait for any time.
-    limit: Option<u64>,
-}
-
-impl WatchedAnswer {
-    pub(crate) fn new(watch: std::sync::Arc<Watch>, limit: Option<std::time::Duration>) -> Self {
-        let taken_at = AtomicU64::new(watch.now());
-        Self { watch, taken_at, limit: limit.map(|limit| limit.as_millis() as u64) }
-    }
-
-    /// The client took a part of it.
-    pub(crate) fn taken(&self) {
-        self.taken_at.store(self.watch.now(), Relaxed);
-    }
-}
-
-impl Holder for WatchedAnswer {
-    fn evict(&self) {
-        self.watch.evict();
-    }
-
-    fn is_overdue(&self, now: u64) -> bool {
-        self.limit.is_some_and(|limit| now.saturating_sub(self.taken_at.load(Relaxed)) > limit)
     }
 }
 
@@ -227,6 +197,14 @@ mod tests {
         Watch::new(Clock::new())
     }
 
+    fn watch_of_an_answered_request() -> Watch {
+        let watch = watch();
+        watch.note_received(b"GET / HTTP/1.1");
+        watch.begin_request();
+        watch.end_request();
+        watch
+    }
+
     fn is_overdue(watch: &Watch, after: u64) -> bool {
         watch.is_overdue(watch.now() + after, &LIMITS)
     }
@@ -235,14 +213,14 @@ mod tests {
     async fn a_head_has_its_time_and_an_idle_connection_a_longer_one() {
         let watch = watch();
         assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "a client that says nothing");
-        watch.received(b"POST");
+        watch.note_received(b"POST");
         assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "half a head");
-        watch.begin();
+        watch.begin_request();
         assert!(!is_overdue(&watch, 1_000_000), "a request");
-        watch.received(b"its body");
-        watch.end();
+        watch.note_received(b"its body");
+        watch.end_request();
         assert!(!is_overdue(&watch, 900) && is_overdue(&watch, 1100), "between two requests");
-        watch.received(b"P");
+        watch.note_received(b"P");
         assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "half of the next head");
     }
 
@@ -251,41 +229,44 @@ mod tests {
         for parts in [vec![PREFACE], vec![&PREFACE[..3], &PREFACE[3..]], vec![&PREFACE[..23], b"\nrest"]] {
             let watch = watch();
             for part in &parts {
-                watch.received(part);
+                watch.note_received(part);
             }
-            watch.received(b"ping");
+            watch.note_received(b"ping");
             assert!(!is_overdue(&watch, 900) && is_overdue(&watch, 1100), "{parts:?}");
         }
         let watch = watch();
         for part in [&PREFACE[..5], b"x", &PREFACE[5..]] {
-            watch.received(part);
+            watch.note_received(part);
         }
         assert!(is_overdue(&watch, 150), "no preface");
+        let watch = watch_of_an_answered_request();
+        watch.note_received(PREFACE);
+        assert!(is_overdue(&watch, 150), "the preface is the next head of HTTP/1");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_has_its_time() {
         let watch = watch();
-        watch.begin();
-        watch.wrote(false);
+        watch.begin_request();
+        watch.note_written(false);
         assert!(!is_overdue(&watch, 150) && is_overdue(&watch, 250));
-        watch.wrote(true);
+        watch.note_written(true);
         assert!(!is_overdue(&watch, 250));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_the_server_is_not_closed_for_others() {
         let watch = watch();
-        assert!(watch.rank().is_some_and(|(busy, _)| !busy));
-        watch.begin();
-        assert!(watch.rank().is_some_and(|(busy, _)| busy), "half a body");
-        watch.owe();
-        assert_eq!(watch.rank(), None);
-        watch.settle(1);
-        assert!(watch.rank().is_some(), "an answer that nobody reads");
-        watch.end();
-        assert!(watch.rank().is_some_and(|(busy, _)| !busy) && watch.is_idle());
+        assert!(watch.closing_rank().is_some_and(|(busy, _)| !busy));
+        watch.begin_request();
+        assert!(watch.closing_rank().is_some_and(|(busy, _)| busy), "half a body");
+        watch.owe_answer();
+        assert_eq!(watch.closing_rank(), None);
+        watch.settle_answers(1);
+        assert!(watch.closing_rank().is_some(), "an answer that nobody reads");
+        watch.end_request();
+        assert!(watch.closing_rank().is_some_and(|(busy, _)| !busy) && watch.is_idle());
         watch.evict();
-        assert_eq!(watch.rank(), None, "it goes already");
+        assert_eq!(watch.closing_rank(), None, "it goes already");
     }
 }

@@ -143,7 +143,7 @@ mod tests {
         rerank_client::RerankClient, tokenize_client::TokenizeClient,
     };
     use tokio::{net::TcpStream, sync::mpsc};
-    use tonic::Code;
+    use tonic::{Code, transport::Endpoint};
     use tonic_reflection::pb;
 
     fn request() -> v1::RerankRequest {
@@ -276,6 +276,28 @@ mod tests {
         assert_eq!(first.unwrap().into_inner().ranks.len(), 1);
         assert_eq!(refused, (Code::ResourceExhausted, "Model is overloaded".to_owned()));
         assert_eq!((streamed.len(), end), (2, None));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_no_answers_keeps_no_permit_and_is_disconnected() {
+        let server = Server::start_with("--max-concurrent-requests 1 --write-timeout 1").await;
+        let address = format!("http://{}", server.address);
+        let endpoint = Endpoint::from_shared(address).unwrap().initial_stream_window_size(0);
+        let mut client = PredictClient::new(endpoint.connect_lazy());
+        let answers = client.predict_pair_stream(messages(vec![pair(1); 8])).await.unwrap();
+        let mut rerank = RerankClient::new(server.channel.clone());
+        // Its messages are computed one after the other, and then there are permits again.
+        tokio::time::timeout(Duration::from_secs(10), async {
+            while server.control.seen() < 4 || rerank.rerank(request()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap();
+        let mut answers = answers.into_inner();
+        let ended = tokio::time::timeout(Duration::from_secs(10), answers.message()).await.unwrap();
+        assert!(ended.is_err(), "{ended:?}");
+        rerank.rerank(request()).await.unwrap();
     }
 
     #[tokio::test]
