@@ -1,4 +1,4 @@
-//! The request's body: read up to the limit, then parsed as JSON or `MessagePack`.
+//! The request's body: read up to the limit, then parsed as JSON or `MessagePack`, off the runtime if large.
 //!
 //! Input: a request. Output: [`ParsedBody`], or [`UnparsedBody`] where the body's fields decide its type, or
 //! an [`ApiError`] with the place of the mistake. What must hold: at most `--payload-limit` bytes are kept; a
@@ -20,12 +20,16 @@ use serde::{
         value::MapAccessDeserializer,
     },
 };
-use serde_json::{Value, error::Category};
-use text_embeddings_door::{BodyKeeping, UploadError};
+use serde_json::error::Category;
+use text_embeddings_core::error::Error;
+use text_embeddings_door::{Account, KeptBody, UploadError};
+use tokio::{sync::Semaphore, task::spawn_blocking};
+use tracing::Span;
 
 use super::{
     error::ApiError,
     format::{BodyFormat, read_message_pack},
+    json::without_position,
 };
 use crate::state::AppState;
 
@@ -33,13 +37,23 @@ use crate::state::AppState;
 const MAX_DISCARDED: usize = 64 << 20;
 /// The most bytes that are allocated for a body before any of it has arrived.
 const MAX_RESERVED: usize = 64 << 10;
+/// Longer bodies are parsed on threads of their own, because that takes longer than a thread of the runtime
+/// may be held.
+const MAX_INLINE: usize = 64 << 10;
+/// The number of such bodies that are parsed at a time. Its types may take several times its bytes,
+/// until a permit covers them.
+static PARSERS: Semaphore = Semaphore::const_new(4);
 /// The longest message in characters. The parser's messages repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
 /// The replacement for the parser's words `usize` and `u32`.
 const WHOLE_NUMBER: &str = "expected a whole number from 0";
 
 /// The body's bytes, at most `--payload-limit` of them.
-pub(crate) struct RawBody(Vec<u8>);
+pub(crate) struct RawBody {
+    bytes: Vec<u8>,
+    /// Counts them until they are parsed.
+    kept: Option<KeptBody>,
+}
 
 impl FromRequest<AppState> for RawBody {
     type Rejection = ApiError;
@@ -58,10 +72,9 @@ impl FromRequest<AppState> for RawBody {
             discard(request).await;
             return Err(ApiError::content_encoding(&given));
         }
-        if let Some(keeping) = request.extensions().get::<BodyKeeping>() {
-            keeping.keep();
-        }
-        read(request.into_body(), limit, declared.unwrap_or_default()).await.map(Self)
+        let kept = request.extensions().get::<Account>().map(Account::keep_body);
+        let bytes = read(request.into_body(), limit, declared.unwrap_or_default()).await?;
+        Ok(Self { bytes, kept })
     }
 }
 
@@ -118,29 +131,22 @@ fn broken_off(error: axum::Error) -> ApiError {
 /// A body as `T`, and the format of the answer. Unknown fields are ignored.
 pub(crate) struct ParsedBody<T>(pub(crate) T, pub(crate) BodyFormat);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for ParsedBody<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for ParsedBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let body = UnparsedBody::from_request(request, state).await?;
-        Ok(Self(body.parse()?, body.answer_format))
+        let answer_format = body.answer_format;
+        Ok(Self(body.read_with(DecodedBody::parse).await??, answer_format))
     }
 }
 
-/// A body that is not parsed yet. `MessagePack` is decoded already, into a JSON value.
+/// A body that is not parsed yet.
 pub(crate) struct UnparsedBody {
-    content: BodyContent,
+    raw: RawBody,
+    format: BodyFormat,
     /// The format of the answer.
     pub(crate) answer_format: BodyFormat,
-    /// The number of times that the whole body was read.
-    #[cfg(test)]
-    pub(crate) readings: std::sync::atomic::AtomicUsize,
-}
-
-enum BodyContent {
-    Json(Vec<u8>),
-    /// The content of a `MessagePack` body.
-    Value(Value),
 }
 
 impl FromRequest<AppState> for UnparsedBody {
@@ -149,36 +155,77 @@ impl FromRequest<AppState> for UnparsedBody {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let media_type = request.headers().get(CONTENT_TYPE).cloned();
         let answer_format = BodyFormat::of_answer(request.headers());
-        let RawBody(bytes) = RawBody::from_request(request, state).await?;
+        let raw = RawBody::from_request(request, state).await?;
         let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         match given.as_deref().map_or(Some(BodyFormat::Json), BodyFormat::of_media_type) {
-            Some(format) => Self::new(bytes, format, answer_format),
+            Some(format) => Ok(Self { raw, format, answer_format }),
             None => Err(ApiError::media_type(&given.unwrap_or_default())),
         }
     }
 }
 
 impl UnparsedBody {
+    /// Decodes the body and has `reader` take from it whatever the request needs. The body counts until then.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not in its format, or had to make room for others.
+    pub(crate) async fn read_with<R: Send + 'static>(
+        self,
+        reader: impl FnOnce(&DecodedBody) -> R + Send + 'static,
+    ) -> Result<R, ApiError> {
+        let RawBody { bytes, kept } = self.raw;
+        if bytes.len() <= MAX_INLINE {
+            return Ok(reader(&DecodedBody::new(bytes, self.format)?));
+        }
+        let evicted = async {
+            match &kept {
+                Some(kept) => kept.until_evicted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let parser = tokio::select! {
+            parser = PARSERS.acquire() => parser,
+            cut = evicted => return Err(ApiError::cut(cut)),
+        };
+        let (format, span) = (self.format, Span::current());
+        let work = spawn_blocking(move || {
+            let _entered = span.enter();
+            let read = DecodedBody::new(bytes, format).map(|body| reader(&body));
+            drop((kept, parser));
+            read
+        });
+        work.await.map_err(|_| Error::Unhealthy)?
+    }
+}
+
+/// A body as JSON. `MessagePack` is written as JSON, without a tree of its values.
+pub(crate) struct DecodedBody {
+    json: Vec<u8>,
+    /// The client's format.
+    format: BodyFormat,
+    /// The number of times that the whole body was read.
+    #[cfg(test)]
+    pub(crate) readings: std::sync::atomic::AtomicUsize,
+}
+
+impl DecodedBody {
     /// A body of these bytes.
     ///
     /// # Errors
     ///
     /// If the format is `MessagePack` and the bytes are not. Malformed JSON is an error of the parsing
     /// methods.
-    pub(crate) fn new(
-        bytes: Vec<u8>,
-        format: BodyFormat,
-        answer_format: BodyFormat,
-    ) -> Result<Self, ApiError> {
-        let content = match format {
-            BodyFormat::Json => BodyContent::Json(bytes),
+    pub(crate) fn new(bytes: Vec<u8>, format: BodyFormat) -> Result<Self, ApiError> {
+        let json = match format {
+            BodyFormat::Json => bytes,
             BodyFormat::MessagePack => {
-                BodyContent::Value(read_message_pack(&bytes).map_err(BodyMistake::Malformed)?)
+                read_message_pack(&bytes).map_err(BodyMistake::Malformed)?.into_bytes()
             }
         };
         Ok(Self {
-            content,
-            answer_format,
+            json,
+            format,
             #[cfg(test)]
             readings: std::sync::atomic::AtomicUsize::new(0),
         })
@@ -198,12 +245,7 @@ impl UnparsedBody {
         let mut found = None;
         let visitor = FirstOf { names, found: &mut found };
         // A visitor that leaves fields unread ends in an error, which means nothing here.
-        match &self.content {
-            BodyContent::Json(bytes) => {
-                drop(serde_json::Deserializer::from_slice(bytes).deserialize_map(visitor));
-            }
-            BodyContent::Value(value) => drop(value.deserialize_map(visitor)),
-        }
+        drop(serde_json::Deserializer::from_slice(&self.json).deserialize_map(visitor));
         found
     }
 
@@ -234,11 +276,7 @@ impl UnparsedBody {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         #[cfg(test)]
         self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let parsed = match &self.content {
-            BodyContent::Json(bytes) => parse(bytes),
-            BodyContent::Value(value) => parse_value(value).map_err(BodyMistake::Invalid),
-        };
-        parsed.map_err(ApiError::from)
+        parse(&self.json, self.format).map_err(ApiError::from)
     }
 }
 
@@ -349,14 +387,6 @@ impl<'de> Visitor<'de> for FirstOf<'_> {
     }
 }
 
-/// The content of a `MessagePack` body as `T`.
-fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    if !value.is_object() {
-        return Err("the request body is not a map".to_owned());
-    }
-    serde_path_to_error::deserialize(value).map_err(|error| invalid(error.path(), error.inner()))
-}
-
 /// The message for a well-formed body that the route does not take.
 fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> String {
     match path.to_string().as_str() {
@@ -365,7 +395,7 @@ fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> Str
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyMistake> {
+fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<T, BodyMistake> {
     let text = str::from_utf8(bytes).map_err(|error| {
         BodyMistake::Malformed(format!(
             "the request body is not UTF-8: byte {} is wrong",
@@ -377,6 +407,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyMistake> {
     // Serde would accept a list as the values of a struct's fields in their order.
     if text.trim_start().starts_with(|first| first != '{') {
         return Err(match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) if format == BodyFormat::MessagePack => {
+                BodyMistake::Invalid("the request body is not a map".to_owned())
+            }
             Ok(_) => BodyMistake::Invalid("the request body is not a JSON object".to_owned()),
             Err(error) => malformed(&error),
         });
@@ -384,6 +417,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyMistake> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         match error.inner().classify() {
+            // The client has not seen the text, and its positions mean nothing.
+            Category::Data if format == BodyFormat::MessagePack => {
+                BodyMistake::Invalid(invalid(error.path(), &without_position(error.inner())))
+            }
             Category::Data => BodyMistake::Invalid(invalid(error.path(), error.inner())),
             _ => malformed(error.inner()),
         }
@@ -450,7 +487,12 @@ mod tests {
             let is_malformed = expected.contains(" not JSON: ") || expected.contains(" not UTF-8: ");
             let expected =
                 if is_malformed { BodyMistake::Malformed(expected) } else { BodyMistake::Invalid(expected) };
-            assert_eq!(parse::<RerankBody>(body).err(), Some(expected), "{}", String::from_utf8_lossy(body));
+            assert_eq!(
+                parse::<RerankBody>(body, BodyFormat::Json).err(),
+                Some(expected),
+                "{}",
+                String::from_utf8_lossy(body)
+            );
         }
     }
 
@@ -469,19 +511,19 @@ mod tests {
             (b"", None),
         ];
         for (bytes, expected) in table {
-            let body = UnparsedBody::new(bytes.to_vec(), BodyFormat::Json, BodyFormat::Json).ok().unwrap();
+            let body = DecodedBody::new(bytes.to_vec(), BodyFormat::Json).ok().unwrap();
             assert_eq!(body.first_of(&names), expected, "{}", String::from_utf8_lossy(bytes));
             assert_eq!(body.readings.into_inner(), 0);
         }
         let packed = rmp_serde::to_vec_named(&serde_json::json!({"query": "q", "texts": []})).unwrap();
-        let body = UnparsedBody::new(packed, BodyFormat::MessagePack, BodyFormat::Json).ok().unwrap();
+        let body = DecodedBody::new(packed, BodyFormat::MessagePack).ok().unwrap();
         assert_eq!(body.first_of(&names), Some("texts"));
     }
 
     #[test]
     fn a_long_message_keeps_both_ends() {
         let body = format!(r#"{{"query":"q","texts":"{}"}}"#, "é".repeat(5000));
-        let error = ApiError::from(parse::<RerankBody>(body.as_bytes()).err().unwrap());
+        let error = ApiError::from(parse::<RerankBody>(body.as_bytes(), BodyFormat::Json).err().unwrap());
         let message = error.message();
         assert!(
             message.starts_with("invalid request: `texts`") && message.ends_with("line 1 column 10023"),

@@ -7,7 +7,7 @@
 use super::{
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
-    extract::UnparsedBody,
+    extract::DecodedBody,
     format::BodyFormat,
     openai::OpenAiBody,
     predict::PredictBody,
@@ -32,7 +32,7 @@ mod seeded;
 pub(crate) fn request(data: &[u8]) {
     let Some((format, body)) = data.split_first() else { return };
     let format = if format % 2 == 0 { BodyFormat::Json } else { BodyFormat::MessagePack };
-    let Ok(body) = UnparsedBody::new(body.to_vec(), format, format) else { return };
+    let Ok(body) = DecodedBody::new(body.to_vec(), format) else { return };
     drop(body.parse::<RerankBody>());
     drop(score::read(&body).map(|read| read.body));
     drop(body.parse::<EmbedBody>());
@@ -44,7 +44,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<DecodeBody>());
     drop(body.parse::<OpenAiBody>());
     drop(body.parse::<VertexBody>());
-    rerank::read_and_build(&body);
+    rerank::check_reading(&body);
 }
 
 #[cfg(test)]

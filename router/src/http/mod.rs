@@ -17,6 +17,7 @@ pub(crate) mod fuzzing;
 mod health;
 mod info;
 mod inputs;
+mod json;
 mod metrics;
 mod openai;
 mod openapi;

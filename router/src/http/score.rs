@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::{
     error::ApiError,
-    extract::{Checked, UnparsedBody},
+    extract::{Checked, DecodedBody, UnparsedBody},
     rerank::{
         answers::RerankUsage,
         dialect::{hint, note_misspelled_instruction, seen},
@@ -128,9 +128,9 @@ struct ScoreDatum {
         ScoreErrors
     ))]
 pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
-    let Checked { found: names, body: pairs } = read(&body)?;
-    let (WithOptions { options, body: pairs }, format) = (pairs?, body.answer_format);
-    drop(body);
+    let format = body.answer_format;
+    let Checked { found: names, body: pairs } = body.read_with(read).await??;
+    let WithOptions { options, body: pairs } = pairs?;
     options.note_model(&state.info.config.served_model_name);
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
@@ -150,7 +150,7 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
 
 /// A body of pairs, and the names of the two sides.
 pub(crate) fn read(
-    body: &UnparsedBody,
+    body: &DecodedBody,
 ) -> Result<Checked<[&'static str; 2], WithOptions<ScoreBody>>, ApiError> {
     body.check(|fields| {
         let names = names(fields)?;

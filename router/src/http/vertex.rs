@@ -5,7 +5,10 @@
 //! parsed before the first is answered; if one fails, the request fails, and the error names the instance;
 //! the instances of a request hold at most a share of the permits, whatever their number.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Extension,
@@ -14,8 +17,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::service::{Answer, Cost};
 use utoipa::ToSchema;
@@ -23,7 +28,8 @@ use utoipa::ToSchema;
 use super::{
     embed::{EmbedBody, EmbedSparseBody, SparseVectorsBody, VectorsBody},
     error::ApiError,
-    extract::ParsedBody,
+    extract::{DecodedBody, UnparsedBody},
+    json::JsonText,
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
     responses::InferenceErrors,
@@ -41,7 +47,7 @@ const SHARE_OF_PERMITS: usize = 4;
 ]}))]
 pub(crate) struct VertexBody {
     #[schema(value_type = Vec<Instance>)]
-    instances: Vec<Value>,
+    instances: Vec<JsonText>,
 }
 
 /// An answer for each instance, in their order.
@@ -75,17 +81,17 @@ pub(crate) enum Instance {
 
 impl Instance {
     /// A body with `query` and `texts` is re-ranked. Any other is a body of the model's main task.
-    fn parse(value: Value, model_type: ModelType) -> Result<Self, String> {
-        let has = |field| value.get(field).is_some();
-        if has("query") && has("texts") {
-            return body(value).map(Self::Rerank);
+    fn parse(json: &JsonText, model_type: ModelType) -> Result<Self, String> {
+        let names: BTreeMap<String, IgnoredAny> = serde_json::from_str(json.as_str()).unwrap_or_default();
+        if names.contains_key("query") && names.contains_key("texts") {
+            return parse_body(json).map(Self::Rerank);
         }
         match model_type {
             ModelType::Classifier | ModelType::Reranker | ModelType::ListwiseReranker => {
-                body(value).map(Self::Predict)
+                parse_body(json).map(Self::Predict)
             }
-            ModelType::Embedding(Pool::Splade) => body(value).map(Self::EmbedSparse),
-            ModelType::Embedding(_) => body(value).map(Self::Embed),
+            ModelType::Embedding(Pool::Splade) => parse_body(json).map(Self::EmbedSparse),
+            ModelType::Embedding(_) => parse_body(json).map(Self::Embed),
         }
     }
 
@@ -114,15 +120,30 @@ impl Instance {
     }
 }
 
-/// `value` as a body, or the mistake in it.
-fn body<T: DeserializeOwned>(value: Value) -> Result<T, String> {
-    if !value.is_object() {
+/// `json` as a body, or the mistake in it.
+fn parse_body<T: DeserializeOwned>(json: &JsonText) -> Result<T, String> {
+    if !json.is_object() {
         return Err("expected an object, the body of another route".to_owned());
     }
-    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string().as_str() {
-        "." => error.inner().to_string(),
-        path => format!("{}: `{path}`", error.inner()),
+    json.parse(|path, problem| match path.to_string().as_str() {
+        "." => problem,
+        path => format!("{problem}: `{path}`"),
     })
+}
+
+/// The instances of a body.
+fn parse_instances(body: &DecodedBody, model_type: ModelType) -> Result<Vec<Instance>, ApiError> {
+    let instances = body.parse::<VertexBody>()?.instances.into_iter().enumerate();
+    instances
+        .map(|(index, json)| {
+            let parsed = Instance::parse(&json, model_type);
+            parsed.map_err(|problem| ApiError::invalid(problem).at(&instance_place(index)))
+        })
+        .collect()
+}
+
+fn instance_place(index: usize) -> String {
+    format!("`instances[{index}]`")
 }
 
 /// The cost of all instances together. They run concurrently, within `total`.
@@ -146,22 +167,17 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
         (status = 200, description = "The answers, in the order of the instances", body = VertexAnswer),
         InferenceErrors
     ))]
-pub(crate) async fn vertex(
-    State(state): State<AppState>,
-    ParsedBody(body, format): ParsedBody<VertexBody>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn vertex(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let arrival = Instant::now();
-    let config = &state.info.config;
-    let place = |index: usize| format!("`instances[{index}]`");
-    let parse = |(index, value)| {
-        let parsed = Instance::parse(value, config.model_type);
-        parsed.map_err(|problem| ApiError::invalid(problem).at(&place(index)))
-    };
-    let instances = body.instances.into_iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let (config, format) = (&state.info.config, body.answer_format);
+    let model_type = config.model_type;
+    let instances = body.read_with(move |body| parse_instances(body, model_type)).await??;
     let at_once =
         config.max_client_batch_size.min(config.max_concurrent_requests.div_ceil(SHARE_OF_PERMITS)).max(1);
     let answers: Vec<Answer<InstancePrediction>> = stream::iter(instances.into_iter().enumerate())
-        .map(async |(index, instance)| instance.answer(&state).await.map_err(|error| error.at(&place(index))))
+        .map(async |(index, instance)| {
+            instance.answer(&state).await.map_err(|error| error.at(&instance_place(index)))
+        })
         .buffered(at_once)
         .try_collect()
         .await?;
@@ -178,10 +194,14 @@ mod tests {
     use super::*;
     use crate::http::testing::Server;
     use futures_util::future::join_all;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
-    fn name(value: Value, model_type: ModelType) -> &'static str {
-        match Instance::parse(value, model_type).unwrap() {
+    fn parse(value: &Value, model_type: ModelType) -> Result<Instance, String> {
+        Instance::parse(&serde_json::from_str(&value.to_string()).unwrap(), model_type)
+    }
+
+    fn name(value: &Value, model_type: ModelType) -> &'static str {
+        match parse(value, model_type).unwrap() {
             Instance::Rerank(_) => "rerank",
             Instance::Predict(_) => "predict",
             Instance::Embed(_) => "embed",
@@ -204,16 +224,16 @@ mod tests {
                 (json!({"inputs": ["a", "b"], "truncate": true}), main),
                 (json!({"inputs": "a", "add_special_tokens": false, "query": "ignored"}), main),
             ] {
-                assert_eq!(name(value.clone(), model_type), expected, "{value} {model_type}");
+                assert_eq!(name(&value, model_type), expected, "{value} {model_type}");
             }
             for value in [json!({"input": "a"}), json!({"ids": [1]}), json!({})] {
-                let error = Instance::parse(value.clone(), model_type).err().unwrap();
+                let error = parse(&value, model_type).err().unwrap();
                 assert_eq!(error, "missing field `inputs`", "{value} {model_type}");
             }
             let sentences = json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}});
-            assert!(Instance::parse(sentences, model_type).is_err());
+            assert!(parse(&sentences, model_type).is_err());
         }
-        assert_eq!(name(json!({"inputs": [1, 2]}), ModelType::Embedding(Pool::Mean)), "embed");
+        assert_eq!(name(&json!({"inputs": [1, 2]}), ModelType::Embedding(Pool::Mean)), "embed");
     }
 
     #[tokio::test]

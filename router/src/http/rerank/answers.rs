@@ -5,10 +5,11 @@
 //! as it was sent, and only if the request asks for it.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 use text_embeddings_core::service::Rank;
 use utoipa::ToSchema;
 use uuid::Uuid;
+
+use crate::http::json::JsonText;
 
 /// The values of an answer in addition to the ranks.
 pub(super) struct Answered {
@@ -22,7 +23,7 @@ pub(super) struct Answered {
     pub(super) is_listwise: bool,
     /// For each document the object it was sent as, if it was one. Empty unless the answer repeats the
     /// documents.
-    pub(super) objects: Vec<Option<Map<String, Value>>>,
+    pub(super) objects: Vec<Option<JsonText>>,
     /// `object` of the answer: `rerank` for Infinity's client, `list` for all others.
     pub(super) object: &'static str,
     /// Whether the answer also has the results in Voyage's format.
@@ -39,7 +40,20 @@ struct ResultBody {
     /// The document, if the request asked for it: an object as it was sent, or an object with the text.
     #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    document: Option<Map<String, Value>>,
+    document: Option<RepeatedDocument>,
+}
+
+/// A document of an answer.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum RepeatedDocument {
+    /// An object as it was sent.
+    Object(JsonText),
+    /// An object with the text.
+    Holder {
+        text: String,
+    },
+    Text(String),
 }
 
 /// A document's place in the order, in Voyage's format.
@@ -194,8 +208,9 @@ struct MixedbreadResult {
     index: usize,
     score: f32,
     /// The input as it was sent, if the request asked for it.
+    #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    input: Option<Value>,
+    input: Option<RepeatedDocument>,
     #[schema(example = "text_document")]
     object: &'static str,
 }
@@ -204,8 +219,8 @@ impl MixedbreadAnswer {
     pub(super) fn new(answered: Answered, ranks: Vec<Rank>, return_input: bool) -> Self {
         let Answered { model, tokens, mut objects, .. } = answered;
         let mut result = |Rank { index, score, text }| {
-            let object = objects.get_mut(index).and_then(Option::take).map(Value::Object);
-            let input = text.map(|text| object.unwrap_or(Value::String(text)));
+            let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
+            let input = text.map(|text| object.unwrap_or(RepeatedDocument::Text(text)));
             MixedbreadResult { index, score, input, object: "text_document" }
         };
         let data: Vec<_> = ranks.into_iter().map(&mut result).collect();
@@ -213,10 +228,9 @@ impl MixedbreadAnswer {
     }
 }
 
-fn result(Rank { index, score, text }: Rank, objects: &mut [Option<Map<String, Value>>]) -> ResultBody {
-    let object = objects.get_mut(index).and_then(Option::take);
-    let holder = |text| Map::from_iter([("text".to_owned(), Value::String(text))]);
-    let document = text.map(|text| object.unwrap_or_else(|| holder(text)));
+fn result(Rank { index, score, text }: Rank, objects: &mut [Option<JsonText>]) -> ResultBody {
+    let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
+    let document = text.map(|text| object.unwrap_or(RepeatedDocument::Holder { text }));
     ResultBody { index, relevance_score: score, document }
 }
 

@@ -5,7 +5,7 @@
 //! refused with its place.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt::{self, Write},
 };
 
@@ -19,7 +19,7 @@ use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
 use super::{dialect::Dialect, options::Options};
-use crate::http::schemas::only_null;
+use crate::http::{json::JsonText, schemas::only_null};
 
 /// The field of a document that is ranked if the request names no fields.
 const TEXT: &str = "text";
@@ -123,7 +123,7 @@ struct DocumentList(Vec<DocumentBody>);
 #[derive(Debug)]
 enum DocumentBody {
     Text(String),
-    Object(Map<String, Value>),
+    Object(JsonText),
 }
 
 /// The service's request, and the values that the answer needs in addition.
@@ -131,7 +131,7 @@ pub(super) struct BuiltRequest {
     pub(super) request: RerankRequest,
     /// For each document the object it was sent as, if it was one. Empty unless the answer repeats the
     /// documents.
-    pub(super) objects: Vec<Option<Map<String, Value>>>,
+    pub(super) objects: Vec<Option<JsonText>>,
     /// Whether the answer has Voyage's `data` too.
     pub(super) has_data: bool,
 }
@@ -206,23 +206,22 @@ impl<'a> RankFields<'a> {
     }
 
     /// The text to rank of an object: its `text`, or lines of the named fields, as in YAML. The work is
-    /// proportional to the object's size, however many fields are named.
-    fn text_of(&self, object: &Map<String, Value>) -> Result<String, String> {
+    /// proportional to the object's size, however many fields are named. Nulls are left out.
+    fn text_of(&self, object: &JsonText) -> Result<String, String> {
         if self.0.is_empty() {
-            return the_text_of(object);
+            return own_text(object);
         }
-        let place = |(name, value)| Some((*self.0.get(String::as_str(name))?, name, value));
-        let mut named: Vec<(usize, &String, &Value)> =
-            object.iter().filter(|(_, value)| !value.is_null()).filter_map(place).collect();
-        named.sort_unstable_by_key(|(place, ..)| *place);
+        let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
+        let named = deserializer.deserialize_map(NamedFields(&self.0)).map_err(|error| error.to_string())?;
         let mut lines = String::new();
-        for (_, name, value) in named {
+        for (name, value) in named.into_values() {
             let separator = if lines.is_empty() { "" } else { "\n" };
-            let written = match value {
-                Value::String(text) => write!(lines, "{separator}{name}: {text}"),
-                other => write!(lines, "{separator}{name}: {other}"),
-            };
-            written.map_err(|error| error.to_string())?;
+            match value {
+                FieldText::Text(text) => write!(lines, "{separator}{name}: {text}"),
+                FieldText::Other(json) => write!(lines, "{separator}{name}: {}", json.as_str()),
+                FieldText::Null => Ok(()),
+            }
+            .map_err(|error| error.to_string())?;
         }
         if lines.is_empty() {
             Err("has none of the fields that `rank_fields` names".to_owned())
@@ -233,18 +232,62 @@ impl<'a> RankFields<'a> {
 }
 
 /// An object's own text.
-fn the_text_of(object: &Map<String, Value>) -> Result<String, String> {
-    match object.get(TEXT) {
-        Some(Value::String(text)) => Ok(text.clone()),
+fn own_text(object: &JsonText) -> Result<String, String> {
+    let places = [TEXT, "content", "image", "image_url", "video", "audio"].into_iter().zip(0..).collect();
+    let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
+    let mut found = deserializer.deserialize_map(NamedFields(&places)).map_err(|error| error.to_string())?;
+    match found.remove(&0).map(|(_, value)| value) {
+        Some(FieldText::Text(text)) => Ok(text),
         Some(_) => Err("has a `text` that is not a string".to_owned()),
-        None if ["content", "image", "image_url", "video", "audio"]
-            .iter()
-            .any(|part| object.contains_key(*part)) =>
-        {
+        None if !found.is_empty() => {
             Err("has no `text`: only text is ranked, as a string or in a field `text`".to_owned())
         }
         None => Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
             .to_owned()),
+    }
+}
+
+/// Reads the fields with these names, each to its place, and nothing else. Of a repeated field the last
+/// counts.
+struct NamedFields<'a>(&'a HashMap<&'a str, usize>);
+
+/// The value of a field that is ranked.
+enum FieldText {
+    Text(String),
+    /// Any other value, as JSON.
+    Other(JsonText),
+    Null,
+}
+
+impl<'de> Visitor<'de> for NamedFields<'_> {
+    type Value = BTreeMap<usize, (String, FieldText)>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut found = BTreeMap::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            match self.0.get(name.as_str()) {
+                Some(place) => {
+                    let value = FieldText::from_json(fields.next_value()?).map_err(Error::custom)?;
+                    found.insert(*place, (name, value));
+                }
+                None => drop(fields.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl FieldText {
+    fn from_json(json: JsonText) -> Result<Self, serde_json::Error> {
+        Ok(match json.as_str() {
+            "null" => Self::Null,
+            text if text.starts_with('"') => Self::Text(serde_json::from_str(text)?),
+            _ => Self::Other(json),
+        })
     }
 }
 
@@ -323,6 +366,6 @@ impl<'de> Visitor<'de> for DocumentVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<DocumentBody, A::Error> {
-        Map::deserialize(MapAccessDeserializer::new(fields)).map(DocumentBody::Object)
+        JsonText::from_fields(fields).map(DocumentBody::Object)
     }
 }

@@ -13,13 +13,12 @@ mod tei;
 
 use axum::{extract::State, http::Uri, response::Response};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::error::Error;
-use tokio::task::spawn_blocking;
+use text_embeddings_core::{error::Error, service::RerankRequest};
 use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::{Checked, UnparsedBody},
+    extract::{Checked, DecodedBody, UnparsedBody},
     format::BodyFormat,
     responses::RerankErrors,
     routes::COHERE_V2_PATH,
@@ -30,7 +29,7 @@ use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
 use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
-use options::WithOptions;
+use options::{Options, WithOptions};
 
 pub(crate) use tei::{Ranks, RerankBody};
 
@@ -76,19 +75,46 @@ pub(crate) async fn rerank(
     uri: Uri,
     body: UnparsedBody,
 ) -> Result<Response, ApiError> {
-    let Checked { found: dialect, body: read } = read(&body)?;
-    let (format, shape) = (body.answer_format, dialect.error_shape(uri.path()));
-    drop(body);
+    let (format, limit) = (body.answer_format, state.server.payload_limit);
+    let Checked { found: dialect, body: built } =
+        body.read_with(move |body| read_and_build(body, limit)).await??;
+    let shape = dialect.error_shape(uri.path());
     let answer = async {
-        match read? {
-            ReadBody::Texts(body) => {
-                let answer = state.service.rerank(body.into()).await?;
+        match built? {
+            ReadRequest::Texts(request) => {
+                let answer = state.service.rerank(request).await?;
                 Ok(respond(&state, format, ROUTE, answer, Ranks::from))
             }
-            ReadBody::Documents(body) => rerank_documents(&state, body, dialect, uri.path(), format).await,
+            ReadRequest::Documents(built) => rerank_documents(&state, built, uri.path(), format).await,
         }
     };
     answer.await.map_err(|error: ApiError| error.in_shape(shape))
+}
+
+/// The service's request for a body of one of the dialects.
+enum ReadRequest {
+    Texts(RerankRequest),
+    Documents(BuiltDocuments),
+}
+
+/// A request for documents, and the body's options that its answer needs.
+struct BuiltDocuments {
+    built: BuiltRequest,
+    options: Options,
+    dialect: Dialect,
+}
+
+/// Reads a body and builds its texts, which have at most `limit` bytes where they are built from objects.
+fn read_and_build(body: &DecodedBody, limit: usize) -> Result<Checked<Dialect, ReadRequest>, ApiError> {
+    let Checked { found: dialect, body } = read(body)?;
+    let built = body.and_then(|body| match body {
+        ReadBody::Texts(body) => Ok(ReadRequest::Texts(body.into())),
+        ReadBody::Documents(WithOptions { options, body }) => {
+            let built = body.request(&options, dialect, limit).map_err(ApiError::invalid)?;
+            Ok(ReadRequest::Documents(BuiltDocuments { built, options, dialect }))
+        }
+    });
+    Ok(Checked { found: dialect, body: built })
 }
 
 /// A body of one of the dialects.
@@ -99,7 +125,7 @@ enum ReadBody {
 
 /// Reads a body once. The first field that holds texts decides its type. The check refuses a body with a
 /// second such field.
-fn read(body: &UnparsedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
+fn read(body: &DecodedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
     let dialect = |fields: &[String]| {
         let dialect = Dialect::of(fields)?;
         note_misspelled_instruction(fields);
@@ -114,7 +140,7 @@ fn read(body: &UnparsedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
 
 /// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read_and_build(body: &UnparsedBody) {
+pub(crate) fn check_reading(body: &DecodedBody) {
     let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
     let read = read(body);
     assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
@@ -129,18 +155,12 @@ pub(crate) fn read_and_build(body: &UnparsedBody) {
 
 async fn rerank_documents(
     state: &AppState,
-    body: WithOptions<DocumentsBody>,
-    dialect: Dialect,
+    BuiltDocuments { built, options, dialect }: BuiltDocuments,
     path: &str,
     format: BodyFormat,
 ) -> Result<Response, ApiError> {
-    let WithOptions { options, body } = body;
     options.note_model(&state.info.config.served_model_name);
-    let limit = state.server.payload_limit;
-    // Building the texts takes as long as reading the body did, too long for a thread of the runtime.
-    let built = spawn_blocking(move || (body.request(&options, dialect, limit), options)).await;
-    let (ranking, options) = built.map_err(|_| Error::Unhealthy)?;
-    let BuiltRequest { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
+    let BuiltRequest { request, objects, has_data } = built;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::Dialect;
 use crate::http::{
-    extract::UnparsedBody,
+    extract::DecodedBody,
     format::BodyFormat,
     testing::{Server, WireAnswer},
 };
@@ -651,7 +651,7 @@ fn a_body_is_read_once() {
                 BodyFormat::Json => body.to_string().into_bytes(),
                 BodyFormat::MessagePack => rmp_serde::to_vec_named(&body).unwrap(),
             };
-            let unread = UnparsedBody::new(bytes, format, format).ok().unwrap();
+            let unread = DecodedBody::new(bytes, format).ok().unwrap();
             let read = super::read(&unread).ok().unwrap();
             assert_eq!((read.found, read.body.is_ok()), (dialect, true), "{body}");
             assert_eq!(unread.readings.into_inner(), 1, "{body}");
