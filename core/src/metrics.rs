@@ -43,6 +43,8 @@ pub const EMBED: TextMetrics = TextMetrics {
     queue_duration: "te_embed_queue_duration",
     inference_duration: "te_embed_inference_duration",
 };
+/// Lines of the log that were dropped.
+pub const LOG_LINES_DROPPED: &str = "te_log_lines_dropped";
 /// Texts in a batch.
 pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Unique tokens in a batch.
@@ -231,6 +233,7 @@ pub const ALL: &[Metric] = &[
         DEVICE_BUSY,
         "How long the device has computed. Its rate is the share of the time in which it was busy.",
     ),
+    counter(LOG_LINES_DROPPED, "Lines of the log that were dropped, because nobody read the log."),
     counter(
         BATCH_OUT_OF_MEMORY,
         "Batches that did not fit the device's memory. One of several texts is computed again in two halves.",

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
     let (server, transports) = (ServerConfig::resolve(&args)?, Transports::resolve(&args)?);
-    telemetry::logging::start(args.json_output, args.disable_spans)?;
+    let _log = telemetry::logging::start(args.json_output, args.disable_spans)?;
     tracing::info!("{} {given}", info::PROGRAM);
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let traces = {
@@ -170,9 +170,9 @@ impl Ports {
     fn take(args: &Args, server: &ServerConfig) -> anyhow::Result<Self> {
         let files = args.door.tls_cert.as_deref().zip(args.door.tls_key.as_deref());
         let certificate = files.map(|(certificate, key)| Certificate::load(certificate, key)).transpose()?;
-        let first = door::reserve(&server.addresses, "--port")?;
+        let first = door::reserve_port(&server.addresses, "--port")?;
         let second = server.grpc_addresses.as_deref();
-        let second = second.map(|addresses| door::reserve(addresses, "--grpc-port")).transpose()?;
+        let second = second.map(|addresses| door::reserve_port(addresses, "--grpc-port")).transpose()?;
         let socket = args.door.uds_path.as_deref().map(door::reserve_path).transpose()?;
         Ok(Self { first, second, socket, certificate })
     }

@@ -20,30 +20,30 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+use super::writer::{LogEnd, LogWriter};
+
 const VARIABLE: &str = "LOG_LEVEL";
 
-/// Starts the log of a server.
+/// Starts the log of a server. Its last lines are written when the result is dropped.
 ///
 /// # Errors
 ///
 /// If `LOG_LEVEL` is not a filter, or a log was started before.
-pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()> {
+pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<LogEnd> {
     let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), "info")?;
+    let (writer, end) = LogWriter::start(io::stdout()).context("the log cannot start its thread")?;
     let layer: Box<dyn Layer<Registry> + Send + Sync> = if json_output {
-        fmt::layer().json().flatten_event(true).with_span_list(false).with_writer(io::stdout).boxed()
+        fmt::layer().json().flatten_event(true).with_span_list(false).with_writer(writer).boxed()
     } else {
-        fmt::layer()
-            .fmt_fields(fields())
-            .with_ansi(io::stdout().is_terminal())
-            .with_writer(io::stdout)
-            .boxed()
+        fmt::layer().fmt_fields(fields()).with_ansi(io::stdout().is_terminal()).with_writer(writer).boxed()
     };
     // Without the hint, each record of a library would be created at any level and only then dropped: the
     // tokenizer logs each word.
     let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
     let spans = filter_fn(move |meta| !(disable_spans && meta.is_span())).with_max_level_hint(level);
     let layer = layer.with_filter(filter).with_filter(spans);
-    tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
+    tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")?;
+    Ok(end)
 }
 
 /// Starts the log of a command, whose results are on standard output.

@@ -6,3 +6,4 @@ pub(crate) mod metrics;
 pub(crate) mod receiver;
 pub(crate) mod requests;
 pub(crate) mod traces;
+mod writer;
