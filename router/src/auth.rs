@@ -13,6 +13,7 @@ use anyhow::Context;
 use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
+use text_embeddings_door::read_small_file;
 
 use crate::secret::Secret;
 
@@ -70,9 +71,10 @@ impl ApiKeys {
     /// Whether a request with these headers may pass: it carries a key, or the server has none.
     pub(crate) fn may_pass(&self, headers: &HeaderMap) -> bool {
         let Some(shared) = &self.0 else { return true };
-        let credentials = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let Some((scheme, token)) = credentials.and_then(|bytes| bytes.split_at_checked(b"Bearer ".len()))
-        else {
+        let mut credentials = headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
+        // Of two credentials, a proxy before the server may have checked the other one.
+        let (Some(credentials), None) = (credentials.next(), credentials.next()) else { return false };
+        let Some((scheme, token)) = credentials.split_at_checked(b"Bearer ".len()) else {
             return false;
         };
         let (token, keys) =
@@ -91,8 +93,9 @@ fn all(flag: Option<Fingerprint>, file: Option<&Path>) -> anyhow::Result<Vec<Fin
     let mut keys: Vec<Fingerprint> = flag.into_iter().collect();
     if let Some(path) = file {
         let name = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("`--api-key-file {name}` cannot be read"))?;
+        let text = read_small_file("--api-key-file", path)?;
+        let text =
+            String::from_utf8(text).with_context(|| format!("`--api-key-file {name}` is not UTF-8"))?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = keys.len();
         keys.extend(lines.map(|line| fingerprint(line.as_bytes())));
@@ -135,6 +138,18 @@ mod tests {
         }
         assert!(!keys.may_pass(&HeaderMap::new()));
         assert!(ApiKeys::load(None, None).unwrap().may_pass(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn of_two_credentials_none_counts() {
+        let keys = ApiKeys::load(Some(&Secret::new("key-1".to_owned())), None).unwrap();
+        for values in [["Bearer key-1", "Bearer key-2"], ["Basic a", "Bearer key-1"], ["Bearer key-1"; 2]] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, value.parse().unwrap());
+            }
+            assert!(!keys.may_pass(&headers), "{values:?}");
+        }
     }
 
     #[test]
