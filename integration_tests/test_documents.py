@@ -33,7 +33,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "docs/migrating.md": {"Docker": 2, "two servers of yours": 2},
     "docs/models.md": {"the Hub": 2},
     "docs/performance-details.md": {"a benchmark": 1},
-    "docs/reliability.md": {"a server of yours": 1},
+    "docs/hardening.md": {"a server of yours": 1},
     "docs/rerankers.md": {"the Hub": 1},
     "docs/scaling.md": {"Ray": 1, "minutes of compiling": 1},
     "integration_tests/reference/README.md": {"PyTorch": 2},

@@ -38,7 +38,7 @@ def bystander() -> type[Bystander]:
 
 @pytest.fixture
 def record() -> Callable[..., None]:
-    """Records a row of the table in docs/reliability.md. For a deployment, the row is printed instead."""
+    """Records a row of the table in docs/hardening.md. For a deployment, the row is printed instead."""
     if targets.URL:
         return lambda *row: print("|", *row, sep=" | ")
     return ledger.record

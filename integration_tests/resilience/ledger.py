@@ -1,4 +1,4 @@
-"""Writes the tests' own results into the table of attacks in docs/reliability.md.
+"""Writes the tests' own results into the table of attacks in docs/hardening.md.
 
 Input: one row for each attack. Output: the rows between two marks in the document. Invariants: with
 UPDATE_DOCS=1, a test writes its row; without, the test fails if the document lacks exactly that row. The
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from server import ROOT
 
-PAGE = ROOT / "docs/reliability.md"
+PAGE = ROOT / "docs/hardening.md"
 BEGIN, END = "<!-- begin: resilience -->\n", "<!-- end: resilience -->"
 
 
@@ -21,7 +21,7 @@ def record(what: str, tried: int, lost: int, holds: str) -> None:
     before, rows, after = _parts(PAGE)
     if row in rows:
         return
-    assert os.environ.get("UPDATE_DOCS") == "1", f"docs/reliability.md lacks {row}run the test with UPDATE_DOCS=1"
+    assert os.environ.get("UPDATE_DOCS") == "1", f"docs/hardening.md lacks {row}run the test with UPDATE_DOCS=1"
     same = [index for index, old in enumerate(rows) if old.startswith(f"| {what} |")]
     if same:
         rows[same[0]] = row

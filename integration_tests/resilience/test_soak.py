@@ -70,7 +70,7 @@ def test_nothing_grows_while_it_serves(target, record):
     # Requests per second. Without it, each request is sent as soon as the one before is answered.
     rate = float(os.environ.get("SOAK_RATE") or 0)
     attacked.process("memory")
-    # `make soak` shows these lines; docs/reliability.md has the lines of one run.
+    # `make soak` shows these lines; docs/hardening.md has the lines of one run.
     print(f"\nbefore the first request: {Usage.of(attacked)}")
     # The largest request comes first, so that buffers which later requests reuse have their final size.
     largest = {"query": "planet " * 400, "texts": ["서울 " * 400] * 40, "truncate": True}

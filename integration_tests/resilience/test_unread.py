@@ -58,7 +58,8 @@ def test_clients_that_give_no_window_are_disconnected_in_time(target, record):
 
 
 def test_a_slow_reader_of_a_stream_keeps_its_stream(target):
-    aim = target("--write-timeout", "1", "--body-timeout", "1", "--header-timeout", "1", "--idle-timeout", "1", "--grpc-port", "0")
+    # It takes something within each write timeout.
+    aim = target("--write-timeout", "10", "--body-timeout", "1", "--header-timeout", "1", "--idle-timeout", "1", "--grpc-port", "0")
     count = 200
     with Grpc(aim.process("gRPC")) as client:
         request = messages.EncodeRequest(inputs="red planet " * 500)
