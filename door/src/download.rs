@@ -33,9 +33,15 @@ pub(crate) struct Download {
     /// The rest of a part that is counted.
     rest: Bytes,
     /// A frame that was polled early and is not counted, or the body's end.
-    early: Option<Option<Result<Frame<Bytes>, axum::Error>>>,
+    early: Option<EarlyFrame>,
     /// Over gRPC: the message that the next bytes belong to.
     message: PartialMessage,
+}
+
+/// The outcome of asking for a frame early.
+enum EarlyFrame {
+    Frame(Result<Frame<Bytes>, axum::Error>),
+    End,
 }
 
 /// Bytes that count until their last piece is sent.
@@ -62,10 +68,10 @@ impl Download {
             if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
                 match frame.map(|frame| frame.map(Frame::into_data)) {
                     Some(Ok(Ok(bytes))) if !bytes.is_empty() => self.take_part(bytes),
-                    Some(Ok(Ok(bytes))) => self.early = Some(Some(Ok(Frame::data(bytes)))),
-                    Some(Ok(Err(frame))) => self.early = Some(Some(Ok(frame))),
-                    Some(Err(error)) => self.early = Some(Some(Err(error))),
-                    None => self.early = Some(None),
+                    Some(Ok(Ok(bytes))) => self.early = Some(EarlyFrame::Frame(Ok(Frame::data(bytes)))),
+                    Some(Ok(Err(frame))) => self.early = Some(EarlyFrame::Frame(Ok(frame))),
+                    Some(Err(error)) => self.early = Some(EarlyFrame::Frame(Err(error))),
+                    None => self.early = Some(EarlyFrame::End),
                 }
             }
             Poll::Ready(())
@@ -76,8 +82,8 @@ impl Download {
     /// Keeps a part of the answer, which counts until it is sent.
     fn take_part(&mut self, bytes: Bytes) {
         self.settle_answered(&bytes);
-        let _held = HeldAnswer::new(&self.exchange, bytes.len());
-        self.rest = Bytes::from_owner(Counted { bytes, _held });
+        let held = HeldAnswer::new(&self.exchange, bytes.len());
+        self.rest = Bytes::from_owner(Counted { bytes, _held: held });
     }
 
     /// Notes which messages are answered. Over HTTP an answer is one message.
@@ -109,7 +115,10 @@ impl Body for Download {
             return Poll::Ready(Some(Ok(self.next_piece())));
         }
         if let Some(early) = self.early.take() {
-            return Poll::Ready(early);
+            return Poll::Ready(match early {
+                EarlyFrame::Frame(frame) => Some(frame),
+                EarlyFrame::End => None,
+            });
         }
         let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
         match frame?.into_data() {
@@ -126,7 +135,7 @@ impl Body for Download {
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_early = matches!(self.early, Some(Some(_)));
+        let has_early = matches!(self.early, Some(EarlyFrame::Frame(_)));
         self.rest.is_empty() && !has_early && (self.early.is_some() || self.body.is_end_stream())
     }
 

@@ -144,7 +144,7 @@ async fn stop_in(state: StoppedIn, server: &Server) {
         StoppedIn::SmallAnswer => until_call_ends(server, "/keep/1000", None, true).await,
         StoppedIn::Call => until_call_ends(server, "/keep/1", None, false).await,
         StoppedIn::Message => {
-            until_call_ends(server, "/keep/1", Some(grpc_message(1000).slice(..500)), false).await
+            until_call_ends(server, "/keep/1", Some(grpc_message(1000).slice(..500)), false).await;
         }
         StoppedIn::End => until_call_ends(server, "/keep/1", Some(grpc_message(1000)), false).await,
         StoppedIn::CallAnswer => until_call_ends(server, "/keep/1000", Some(grpc_message(10)), true).await,
@@ -255,7 +255,7 @@ async fn where_there_is_no_room_the_oldest_call_goes() {
     for _ in 0..6 {
         let server = &server;
         ended.push(Box::pin(async move {
-            until_call_ends(server, "/keep/1", Some(grpc_message(1000)), false).await
+            until_call_ends(server, "/keep/1", Some(grpc_message(1000)), false).await;
         }));
     }
     let all = futures_util::future::join_all(ended);

@@ -5,10 +5,7 @@
 //! parsed before the first is answered; if one fails, the request fails, and the error names the instance;
 //! the instances of a request hold at most a share of the permits, whatever their number.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use axum::{
     Extension,
@@ -17,10 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use serde::{
-    Deserialize, Serialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::service::{Answer, Cost};
 use utoipa::ToSchema;
@@ -29,6 +23,7 @@ use super::{
     embed::{EmbedBody, EmbedSparseBody, SparseVectorsBody, VectorsBody},
     error::ApiError,
     extract::{DecodedBody, UnparsedBody},
+    format::BodyFormat,
     json::JsonText,
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
@@ -82,8 +77,11 @@ pub(crate) enum Instance {
 impl Instance {
     /// A body with `query` and `texts` is re-ranked. Any other is a body of the model's main task.
     fn parse(json: &JsonText, model_type: ModelType) -> Result<Self, String> {
-        let names: BTreeMap<String, IgnoredAny> = serde_json::from_str(json.as_str()).unwrap_or_default();
-        if names.contains_key("query") && names.contains_key("texts") {
+        let text = json.as_str().as_bytes().to_vec();
+        let names =
+            DecodedBody::new(text, BodyFormat::Json).and_then(|body| body.fields()).unwrap_or_default();
+        let has = |field| names.iter().any(|name| name == field);
+        if has("query") && has("texts") {
             return parse_body(json).map(Self::Rerank);
         }
         match model_type {

@@ -85,7 +85,7 @@ pub(crate) async fn rerank(
                 let answer = state.service.rerank(request).await?;
                 Ok(respond(&state, format, ROUTE, answer, Ranks::from))
             }
-            ReadRequest::Documents(built) => rerank_documents(&state, built, uri.path(), format).await,
+            ReadRequest::Documents(built) => rerank_documents(&state, *built, uri.path(), format).await,
         }
     };
     answer.await.map_err(|error: ApiError| error.in_shape(shape))
@@ -94,7 +94,7 @@ pub(crate) async fn rerank(
 /// The service's request for a body of one of the dialects.
 enum ReadRequest {
     Texts(RerankRequest),
-    Documents(BuiltDocuments),
+    Documents(Box<BuiltDocuments>),
 }
 
 /// A request for documents, and the body's options that its answer needs.
@@ -111,7 +111,7 @@ fn read_and_build(body: &DecodedBody, limit: usize) -> Result<Checked<Dialect, R
         ReadBody::Texts(body) => Ok(ReadRequest::Texts(body.into())),
         ReadBody::Documents(WithOptions { options, body }) => {
             let built = body.request(&options, dialect, limit).map_err(ApiError::invalid)?;
-            Ok(ReadRequest::Documents(BuiltDocuments { built, options, dialect }))
+            Ok(ReadRequest::Documents(Box::new(BuiltDocuments { built, options, dialect })))
         }
     });
     Ok(Checked { found: dialect, body: built })
