@@ -15,8 +15,7 @@ pub enum ModelType {
     ///
     /// - Most read one document per prompt. The score is the probability of one token ("yes") against another
     ///   ("no"), and depends on the pair alone.
-    /// - A few (jina-reranker-v3) read many documents in one prompt and are listwise in the literal sense.
-    ///   The score is the cosine of the query's vector and the document's vector, and depends on the other
+    /// - A few (jina-reranker-v3) read a list, many documents in one prompt. The score is the cosine of the query's vector and the document's vector, and depends on the other
     ///   documents in the request.
     ListwiseReranker,
 }

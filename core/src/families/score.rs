@@ -16,8 +16,13 @@ pub enum ScoreRule {
         /// The divisor, above zero.
         divisor: f32,
     },
-    /// `(x + 1) / 2`, for a raw score between -1 and 1.
-    HalfAboveMinusOne,
+    /// `(x - offset) / divisor`, for a raw score between `offset` and `offset + divisor`: a cosine, or a rating.
+    Linear {
+        /// The raw score that becomes 0.
+        offset: f32,
+        /// The divisor, above zero.
+        divisor: f32,
+    },
     /// The raw score, unchanged.
     Identity,
 }
@@ -34,13 +39,17 @@ impl Default for ScoreRule {
 impl ScoreRule {
     /// The sigmoid of the raw score, as in TEI.
     pub const SIGMOID: Self = Self::Sigmoid { offset: 0.0, divisor: 1.0 };
+    /// `(x + 1) / 2`, for a cosine.
+    pub const COSINE: Self = Self::Linear { offset: -1.0, divisor: 2.0 };
 
     /// The score for a raw score.
     #[must_use]
     pub fn apply(self, raw: f32) -> f32 {
         match self {
             Self::Sigmoid { offset, divisor } => sigmoid((raw - offset) / divisor),
-            Self::HalfAboveMinusOne => f32::midpoint(raw, 1.0),
+            Self::Linear { offset, divisor } => {
+                ((f64::from(raw) - f64::from(offset)) / f64::from(divisor)) as f32
+            }
             Self::Identity => raw,
         }
     }
@@ -58,47 +67,67 @@ impl fmt::Display for ScoreRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Identity => f.write_str("identity"),
-            Self::HalfAboveMinusOne => f.write_str("(x+1)/2"),
+            Self::Linear { offset, divisor } => f.write_str(&linear_term(offset, divisor)),
             rule if rule == Self::SIGMOID => f.write_str("sigmoid"),
-            Self::Sigmoid { offset: 0.0, divisor } => write!(f, "sigmoid(x/{divisor})"),
-            Self::Sigmoid { offset, divisor } => {
-                let minus = format!("x{}{}", if offset < 0.0 { '+' } else { '-' }, offset.abs());
-                match divisor {
-                    1.0 => write!(f, "sigmoid({minus})"),
-                    _ => write!(f, "sigmoid(({minus})/{divisor})"),
-                }
-            }
+            Self::Sigmoid { offset, divisor } => write!(f, "sigmoid({})", linear_term(offset, divisor)),
         }
     }
+}
+
+/// `x`, `x/5`, `x-2.65` or `(x-2.65)/5`.
+fn linear_term(offset: f32, divisor: f32) -> String {
+    let sign = if offset < 0.0 { '+' } else { '-' };
+    let moved = if offset == 0.0 { "x".to_owned() } else { format!("x{sign}{}", offset.abs()) };
+    match (divisor == 1.0, offset == 0.0) {
+        (true, _) => moved,
+        (false, true) => format!("{moved}/{divisor}"),
+        (false, false) => format!("({moved})/{divisor}"),
+    }
+}
+
+/// The numbers of a term that [`linear_term`] wrote.
+struct LinearTerm {
+    offset: f32,
+    divisor: f32,
+}
+
+impl LinearTerm {
+    fn parse(term: &str) -> Option<Self> {
+        let (moved, divisor) = term.rsplit_once('/').unwrap_or((term, "1"));
+        let moved = moved.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(moved);
+        let moved = moved.strip_prefix('x')?;
+        // `-2.65` is added to x, while the offset is subtracted from it.
+        let offset = if moved.is_empty() { 0.0 } else { 0.0 - finite_number(moved)? };
+        let divisor = finite_number(divisor)?;
+        if divisor > 0.0 { Some(Self { offset, divisor }) } else { None }
+    }
+}
+
+fn finite_number(text: &str) -> Option<f32> {
+    text.parse().ok().filter(|number: &f32| number.is_finite())
 }
 
 impl FromStr for ScoreRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse = || {
+        let rule = match text {
+            "sigmoid" => Some(Self::SIGMOID),
+            "identity" => Some(Self::Identity),
+            // The name of this rule is `identity`.
+            "x" => None,
+            _ => match text.strip_prefix("sigmoid(").and_then(|rest| rest.strip_suffix(')')) {
+                Some(term) => LinearTerm::parse(term)
+                    .map(|LinearTerm { offset, divisor }| Self::Sigmoid { offset, divisor }),
+                None => LinearTerm::parse(text)
+                    .map(|LinearTerm { offset, divisor }| Self::Linear { offset, divisor }),
+            },
+        };
+        rule.ok_or_else(|| {
             format!(
                 "`{text}` is not one of sigmoid, sigmoid(x/5), sigmoid(x-2.65), sigmoid((x-2.65)/5), with numbers of your own, (x+1)/2 and identity"
             )
-        };
-        match text {
-            "sigmoid" => return Ok(Self::SIGMOID),
-            "identity" => return Ok(Self::Identity),
-            "(x+1)/2" => return Ok(Self::HalfAboveMinusOne),
-            _ => {}
-        }
-        let inner =
-            text.strip_prefix("sigmoid(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(refuse)?;
-        let (moved, divisor) = inner.rsplit_once('/').unwrap_or((inner, "1"));
-        let moved = moved.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(moved);
-        let moved = moved.strip_prefix('x').ok_or_else(refuse)?;
-        let number = |text: &str| text.parse::<f32>().ok().filter(|number| number.is_finite());
-        // `-2.65` is added to x, while the offset is subtracted from it.
-        let offset = if moved.is_empty() { Some(0.0) } else { number(moved).map(|added| 0.0 - added) };
-        match (offset, number(divisor).filter(|divisor| *divisor > 0.0)) {
-            (Some(offset), Some(divisor)) => Ok(Self::Sigmoid { offset, divisor }),
-            _ => Err(refuse()),
-        }
+        })
     }
 }
 
@@ -112,7 +141,8 @@ mod tests {
         let table = [
             (ScoreRule::SIGMOID, "sigmoid"),
             (ScoreRule::Identity, "identity"),
-            (ScoreRule::HalfAboveMinusOne, "(x+1)/2"),
+            (ScoreRule::COSINE, "(x+1)/2"),
+            (ScoreRule::Linear { offset: 0.0, divisor: 9.0 }, "x/9"),
             (ScoreRule::Sigmoid { offset: 0.0, divisor: 5.0 }, "sigmoid(x/5)"),
             (ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 }, "sigmoid(x-2.65)"),
             (ScoreRule::Sigmoid { offset: -0.5, divisor: 2.5 }, "sigmoid((x+0.5)/2.5)"),
@@ -131,6 +161,10 @@ mod tests {
             "sigmoid(x/-1)",
             "sigmoid(x-nan)",
             "sigmoid(y/2)",
+            "x",
+            "x/0",
+            "y/9",
+            "(x+1/2",
         ] {
             let message = wrong.parse::<ScoreRule>().unwrap_err();
             assert!(message.starts_with(&format!("`{wrong}` is not one of")), "{message}");
@@ -147,8 +181,13 @@ mod tests {
         }
         let m0 = ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 };
         assert!((m0.apply(2.65) - 0.5).abs() < 1e-7 && m0.apply(3.0) > 0.5 && m0.apply(2.0) < 0.5);
+        for step in -1000..=1000 {
+            let raw = step as f32 / 997.0;
+            assert_eq!(ScoreRule::COSINE.apply(raw).to_bits(), f32::midpoint(raw, 1.0).to_bits());
+        }
+        assert!((ScoreRule::Linear { offset: 0.0, divisor: 9.0 }.apply(4.5) - 0.5).abs() < 1e-7);
         for (raw, expected) in [(-1.0, 0.0), (0.0, 0.5), (0.294_921_88, 0.647_460_94), (1.0, 1.0)] {
-            assert!((ScoreRule::HalfAboveMinusOne.apply(raw) - expected).abs() < 1e-6);
+            assert!((ScoreRule::COSINE.apply(raw) - expected).abs() < 1e-6);
         }
         assert!((ScoreRule::Identity.apply(-7.25) - -7.25).abs() < f32::EPSILON);
     }

@@ -301,7 +301,7 @@ static JINA_RERANKER_V3: Family = Family {
         removes: &["<|rerank_token|>", "<|embed_token|>"],
         max_documents: 125,
     }),
-    score: ScoreRule::HalfAboveMinusOne,
+    score: ScoreRule::COSINE,
     limits: Limits {
         prompt: 131_072,
         texts: None,

@@ -92,12 +92,33 @@ impl Borders {
         }
     }
 
+    /// The same borders, for texts that are large for a test.
+    #[cfg(test)]
+    pub(super) fn for_small_texts(self) -> Self {
+        Self { least: 1, large: 200, ..self }
+    }
+
     /// The place after the last line break of `text`, a text of the template, at which it can be divided.
     pub(super) fn line(self, text: &str) -> Option<usize> {
         let bytes = text.as_bytes();
         let is_border =
             |at: &usize| bytes[at - 1] == b'\n' && bytes[*at].is_ascii_graphic() && bytes[at + 1].is_ascii();
         if self.lines { (1..bytes.len().saturating_sub(1)).rfind(is_border) } else { None }
+    }
+
+    /// Whether a text is too large to be encoded whole if that can be avoided.
+    pub(super) fn is_large(self, text: &str) -> bool {
+        self.large > 0 && text.len() > self.large
+    }
+
+    /// The length of the first part of a text whose parts are encoded one by one. It ends at a border if there
+    /// is one.
+    pub(super) fn part_length(self, text: &str) -> usize {
+        if !self.is_large(text) {
+            return text.len();
+        }
+        let border = (self.large / 2..self.large).rfind(|at| self.texts.split_at(text.as_bytes(), *at));
+        border.unwrap_or_else(|| text.floor_char_boundary(self.large))
     }
 
     /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that
@@ -129,7 +150,7 @@ impl Borders {
         if let (Some(start), Some(end)) = (start, end) {
             return Some(SkippedBytes { range: start..end, min_tokens: tokens });
         }
-        if self.large == 0 || text.len() <= self.large {
+        if !self.is_large(text) {
             return None;
         }
         let range = match direction {

@@ -28,16 +28,25 @@ const PAIRS: [[&str; 2]; 3] = [
 /// A text of an input, encoded without special tokens.
 pub(super) struct Sequence {
     pub(super) encoding: Encoding,
-    /// Whether all of its bytes were encoded.
-    pub(super) is_whole: bool,
-    /// The number of tokens that truncation already removed from `encoding`.
+    /// Whether `missing` says how many tokens are not in `encoding`.
+    pub(super) is_counted: bool,
+    /// The number of tokens that are left out of `encoding`, because they will be cut or refused anyway.
     pub(super) missing: usize,
+    /// The number of tokens before the bytes that were skipped; all if none were.
+    pub(super) before_gap: usize,
 }
 
 impl Sequence {
     pub(super) fn whole(encoding: Encoding) -> Self {
-        Self { encoding, is_whole: true, missing: 0 }
+        Self { is_counted: true, missing: 0, before_gap: encoding.len(), encoding }
     }
+}
+
+/// The number of tokens of a pair's texts that were counted and left out.
+#[derive(Debug, Clone, Copy, Default)]
+struct MissingTokens {
+    query: usize,
+    document: usize,
 }
 
 /// The number of tokens to cut from a pair's texts.
@@ -110,10 +119,11 @@ impl TextEncoder {
             let pair = (query.encoding.clone(), document.encoding);
             let encoding = self.plain.post_process(pair.0, Some(pair.1), true).map_err(failed)?;
             let tokens = self.tokens_of_pair(&encoding);
-            let cut = self.pair_to_cut(&tokens, query.missing, truncation)?;
-            if document.is_whole || !cut.is_uneven {
+            let missing = MissingTokens { query: query.missing, document: document.missing };
+            let cut = self.pair_to_cut(&tokens, missing, truncation)?;
+            if document.is_counted || !cut.is_uneven {
                 let mut encoded = tokens.cut(cut.query, cut.document, truncation.direction);
-                encoded.truncated += query.missing;
+                encoded.truncated += missing.query + missing.document;
                 return Ok(encoded);
             }
             // The odd token goes to the longer text, so the document's full length is needed.
@@ -132,7 +142,7 @@ impl TextEncoder {
             };
             sequence.encoding.truncate(needed.query.max(1), 0, direction);
             sequence.encoding.set_overflowing(Vec::new());
-            sequence.missing = tokens - sequence.encoding.len();
+            sequence.missing += tokens - sequence.encoding.len();
         }
         Ok(sequence)
     }
@@ -145,7 +155,8 @@ impl TextEncoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let encoding = self.encoding_of_pair(text)?;
         let tokens = self.tokens_of_pair(&encoding);
-        let PairCut { query, document, .. } = self.pair_to_cut(&tokens, 0, truncation)?;
+        let PairCut { query, document, .. } =
+            self.pair_to_cut(&tokens, MissingTokens::default(), truncation)?;
         let kept = tokens.kept(query, document, truncation.direction);
         let shared = tokens.cut(query, document, truncation.direction).reusable;
         let pieces = self.pieces(text, &encoding, &tokens, &kept);
@@ -154,9 +165,8 @@ impl TextEncoder {
 
     fn encoding_of_pair(&self, text: &PairText<'_>) -> Result<Encoding, Error> {
         self.check_instruction(text)?;
-        let query = self.query(text.query, Needed::ALL)?.encoding;
-        let document =
-            self.sequence(["", text.document], 1, usize::MAX, TruncationDirection::Right)?.encoding;
+        let query = self.encode_sequence(text.query, 0)?;
+        let document = self.encode_sequence(text.document, 1)?;
         self.plain.post_process(query, Some(document), true).map_err(failed)
     }
 
@@ -174,12 +184,17 @@ impl TextEncoder {
     }
 
     /// The number of tokens to cut from the query and from the document: first for the request's limits on
-    /// each, then for the longest input. The query has `missing` tokens more than `tokens` contains.
-    fn pair_to_cut(&self, tokens: &Tokens, missing: usize, truncation: Truncation) -> Result<PairCut, Error> {
+    /// each, then for the longest input. The texts have `missing` tokens more than `tokens` contains.
+    fn pair_to_cut(
+        &self,
+        tokens: &Tokens,
+        missing: MissingTokens,
+        truncation: Truncation,
+    ) -> Result<PairCut, Error> {
         let [frame, query, document] =
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| tokens.count(owner));
         let TokenLimits { query: query_limit, document: document_limit, prompt } = truncation.limits;
-        let wanted = [(query + missing, query_limit), (document, document_limit)]
+        let wanted = [(query + missing.query, query_limit), (document + missing.document, document_limit)]
             .map(|(tokens, limit)| tokens.min(limit.unwrap_or(usize::MAX)));
         let longest = self.options.max_input_length;
         let got = frame + wanted[0] + wanted[1];
@@ -197,7 +212,11 @@ impl TextEncoder {
         };
         let kept = longest_first(wanted, room);
         let is_uneven = wanted[0].min(wanted[1]) > room / 2 && room % 2 == 1;
-        Ok(PairCut { query: query - kept[0], document: document - kept[1], is_uneven })
+        Ok(PairCut {
+            query: query.saturating_sub(kept[0]),
+            document: document.saturating_sub(kept[1]),
+            is_uneven,
+        })
     }
 
     /// The pieces of a pair. Text that no token covers, such as white space, belongs to the piece before it.
@@ -258,6 +277,7 @@ mod tests {
     use super::*;
     use crate::tokenization::{
         TextOptions, TruncationDirection,
+        borders::Borders,
         test_tokenizer::{small_tokenizer_json, tokenizer_from},
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -366,6 +386,50 @@ mod tests {
         let error = encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }).unwrap_err().to_string();
         let expected = "Input validation error: `truncate_prompt_tokens` is too small: the special tokens alone take 3 tokens. Given: 2";
         assert_eq!(error, expected);
+    }
+
+    /// Before, a large query, a large pair that must not be cut, and one that shares an odd number of tokens
+    /// were encoded whole.
+    #[test]
+    fn a_large_pair_is_cut_or_refused_as_when_it_is_encoded_whole() {
+        let mut rng = StdRng::seed_from_u64(5);
+        let mut words = |bytes: usize| -> String {
+            let word = |rng: &mut StdRng| (0..rng.random_range(1..9)).map(|_| 'a').collect::<String>() + " b";
+            let mut text = String::new();
+            while text.len() < bytes {
+                text.push_str(&word(&mut rng));
+            }
+            text
+        };
+        let (long, longer) = (words(500), words(900));
+        let with = |borders: fn(Borders) -> Borders, max| {
+            let mut encoder = encoder(max);
+            encoder.borders = borders(encoder.borders);
+            encoder
+        };
+        let slow = |max| with(|_| Borders::default(), max);
+        let fast = |max| with(Borders::for_small_texts, max);
+        let outcome = |encoder: &TextEncoder, query: &str, document: &str, truncation| {
+            let encoded = encoder.encode_pair(&pair(query, document), truncation);
+            encoded.map(|encoded| (encoded.ids, encoded.second, encoded.truncated > 0))
+        };
+        let limits = TokenLimits { document: Some(7), ..TokenLimits::NONE };
+        for (query, document) in
+            [("the", &*longer), (&*longer, "the"), (&*long, &*longer), (&*longer, &*long)]
+        {
+            for (max, truncation) in
+                [(8, RIGHT), (9, LEFT), (9, STRICT), (50, Truncation { limits, ..STRICT })]
+            {
+                let expected = outcome(&slow(max), query, document, truncation);
+                assert_eq!(
+                    outcome(&fast(max), query, document, truncation),
+                    expected,
+                    "{max} {truncation:?}"
+                );
+            }
+        }
+        let strict = |encoder: TextEncoder| encoder.encode_text("the ", &longer, STRICT);
+        assert_eq!(strict(fast(9)), strict(slow(9)));
     }
 
     #[test]

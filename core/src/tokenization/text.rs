@@ -182,14 +182,18 @@ impl TextEncoder {
         needed: usize,
         direction: TruncationDirection,
     ) -> Result<Tokens, Error> {
-        let sequence = self.sequence([prompt, text], 0, needed, direction)?;
-        let encoding = self.plain.post_process(sequence.encoding, None, true).map_err(failed)?;
-        let in_prompt = |end: usize| (1..=prompt.len()).contains(&end);
+        let Sequence { encoding, missing, before_gap, .. } =
+            self.sequence([prompt, text], 0, needed, direction)?;
+        let encoding = self.plain.post_process(encoding, None, true).map_err(failed)?;
+        let specials = (0..encoding.len()).take_while(|index| is_special(&encoding, *index)).count();
         let owner = |index: usize| {
-            let is_frame = is_special(&encoding, index) || in_prompt(encoding.get_offsets()[index].1);
+            // Behind skipped bytes, offsets do not say where a token is.
+            let is_in_prompt = index < specials + before_gap
+                && (1..=prompt.len()).contains(&encoding.get_offsets()[index].1);
+            let is_frame = is_special(&encoding, index) || is_in_prompt;
             if is_frame { Owner::Frame } else { Owner::Document }
         };
-        let mut tokens = self.tokens(&encoding, owner);
+        let mut tokens = Tokens { missing, ..self.tokens(&encoding, owner) };
         if let Some(last) = self.options.last_token.filter(|last| tokens.ids.last() != Some(last)) {
             tokens.ids.push(last);
             tokens.owners.push(Owner::Frame);
@@ -206,6 +210,9 @@ impl TextEncoder {
         needed: usize,
         direction: TruncationDirection,
     ) -> Result<Sequence, Error> {
+        // To know how long a large text is, it is not encoded whole.
+        let is_counted = needed == usize::MAX && self.borders.is_large(text);
+        let needed = if is_counted { self.options.max_input_length.saturating_add(1) } else { needed };
         let mut attempt = 0;
         loop {
             let Some(SkippedBytes { range, min_tokens }) =
@@ -223,15 +230,35 @@ impl TextEncoder {
                 TruncationDirection::Left => behind.len(),
             };
             if kept >= min_tokens {
+                let in_prompt = before.get_offsets().iter().filter(|(_, end)| *end <= prompt.len()).count();
+                let before_gap = before.len();
                 before.merge_with(behind, true);
-                return Ok(Sequence { is_whole: false, ..Sequence::whole(before) });
+                let missing = if is_counted {
+                    (in_prompt + self.count_tokens(text)?).saturating_sub(before.len())
+                } else {
+                    0
+                };
+                return Ok(Sequence { encoding: before, is_counted, missing, before_gap });
             }
             attempt += 1;
         }
     }
 
+    /// The number of tokens of a text. Its parts are encoded one by one, which takes little memory. Where a
+    /// part does not end at a border, the number may be wrong by a few tokens.
+    fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+        let mut count = 0;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.borders.part_length(rest));
+            count += self.encode_sequence(part, 0)?.len();
+            rest = behind;
+        }
+        Ok(count)
+    }
+
     /// The steps of `Tokenizer::encode` for a sequence, without the post-processor.
-    fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
+    pub(super) fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
         let tokenizer = &self.plain;
         let added = tokenizer.get_added_vocabulary();
         let mut words = added.extract_and_normalize(tokenizer.get_normalizer(), text);

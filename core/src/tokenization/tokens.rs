@@ -23,6 +23,8 @@ pub(super) enum Owner {
 pub(super) struct Tokens {
     pub(super) ids: Vec<u32>,
     pub(super) owners: Vec<Owner>,
+    /// The number of tokens of the client's texts that were counted and left out.
+    pub(super) missing: usize,
     /// The index of the first token of type 1.
     pub(super) second: Option<usize>,
     /// The tokens of the prompt's fixed beginning and fixed end, which surround all texts of the request.
@@ -44,7 +46,7 @@ impl Tokens {
 
     /// The number of tokens above `max`. An error if there are any and the request forbids truncation.
     pub(super) fn excess(&self, max: usize, truncation: Truncation) -> Result<usize, Error> {
-        match self.ids.len() {
+        match self.ids.len() + self.missing {
             got if got > max && !truncation.truncate => Err(Error::TooLong { got, max }),
             got => Ok(got.saturating_sub(max)),
         }
