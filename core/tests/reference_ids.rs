@@ -140,7 +140,7 @@ fn the_frame_and_the_answers_are_those_of_the_reference() {
     let facts: PromptFacts = read("expected/prompt.json");
     let tokenizer = tokenizer();
     let answers = AnswerTokens::difference(facts.yes, Some(facts.no));
-    assert_eq!(answer_tokens(&tokenizer, AnswerSource::Family(Answers::Two("yes", "no"))), Ok(answers));
+    assert_eq!(answer_tokens(&tokenizer, AnswerSource::Family(Answers::YES_NO)), Ok(answers));
     let template = PromptTemplate::builtin(&QWEN3_RERANKER);
     assert_eq!(template.default_instruction(), Some(facts.default_instruction.as_str()));
     let options = EncoderOptions {

@@ -13,7 +13,8 @@ pub use score::ScoreRule;
 pub use table::{ALL, EMBEDDERS, QWEN3_RERANKER, UNSERVED};
 
 use crate::templates::Slot;
-use text_embeddings_backend_core::ModelType;
+use std::fmt;
+use text_embeddings_backend_core::{AnswerRule, ModelType};
 use tokenizers::Tokenizer;
 
 /// A family of re-rankers with the same prompt and the same kind of answer.
@@ -76,15 +77,67 @@ impl Family {
     }
 }
 
-/// The tokens whose logits make the score.
+/// The tokens with which a family answers, and the rule from their logits to the raw score.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Answers {
+    /// The tokens; at least one, each once.
+    pub tokens: &'static [FamilyAnswer],
+    /// What the weights are multiplied with.
+    pub rule: AnswerRule,
+}
+
+/// A token with which a family answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FamilyAnswer {
+    /// The token.
+    pub token: AnswerName,
+    /// Its part in the raw score; finite.
+    pub weight: f32,
+}
+
+/// The name of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
-    /// The logit of the first token minus the logit of the second.
-    Two(&'static str, &'static str),
-    /// The logit of the token with this text.
-    One(&'static str),
-    /// The logit of the token with this id, whatever its text.
+pub enum AnswerName {
+    /// The text of exactly one token.
+    Text(&'static str),
+    /// A token's id, whatever its text.
     Id(u32),
+}
+
+// All its weights are finite.
+impl Eq for Answers {}
+
+impl Answers {
+    /// The logit of `yes` minus the logit of `no`.
+    pub const YES_NO: Self =
+        Self::weighted_logits(&[FamilyAnswer::text("yes", 1.0), FamilyAnswer::text("no", -1.0)]);
+
+    /// The sum of the logits, each times its token's weight.
+    const fn weighted_logits(tokens: &'static [FamilyAnswer]) -> Self {
+        Self { tokens, rule: AnswerRule::WeightedLogits }
+    }
+}
+
+impl FamilyAnswer {
+    const fn text(text: &'static str, weight: f32) -> Self {
+        Self { token: AnswerName::Text(text), weight }
+    }
+}
+
+impl fmt::Display for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.tokens {
+            [FamilyAnswer { token: AnswerName::Text(text), .. }] => write!(f, "`{text}` alone"),
+            [FamilyAnswer { token: AnswerName::Id(id), .. }] => write!(f, "the token {id} alone"),
+            tokens => {
+                let names = tokens.iter().map(|answer| match answer.token {
+                    AnswerName::Text(text) => format!("`{text}`"),
+                    AnswerName::Id(id) => format!("the token {id}"),
+                });
+                f.write_str(&names.collect::<Vec<_>>().join(" and "))
+            }
+        }
+    }
 }
 
 /// The rules for many documents in one prompt.

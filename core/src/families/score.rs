@@ -77,11 +77,14 @@ impl fmt::Display for ScoreRule {
 /// `x`, `x/5`, `x-2.65` or `(x-2.65)/5`.
 fn linear_term(offset: f32, divisor: f32) -> String {
     let sign = if offset < 0.0 { '+' } else { '-' };
-    let moved = if offset == 0.0 { "x".to_owned() } else { format!("x{sign}{}", offset.abs()) };
-    match (divisor == 1.0, offset == 0.0) {
-        (true, _) => moved,
-        (false, true) => format!("{moved}/{divisor}"),
-        (false, false) => format!("({moved})/{divisor}"),
+    let moved = match offset {
+        0.0 => "x".to_owned(),
+        _ => format!("x{sign}{}", offset.abs()),
+    };
+    match (divisor, offset) {
+        (1.0, _) => moved,
+        (_, 0.0) => format!("{moved}/{divisor}"),
+        _ => format!("({moved})/{divisor}"),
     }
 }
 

@@ -3,7 +3,9 @@
 //! Each row names the source of its text. To add a family, add a row, a fixture with reference scores
 //! (`integration_tests/reference/architectures/rerankers.py`) and a line in `docs/rerankers.md`.
 
-use super::{Answers, Embedder, Family, Limits, ListRules, QueryLimit, ScoreRule, Unserved};
+use super::{
+    AnswerName, Answers, Embedder, Family, FamilyAnswer, Limits, ListRules, QueryLimit, ScoreRule, Unserved,
+};
 use crate::templates::Slot;
 
 /// Every family, in the order of the help text.
@@ -105,7 +107,7 @@ pub static QWEN3_RERANKER: Family = Family {
     )],
     control_tokens: TURNS,
     default_instruction: Some("Given a web search query, retrieve relevant passages that answer the query"),
-    answers: Some(Answers::Two("yes", "no")),
+    answers: Some(Answers::YES_NO),
     ..NONE
 };
 
@@ -135,7 +137,7 @@ static MXBAI_RERANK_V2: Family = Family {
     prompt: mxbai!("query: {query}"),
     instructed: Some(mxbai!("instruction: {instruction}\nquery: {query}")),
     control_tokens: TURNS,
-    answers: Some(Answers::Two("1", "0")),
+    answers: Some(Answers::weighted_logits(&[FamilyAnswer::text("1", 1.0), FamilyAnswer::text("0", -1.0)])),
     limits: Limits {
         prompt: 8192 + 256,
         texts: Some(8192),
@@ -161,7 +163,7 @@ static ZERANK: Family = Family {
     )]),
     control_tokens: TURNS,
     strips: &[Slot::Query, Slot::Document],
-    answers: Some(Answers::One("Yes")),
+    answers: Some(Answers::weighted_logits(&[FamilyAnswer::text("Yes", 1.0)])),
     score: ScoreRule::Sigmoid { offset: 0.0, divisor: 5.0 },
     ..NONE
 };
@@ -174,7 +176,7 @@ static CTXL_RERANK: Family = Family {
     model_types: &["qwen3"],
     prompt: &[ctxl!("", "{query}")],
     instructed: Some(&[ctxl!("", "{query} {instruction}")]),
-    answers: Some(Answers::Id(0)),
+    answers: Some(Answers::weighted_logits(&[FamilyAnswer { token: AnswerName::Id(0), weight: 1.0 }])),
     limits: Limits { query: Some(QueryLimit::Tokens(4096)), ..Limits::DEFAULT },
     ..NONE
 };
@@ -188,7 +190,7 @@ static CTXL_RERANK_MISTRAL: Family = Family {
     prompt: &[ctxl!("<s>", "{query}")],
     instructed: Some(&[ctxl!("<s>", "{query} {instruction}")]),
     control_tokens: &["<s>"],
-    answers: Some(Answers::Id(0)),
+    answers: Some(Answers::weighted_logits(&[FamilyAnswer { token: AnswerName::Id(0), weight: 1.0 }])),
     limits: Limits { query: Some(QueryLimit::Tokens(4096)), ..Limits::DEFAULT },
     ..NONE
 };
@@ -205,7 +207,7 @@ static BGE_RERANKER_GEMMA: Family = Family {
         "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a \
          prediction of either 'Yes' or 'No'.",
     ),
-    answers: Some(Answers::One("Yes")),
+    answers: Some(Answers::weighted_logits(&[FamilyAnswer::text("Yes", 1.0)])),
     limits: Limits { query: Some(QueryLimit::ThreeQuarters), ..Limits::DEFAULT },
     ..NONE
 };
@@ -347,3 +349,51 @@ pub static UNSERVED: &[Unserved] = &[
                  choose bge-reranker-v2-gemma or bge-reranker-v2-m3",
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+    use super::*;
+    use crate::tokenization::{AnswerSource, answer_tokens, test_tokenizer::small_tokenizer};
+    use text_embeddings_backend_core::AnswerRule;
+
+    /// Ten ratings, whose expected value is the raw score.
+    static RATINGS: Family = Family {
+        name: "ratings",
+        prompt: &["{query}\n{document}\nRating from 0 to 9: "],
+        answers: Some(Answers {
+            tokens: &[
+                FamilyAnswer::text("0", 0.0),
+                FamilyAnswer::text("1", 1.0),
+                FamilyAnswer::text("2", 2.0),
+                FamilyAnswer::text("3", 3.0),
+                FamilyAnswer::text("4", 4.0),
+                FamilyAnswer::text("5", 5.0),
+                FamilyAnswer::text("6", 6.0),
+                FamilyAnswer::text("7", 7.0),
+                FamilyAnswer::text("8", 8.0),
+                FamilyAnswer::text("9", 9.0),
+            ],
+            rule: AnswerRule::ExpectedWeight,
+        }),
+        score: ScoreRule::Linear { offset: 0.0, divisor: 9.0 },
+        ..NONE
+    };
+
+    #[test]
+    fn a_family_that_answers_with_ten_ratings_is_a_row() {
+        let tokenizer = small_tokenizer();
+        let answers = answer_tokens(&tokenizer, AnswerSource::Family(RATINGS.answers.unwrap())).unwrap();
+        let ids: Vec<u32> = answers.tokens.iter().map(|answer| answer.id).collect();
+        let digits: Vec<u32> =
+            (0..10).map(|digit| tokenizer.token_to_id(&digit.to_string()).unwrap()).collect();
+        assert_eq!(ids, digits);
+        // The probability of the rating r is (r + 1) / 55, so the expected rating is 330 / 55.
+        let logits: Vec<f64> = (1..=10).map(|power| f64::from(power).ln()).collect();
+        let raw = answers.raw_score(&logits);
+        assert!((raw - 6.0).abs() < 1e-6, "{raw}");
+        assert!((RATINGS.score.apply(raw) - 2.0 / 3.0).abs() < 1e-6);
+        assert_eq!(RATINGS.answers.unwrap().to_string().matches(" and ").count(), 9);
+    }
+}

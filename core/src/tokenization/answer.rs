@@ -1,13 +1,16 @@
-//! The two tokens between which a generative re-ranker chooses.
+//! The tokens with which a generative re-ranker answers.
 //!
 //! Input: the model's tokenizer, and the source of the answers: flags, `1_LogitScore/config.json` or a
 //! family. Output: [`AnswerTokens`]. What must hold: each answer is one token of the vocabulary, and the two
 //! differ, because a wrong guess gives nearly random scores.
 
 use super::EncoderError;
-use crate::{families::Answers, files::LogitScore};
+use crate::{
+    families::{AnswerName, Answers, FamilyAnswer},
+    files::LogitScore,
+};
 use std::str::FromStr;
-use text_embeddings_backend_core::AnswerTokens;
+use text_embeddings_backend_core::{AnswerToken, AnswerTokens};
 use tokenizers::Tokenizer;
 
 /// An answer in the user's notation: its text, or `id:9454`.
@@ -65,24 +68,33 @@ pub fn answer_tokens(tokenizer: &Tokenizer, source: AnswerSource<'_>) -> Result<
         NamedAnswer::Text(text) => single_token(tokenizer, text),
         NamedAnswer::Id(id) => known(flag, *id),
     };
-    let (true_id, false_id) = match source {
-        AnswerSource::Flags(yes, no) => (
-            named("`--rerank-true-token`", yes)?,
-            no.map(|no| named("`--rerank-false-token`", no)).transpose()?,
-        ),
+    let answers = match source {
+        AnswerSource::Flags(yes, no) => {
+            let no = no.map(|no| named("`--rerank-false-token`", no)).transpose()?;
+            AnswerTokens::difference(named("`--rerank-true-token`", yes)?, no)
+        }
         AnswerSource::LogitScore(LogitScore { true_token_id, false_token_id }) => {
-            (known(FILE[0], true_token_id)?, false_token_id.map(|id| known(FILE[1], id)).transpose()?)
+            let yes = known(FILE[0], true_token_id)?;
+            AnswerTokens::difference(yes, false_token_id.map(|id| known(FILE[1], id)).transpose()?)
         }
-        AnswerSource::Family(Answers::Two(yes, no)) => {
-            (single_token(tokenizer, yes)?, Some(single_token(tokenizer, no)?))
+        AnswerSource::Family(answers) => {
+            let mut tokens = Vec::with_capacity(answers.tokens.len());
+            for FamilyAnswer { token, weight } in answers.tokens {
+                let id = match token {
+                    AnswerName::Text(text) => single_token(tokenizer, text)?,
+                    AnswerName::Id(id) => known("the answer of the model's family", *id)?,
+                };
+                tokens.push(AnswerToken { id, weight: *weight });
+            }
+            AnswerTokens { tokens, rule: answers.rule }
         }
-        AnswerSource::Family(Answers::One(yes)) => (single_token(tokenizer, yes)?, None),
-        AnswerSource::Family(Answers::Id(id)) => (known("the answer of the model's family", id)?, None),
     };
-    match false_id {
-        Some(id) if id == true_id => Err(EncoderError::SameAnswers { id }),
-        _ => Ok(AnswerTokens::difference(true_id, false_id)),
+    for (index, answer) in answers.tokens.iter().enumerate() {
+        if answers.tokens[..index].iter().any(|other| other.id == answer.id) {
+            return Err(EncoderError::SameAnswers { id: answer.id });
+        }
     }
+    Ok(answers)
 }
 
 fn single_token(tokenizer: &Tokenizer, answer: &str) -> Result<u32, EncoderError> {
@@ -102,7 +114,7 @@ mod tests {
         QWEN_TOKENIZER, qwen_tokenizer, small_tokenizer, small_tokenizer_with,
     };
 
-    const YES_NO: AnswerSource<'_> = AnswerSource::Family(Answers::Two("yes", "no"));
+    const YES_NO: AnswerSource<'_> = AnswerSource::Family(Answers::YES_NO);
 
     fn file(true_token_id: u32, false_token_id: Option<u32>) -> AnswerSource<'static> {
         AnswerSource::LogitScore(LogitScore { true_token_id, false_token_id })
@@ -111,14 +123,12 @@ mod tests {
     #[test]
     fn answers_are_named_by_text_or_id() {
         let tokenizer = small_tokenizer();
-        let [yes, no, exclamation] = ["yes", "no", "!"].map(|token| tokenizer.token_to_id(token).unwrap());
+        let [yes, no] = ["yes", "no"].map(|token| tokenizer.token_to_id(token).unwrap());
         let named = |text: &str| text.parse::<NamedAnswer>();
         let (one, other) = (named("no").unwrap(), named(&format!("id:{yes}")).unwrap());
         let table = [
             (AnswerSource::Flags(&one, Some(&other)), (no, Some(yes))),
             (AnswerSource::Flags(&other, None), (yes, None)),
-            (AnswerSource::Family(Answers::One("no")), (no, None)),
-            (AnswerSource::Family(Answers::Id(exclamation)), (exclamation, None)),
         ];
         for (source, (true_id, false_id)) in table {
             assert_eq!(answer_tokens(&tokenizer, source), Ok(AnswerTokens::difference(true_id, false_id)));

@@ -20,7 +20,7 @@ mod prompt;
 mod shown;
 mod stretch;
 #[cfg(test)]
-mod test_tokenizer;
+pub(crate) mod test_tokenizer;
 mod text;
 mod tokens;
 

@@ -285,9 +285,7 @@ fn family_prompt(
 /// The answers of a family, for messages.
 fn answer_words(answers: Option<Answers>) -> String {
     match answers {
-        Some(Answers::Two(yes, no)) => format!("`{yes}` and `{no}`"),
-        Some(Answers::One(yes)) => format!("`{yes}` alone"),
-        Some(Answers::Id(id)) => format!("the token {id} alone"),
+        Some(answers) => answers.to_string(),
         None => "a head of its own".to_owned(),
     }
 }
@@ -318,7 +316,7 @@ fn answers(
         (None, Some(named)) => (AnswerSource::LogitScore(named), "1_LogitScore/config.json".to_owned()),
         (None, None) => match family.and_then(|family| Some((family.answers?, family.name))) {
             Some((answers, name)) => (AnswerSource::Family(answers), format!("the family {name}")),
-            None => (AnswerSource::Family(Answers::Two("yes", "no")), "the tokenizer".to_owned()),
+            None => (AnswerSource::Family(Answers::YES_NO), "the tokenizer".to_owned()),
         },
     };
     Ok(Some((answer_tokens(tokenizer, source)?, origin)))
