@@ -16,7 +16,7 @@ pub enum ScoreRule {
         /// The divisor, above zero.
         divisor: f32,
     },
-    /// `(x - offset) / divisor`, for a raw score between `offset` and `offset + divisor`: a cosine, or a rating.
+    /// `(x - offset) / divisor`, for a raw score in a range that is known: a cosine, a rating.
     Linear {
         /// The raw score that becomes 0.
         offset: f32,

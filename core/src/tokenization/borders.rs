@@ -111,8 +111,8 @@ impl Borders {
         self.large > 0 && text.len() > self.large
     }
 
-    /// The length of the first part of a text whose parts are encoded one by one. It ends at a border if there
-    /// is one.
+    /// The length of the first part of a text whose parts are encoded one by one. It ends at a border if
+    /// there is one.
     pub(super) fn part_length(self, text: &str) -> usize {
         if !self.is_large(text) {
             return text.len();
