@@ -9,6 +9,7 @@ pub mod files;
 pub mod guard;
 pub mod infer;
 pub mod metrics;
+pub mod model;
 mod postprocess;
 pub mod queue;
 pub mod service;

@@ -15,7 +15,8 @@ use text_embeddings_backend_core::{BackendError, Description, ModelType};
 use text_embeddings_core::{
     error::Error,
     families::{self, Family},
-    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
+    files::{ModelFolder, Reader},
+    model::detect_kind,
     templates::PromptTemplate,
     tokenization::{
         EncodedPrompts, EncoderOptions, ListText, PromptEncoder, TextLimits, TokenLimits, Truncation,
@@ -100,15 +101,16 @@ fn kind_and_family_follow_from_the_architecture() {
             cutoff_layers: None,
         })
     }
-    let facts =
-        ModelFacts::from(&ModelFolder::open(&folder().join(NAME), &Reader::default(), &describe).unwrap());
-    let renamed = ModelFacts { name: "model".to_owned(), names: vec!["model".to_owned()], ..facts.clone() };
-    for facts in [facts, renamed] {
-        let kind = files::detect(&facts, &KindFlags::default()).unwrap().0;
+    let files = ModelFolder::open(&folder().join(NAME), &Reader::default(), &describe).unwrap();
+    let mut renamed = files.clone();
+    renamed.root = "model".into();
+    for files in [files, renamed] {
+        let kind = detect_kind(&files, None, None).unwrap().model_type;
         assert_eq!(kind, ModelType::ListwiseReranker);
-        assert_eq!(facts.evidence().family().unwrap().0.name, NAME);
+        assert_eq!(files.evidence().family().unwrap().0.name, NAME);
         // Its name alone does not decide, because no other architecture has the head for it.
-        let other = ModelFacts { architectures: vec!["Qwen3ForCausalLM".to_owned()], ..facts };
+        let mut other = files.clone();
+        other.config.architectures = vec!["Qwen3ForCausalLM".to_owned()];
         assert_ne!(other.evidence().family().map(|(family, _)| family.name), Some(NAME));
     }
 }

@@ -14,7 +14,8 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use text_embeddings_backend_core::{BackendError, Description, ModelType};
 use text_embeddings_core::{
     families::{self, Evidence, Family},
-    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
+    files::{ModelFolder, Reader},
+    model::detect_kind,
     templates::{PromptTemplate, template_has_roles},
     tokenization::{
         EncoderOptions, PairText, PromptEncoder, TextLimits, TokenLimits, Truncation, TruncationDirection,
@@ -115,21 +116,24 @@ fn every_folder_of_the_fixtures_is_listed() {
 #[test]
 fn kind_and_family_follow_from_name_and_architecture() {
     for (name, family, kind) in FOLDERS {
-        let facts = ModelFacts::from(&open(name));
-        assert_eq!(files::detect(&facts, &KindFlags::default()).unwrap().0, kind, "{name}");
-        assert_eq!(facts.evidence().family().unwrap().0.name, family, "{name}");
+        let files = open(name);
+        assert_eq!(detect_kind(&files, None, None).unwrap().model_type, kind, "{name}");
+        assert_eq!(files.evidence().family().unwrap().0.name, family, "{name}");
         // Recognised by `_name_or_path`, in a folder whose name does not say anything.
-        let renamed = ModelFacts { names: vec!["model".to_owned(), name.to_lowercase()], ..facts.clone() };
+        let mut renamed = files.clone();
+        renamed.root = "model".into();
+        renamed.config.raw["_name_or_path"] = name.into();
         assert_eq!(renamed.evidence().family().unwrap().0.name, family, "{name}");
         // Another architecture with this name belongs to no family, not even to the one that takes unnamed
         // models.
-        let other = ModelFacts { model_type: "qwen2_moe".to_owned(), architectures: Vec::new(), ..facts };
+        let mut other = files;
+        other.config.model_type = Some("qwen2_moe".to_owned());
+        other.config.architectures.clear();
         assert!(other.evidence().family().is_none(), "{name}");
     }
-    let names = ["zerank-1".to_owned()];
-    let wrong = Evidence { names: &names, architectures: &[], model_type: "mistral" };
+    let wrong = Evidence { names: vec!["zerank-1".to_owned()], architectures: &[], model_type: "mistral" };
     assert!(wrong.family().is_none() && wrong.unnamed_family().is_none());
-    let unnamed = Evidence { names: &["model".to_owned()], architectures: &[], model_type: "qwen3" };
+    let unnamed = Evidence { names: vec!["model".to_owned()], architectures: &[], model_type: "qwen3" };
     assert_eq!(unnamed.unnamed_family().map(|family| family.name), Some("qwen3-reranker"));
 }
 
@@ -141,14 +145,11 @@ fn models_that_generate_are_refused_with_a_reason() {
         ("rank_zephyr_7b_v1_full", "mistral", "generates its ranking"),
         ("bge-reranker-v2.5-gemma2-lightweight", "cost_wise_gemma", "compress_ratio"),
     ] {
-        let facts = ModelFacts {
-            name: name.to_owned(),
-            names: vec![name.to_lowercase()],
-            model_type: model_type.to_owned(),
-            architectures: vec!["XForCausalLM".to_owned()],
-            ..ModelFacts::default()
-        };
-        let message = files::detect(&facts, &KindFlags::default()).unwrap_err().to_string();
+        let mut files = ModelFolder::default();
+        files.root = name.into();
+        files.config.model_type = Some(model_type.to_owned());
+        files.config.architectures = vec!["XForCausalLM".to_owned()];
+        let message = detect_kind(&files, None, None).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains(part), "{message}");
     }
 }

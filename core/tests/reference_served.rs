@@ -14,7 +14,8 @@ use text_embeddings_backend_core::{
     WholeHead,
 };
 use text_embeddings_core::{
-    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
+    files::{self, ModelFolder, Reader},
+    model::detect_kind,
     tokenization::{PairText, TextEncoder, TextOptions, TokenLimits, Truncation, TruncationDirection},
 };
 use tokenizers::Tokenizer;
@@ -64,27 +65,26 @@ fn input(row: &Row) -> String {
 
 #[test]
 fn the_kind_follows_from_the_files() {
-    let (embedding, splade) =
-        (ModelType::Embedding, KindFlags { model_type: None, pooling: Some(Pool::Splade) });
+    let (embedding, splade) = (ModelType::Embedding, Some(Pool::Splade));
     let table = [
-        ("bert-classifier-3", KindFlags::default(), ModelType::Classifier),
-        ("bert-cls-no-modules", KindFlags::default(), embedding(Pool::Cls)),
-        ("bert-cross-encoder", KindFlags::default(), ModelType::Reranker),
-        ("bert-embedding-mean", KindFlags::default(), embedding(Pool::Mean)),
+        ("bert-classifier-3", None, ModelType::Classifier),
+        ("bert-cls-no-modules", None, embedding(Pool::Cls)),
+        ("bert-cross-encoder", None, ModelType::Reranker),
+        ("bert-embedding-mean", None, embedding(Pool::Mean)),
         ("bert-splade", splade, embedding(Pool::Splade)),
-        ("bert-splade-saved", KindFlags::default(), embedding(Pool::Splade)),
-        ("bge-m3", KindFlags::default(), embedding(Pool::Cls)),
-        ("deberta-v2-reranker", KindFlags::default(), ModelType::Reranker),
-        ("distilbert-splade", KindFlags::default(), embedding(Pool::Splade)),
-        ("ettin-modular", KindFlags::default(), ModelType::Reranker),
-        ("modernbert-reranker", KindFlags::default(), ModelType::Reranker),
-        ("roberta-classifier-many", KindFlags::default(), ModelType::Classifier),
-        ("stella-like", KindFlags::default(), embedding(Pool::Mean)),
-        ("xlm-roberta-reranker", KindFlags::default(), ModelType::Reranker),
+        ("bert-splade-saved", None, embedding(Pool::Splade)),
+        ("bge-m3", None, embedding(Pool::Cls)),
+        ("deberta-v2-reranker", None, ModelType::Reranker),
+        ("distilbert-splade", None, embedding(Pool::Splade)),
+        ("ettin-modular", None, ModelType::Reranker),
+        ("modernbert-reranker", None, ModelType::Reranker),
+        ("roberta-classifier-many", None, ModelType::Classifier),
+        ("stella-like", None, embedding(Pool::Mean)),
+        ("xlm-roberta-reranker", None, ModelType::Reranker),
     ];
-    for (name, flags, expected) in table {
-        let found = files::detect(&ModelFacts::from(&open(name)), &flags);
-        assert_eq!(found.unwrap().0, expected, "{name}");
+    for (name, pooling, expected) in table {
+        let found = detect_kind(&open(name), None, pooling);
+        assert_eq!(found.unwrap().model_type, expected, "{name}");
     }
 }
 

@@ -281,7 +281,7 @@ mod tests {
     use std::ffi::OsString;
     use text_embeddings_backend::{BackendKind, is_built_in};
     use text_embeddings_backend_core::DType;
-    use text_embeddings_core::{families, files::RequestedType};
+    use text_embeddings_core::{families, model::RequestedType};
 
     impl Args {
         /// The arguments of a server that is started with `arguments`, the program's name first.

@@ -1,22 +1,17 @@
-//! From the flags and the model's files to the configuration in force: every default that depends on
-//! something, and every check of one flag against another.
+//! From the flags that need no model to the configuration of the server: defaults, and checks of one flag
+//! against another.
 //!
-//! Input: [`Args`] and, for [`Config`], the [`ModelLimits`]. Output: [`ServerConfig`], which needs no model
-//! and is checked before anything is loaded, and [`Config`]. What must hold: pure functions of their input
-//! (cores aside); a setting that is not served is an error that names it; [`Config::notices`] tells whatever
-//! was changed for the user.
+//! Input: [`Args`]. Output: [`ServerConfig`], which is checked before anything is loaded. What must hold:
+//! pure functions of their input; a setting that is not served is an error that names it.
 
 mod clients;
 mod error;
-mod limits;
-mod model;
 
 use std::{net::SocketAddr, time::Duration};
 
 pub(crate) use self::{
     clients::{client_limits, descriptors},
     error::ConfigError,
-    model::{Config, ModelLimits},
 };
 use crate::{
     args::{Args, parse_hostname},
@@ -119,274 +114,17 @@ fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::limits::default_budget;
     use super::*;
-    use crate::control_groups::Cores;
-    use text_embeddings_backend::ON_CPU;
-    use text_embeddings_backend_core::{ModelType, Pool};
-    use text_embeddings_core::families::Limits;
-
-    const QWEN: ModelLimits = ModelLimits {
-        model_type: ModelType::ListwiseReranker,
-        max_seq_length: None,
-        model_max_length: None,
-        longest_input: Some(40_960),
-        recommended: Some(Limits::DEFAULT),
-    };
 
     fn args(flags: &str) -> Args {
         let start = ["text-embeddings-router", "--model-id", "m"];
         Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap()
     }
 
-    fn resolve(flags: &str) -> Result<Config, ConfigError> {
-        Config::resolve(&args(flags), &QWEN)
-    }
-
-    #[test]
-    fn the_prompts_of_a_listwise_re_ranker_have_a_longest_length_of_their_own() {
-        let recommended = Limits { prompt: 131_072, document: Some(2048), ..Limits::DEFAULT };
-        let limits = ModelLimits { longest_input: Some(131_072), recommended: Some(recommended), ..QWEN };
-        for (flags, longest, notices) in [
-            ("", if ON_CPU { 32_768 } else { 16_384 }, 0),
-            ("--max-input-length 131072", 131_072, 0),
-            ("--max-input-length 999", 999, 0),
-            ("--max-batch-tokens 4096", 4096, 1),
-        ] {
-            let config = Config::resolve(&args(flags), &limits).unwrap();
-            assert_eq!((config.max_input_length, config.notices.len()), (longest, notices), "{flags}");
-            assert_eq!(config.text_limits.document, Some(2048));
-        }
-    }
-
-    #[test]
-    fn the_longest_input_and_the_budget_fit_each_other() {
-        // flags, max_seq_length, longest_input, (longest, budget), notices
-        let table = [
-            ("", None, Some(40_960), (8192, 512), 0),
-            ("", None, Some(512), (512, 512), 0),
-            ("", None, None, (8192, 512), 0),
-            ("--prefix-cache-bytes 0", None, None, (8192, 16_384), 0),
-            ("", Some(1000), Some(40_960), (1000, 512), 0),
-            ("", Some(1000), Some(512), (512, 512), 1),
-            ("", Some(30_000), Some(40_960), (16_384, 512), 0),
-            ("--parse-special-tokens", None, Some(512), (512, 512), 1),
-            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 512), 0),
-            ("--max-input-length 40960", None, Some(40_960), (40_960, 512), 0),
-            ("--max-input-length 300", Some(1000), Some(512), (300, 512), 0),
-            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 512), 0),
-            ("--max-batch-tokens 4096", None, Some(40_960), (4096, 4096), 1),
-            ("--max-batch-tokens 8192", None, Some(40_960), (8192, 8192), 0),
-            ("--max-batch-tokens 16384", None, Some(40_960), (8192, 16_384), 0),
-            ("--max-batch-tokens 4096 --max-input-length 30000", None, Some(40_960), (30_000, 4096), 0),
-            (
-                "--max-batch-tokens 99 --max-input-length 100 --auto-truncate false",
-                None,
-                Some(40_960),
-                (100, 99),
-                0,
-            ),
-            ("--max-batch-tokens 20000 --auto-truncate false", None, Some(40_960), (8192, 20_000), 0),
-        ];
-        for (flags, max_seq_length, longest_input, expected, notices) in table {
-            let limits = ModelLimits { max_seq_length, longest_input, ..QWEN };
-            let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
-            assert_eq!((config.max_input_length, config.max_batch_tokens), expected, "{flags} {limits:?}");
-            assert_eq!(config.notices.len(), notices, "{:?}", config.notices);
-        }
-    }
-
-    #[test]
-    fn one_sentence_tells_what_bounds_the_longest_input() {
-        let embedding =
-            ModelLimits { model_type: ModelType::Embedding(Pool::Mean), recommended: None, ..QWEN };
-        for (flags, max_seq_length, limits, expected) in [
-            ("", None, QWEN, "8192 tokens (as recommended for this kind of re-ranker); longer ones are cut"),
-            ("", None, embedding, "16384 tokens (the default bound, although the model takes 40960)"),
-            ("", Some(512), embedding, "512 tokens (max_seq_length in the model's files)"),
-            ("", Some(50_000), embedding, "16384 tokens (the default bound, although the model takes 40960)"),
-            (
-                "--auto-truncate false",
-                None,
-                embedding,
-                "40960 tokens (all that the model's positions allow); longer ones \
-                                                        are refused",
-            ),
-            ("--max-input-length 7", None, QWEN, "7 tokens (by `--max-input-length`); longer ones are cut"),
-            (
-                "--max-batch-tokens 99",
-                None,
-                embedding,
-                "99 tokens (by `--max-batch-tokens`, although the model takes",
-            ),
-        ] {
-            let config = Config::resolve(&args(flags), &ModelLimits { max_seq_length, ..limits }).unwrap();
-            let told = &config.longest_input;
-            assert!(told.starts_with(&format!("Longest input: {expected}")), "{flags}: {told}");
-            let is_open = told.ends_with("; `--max-input-length` sets another length");
-            assert_eq!(is_open, !flags.contains("--max-input-length"), "{told}");
-            // Only a flag that was given is a reason to warn.
-            let is_warned = config.notices.iter().any(|notice| notice.contains("--max-batch-tokens"));
-            assert_eq!(is_warned, flags.contains("--max-batch-tokens"), "{:?}", config.notices);
-        }
-    }
-
-    #[test]
-    fn a_cpu_has_a_budget_by_its_threads() {
-        // on the CPU, threads, bytes of the prefix cache, tokens
-        let table = [
-            (true, 1, 1, 256),
-            (true, 2, 1 << 28, 512),
-            (true, 63, 1 << 28, 16_128),
-            (true, 64, 1 << 28, 16_384),
-            (true, 65, 1 << 28, 16_384),
-            (true, usize::MAX, 1 << 28, 16_384),
-            (true, 2, 0, 16_384),
-            (false, 2, 1 << 28, 16_384),
-            (false, 2, 0, 16_384),
-        ];
-        for (on_cpu, threads, prefix_cache_bytes, expected) in table {
-            assert_eq!(default_budget(on_cpu, threads, prefix_cache_bytes), expected, "{on_cpu} {threads}");
-        }
-        // The number of cores is the number of threads.
-        let cores = Cores::read_limits().threads;
-        assert_eq!(resolve("").unwrap().max_batch_tokens, default_budget(true, cores, 1));
-    }
-
-    #[test]
-    fn contradicting_limits_are_refused() {
-        let table = [
-            ("--max-input-length 40961", ConfigError::BeyondPositions { asked: 40_961, positions: 40_960 }),
-            (
-                "--max-batch-tokens 4096 --auto-truncate false",
-                ConfigError::BudgetTooSmall { budget: 4096, longest: 8192 },
-            ),
-        ];
-        for (flags, expected) in table {
-            assert_eq!(resolve(flags).unwrap_err(), expected, "{flags}");
-        }
-    }
-
-    #[test]
-    fn counts_have_the_contracts_defaults() {
-        let config = resolve("").unwrap();
-        assert_eq!(
-            (config.max_concurrent_requests, config.max_batch_requests, config.max_client_batch_size),
-            (512, None, 32)
-        );
-        assert_eq!((config.served_model_name.as_str(), config.dtype), ("m", None));
-        assert!((1..=64).contains(&config.tokenization_workers) && config.threads > 0);
-        let config = resolve("--tokenization-workers 99 --threads 3 --served-model-name n").unwrap();
-        assert_eq!(
-            (config.tokenization_workers, config.threads, config.served_model_name.as_str()),
-            (99, 3, "n")
-        );
-    }
-
     #[test]
     fn the_port_of_vertex_ai_takes_the_place_of_the_servers() {
         for (flags, expected) in [("", 3000), ("--port 80", 80), ("--port 80 --aip-http-port 8080", 8080)] {
             assert_eq!(ServerConfig::resolve(&args(flags)).unwrap().addresses[0].port(), expected, "{flags}");
-        }
-    }
-
-    #[test]
-    fn the_limit_of_reranking_follows_teis_flag_where_that_is_given() {
-        let table = [
-            ("", 1000),
-            ("--max-client-batch-size 16", 16),
-            ("--max-client-batch-size 5000", 5000),
-            ("--max-rerank-texts 7", 7),
-            ("--max-client-batch-size 16 --max-rerank-texts 200", 200),
-        ];
-        for (flags, expected) in table {
-            assert_eq!(resolve(flags).unwrap().max_rerank_texts, expected, "{flags}");
-        }
-    }
-
-    #[test]
-    fn flags_of_other_kinds_are_refused() {
-        let (embedding, cls) = (ModelType::Embedding(Pool::LastToken), ModelType::Embedding(Pool::Cls));
-        let table = [
-            (ModelType::Embedding(Pool::Splade), "--default-prompt x", None),
-            (cls, "--default-prompt x --dense-path y", None),
-            (embedding, "--default-prompt-name x", None),
-            (
-                embedding,
-                "--default-instruction x",
-                Some("`--default-instruction` is for re-rankers, but `m`"),
-            ),
-            (embedding, "--chat-template builtin", Some("`--chat-template` is for re-rankers, but `m`")),
-            (ModelType::Classifier, "--default-instruction x", Some("is served as classifier")),
-            (ModelType::Classifier, "--default-prompt x", Some("`--default-prompt` is for embedding models")),
-            (ModelType::Reranker, "--default-instruction x --chat-template builtin", None),
-            (
-                ModelType::Reranker,
-                "--default-prompt-name x",
-                Some("`--default-prompt-name` is for embedding"),
-            ),
-            (ModelType::ListwiseReranker, "--dense-path x", Some("`--dense-path` is for embedding models")),
-            (ModelType::ListwiseReranker, "--dense-path= --default-prompt= --lora-task= ", None),
-            (ModelType::Reranker, "--lora-task x", Some("`--lora-task` is for embedding models")),
-            (cls, "--lora-task x", None),
-            (embedding, "--default-instruction= --default-prompt-name= --dense-path=", None),
-        ];
-        for (model_type, flags, expected) in table {
-            let result = Config::resolve(&args(flags), &ModelLimits { model_type, ..QWEN });
-            let message = result.map_err(|error| error.to_string()).err();
-            assert_eq!(message.is_some(), expected.is_some(), "{flags}: {message:?}");
-            let message = message.unwrap_or_default();
-            assert!(message.contains(expected.unwrap_or_default()), "{flags}: {message}");
-        }
-    }
-
-    #[test]
-    fn an_embedding_model_takes_what_its_positions_allow() {
-        // max_seq_length, longest_input, flags, (longest, budget)
-        let table = [
-            (None, Some(32_768), "", (16_384, 512)),
-            (None, Some(32_768), "--max-input-length 32768", (32_768, 512)),
-            (Some(512), Some(32_768), "", (512, 512)),
-            (None, Some(32_768), "--max-batch-tokens 8192", (8192, 8192)),
-            (None, Some(512), "", (512, 512)),
-            (None, Some(40_960), "--max-input-length 100", (100, 512)),
-        ];
-        for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
-            for (max_seq_length, longest_input, flags, expected) in table {
-                let limits = ModelLimits {
-                    model_type,
-                    max_seq_length,
-                    model_max_length: None,
-                    longest_input,
-                    recommended: None,
-                };
-                let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
-                assert_eq!(
-                    (config.max_input_length, config.max_batch_tokens),
-                    expected,
-                    "{flags} {limits:?}"
-                );
-            }
-        }
-        let reranker = ModelLimits { model_type: ModelType::Reranker, ..QWEN };
-        assert_eq!(Config::resolve(&args(""), &reranker).unwrap().max_input_length, 8192);
-        let encoder = ModelLimits { recommended: None, longest_input: Some(9000), ..reranker };
-        assert_eq!(Config::resolve(&args(""), &encoder).unwrap().max_input_length, 9000);
-    }
-
-    #[test]
-    fn a_tokenizer_s_longest_input_counts_where_no_file_names_another() {
-        let limits = ModelLimits { model_type: ModelType::Embedding(Pool::Mean), recommended: None, ..QWEN };
-        for (max_seq_length, model_max_length, longest_input, expected) in [
-            (None, Some(256), Some(512), "256 tokens (model_max_length in tokenizer_config.json)"),
-            (Some(300), Some(256), Some(512), "300 tokens (max_seq_length in the model's files)"),
-            (None, Some(usize::MAX), Some(512), "512 tokens (all that the model's positions allow)"),
-            (None, Some(256), None, "256 tokens (model_max_length in tokenizer_config.json)"),
-        ] {
-            let limits = ModelLimits { max_seq_length, model_max_length, longest_input, ..limits };
-            let config = Config::resolve(&args(""), &limits).unwrap();
-            assert!(config.longest_input.starts_with(&format!("Longest input: {expected}")), "{limits:?}");
-            assert!(config.notices.is_empty(), "{:?}", config.notices);
         }
     }
 

@@ -19,7 +19,9 @@ mod grpc;
 #[cfg(feature = "http")]
 mod http;
 mod info;
+mod machine;
 mod memory;
+mod models;
 mod parent;
 mod reload;
 mod secret;
@@ -47,10 +49,11 @@ use crate::{
     auth::ApiKeys,
     commands::Invocation,
     config::{ServerConfig, Shutdown, client_limits, descriptors},
+    machine::Machine,
+    models::{Models, Served},
     parent::Parent,
     serve::Ended,
     signals::StopSignals,
-    startup::Started,
     state::AppState,
     telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
     transports::{Listeners, Transports},
@@ -104,6 +107,9 @@ async fn start_and_serve(
     if args.model.hub.hf_api_token.is_some() {
         tracing::warn!("`--hf-api-token` is deprecated, as in text-embeddings-inference: give `--hf-token`");
     }
+    if let Some(name) = &args.ignored_hostname {
+        tracing::warn!("the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0");
+    }
     for variable in &args.ignored_variables {
         tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
@@ -116,17 +122,19 @@ async fn start_and_serve(
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
+    let machine = Machine::from_args(&args);
     let signals = StopSignals::listen();
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
-        started = tokio::spawn(async move { startup::start(&args).await }) => started.context("the start broke off")??,
+        started = tokio::spawn(async move { startup::start(&args, &machine).await }) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
-    let Started { service, info, compute_type, summary } = started;
-    metrics.watch(service.gauges(), info.config.max_input_length);
+    let models = Models::new(started);
+    let Served { service, info, summary } = models.requested();
+    metrics.watch(service.gauges(), info.config.model.limits.max_input_length);
     memory::give_back().context("the system gives no thread to look after memory")?;
     let Shutdown { delay, drain } = server.shutdown;
     let first_signal = signals.clone().received(1);
@@ -146,8 +154,8 @@ async fn start_and_serve(
     };
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
-    let state = AppState { service, info: Arc::new(info), server, keys, metrics, traces, compute_type, stop };
-    let listeners = ports.listen(&summary)?;
+    let state = AppState { models: models.clone(), server, keys, metrics, traces, stop };
+    let listeners = ports.listen(summary)?;
     let ports = transports.open_ports(&state, listeners).context("a transport cannot be set up")?;
     tokio::select! {
         ended = serve::serve(state, ports, &door, drain) => Ok(ended),

@@ -1,150 +1,108 @@
-//! From arguments to a service that is ready: files, kind, configuration, encoder, weights, self-check,
-//! engine.
+//! From arguments to a model that is ready: files, what the model is, encoder, weights, self-check, engine.
 //!
-//! Input: [`Args`]. Output: [`Started`]. What must hold: a cause that would make every answer wrong, or all
-//! answers the same, is found here. It ends the start with a sentence that names the file or flag.
+//! Input: [`Args`] and the [`Machine`]. Output: [`Served`]. What must hold: a cause that would make every
+//! answer wrong, or all answers the same, is found here. It ends the start with a sentence that names the
+//! file or flag.
 
 pub(crate) mod backend;
 mod check;
+pub(crate) mod flags;
 mod memory;
-mod parts;
-mod prompts;
 mod python;
-pub(crate) mod reranker;
 mod suggestion;
 
-use std::{fmt, num::NonZeroUsize, time::Instant};
+use std::{fmt, time::Instant};
 
 use anyhow::Context;
 use serde_json::Value;
-use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, DType, Description, amount};
+use text_embeddings_backend::{BackendKind, DEVICE, LoadOptions, Loaded};
+use text_embeddings_backend_core::{BackendError, DType, Description, WeightChoices, amount};
 use text_embeddings_core::{
-    files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
-    infer::{Engine, EngineLimits},
-    service::{RerankScoring, ServedModel, Service, ServiceConfig},
+    files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
+    infer::Engine,
+    model::{Model, ModelFlags, ModelKind, RequestedType, RerankScoring, check_head},
+    service::Service,
     tokenization::{Encoder, Tokenization, load_tokenizer},
 };
 use tokenizers::Tokenizer;
 
-use self::parts::Parts;
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
-    config::{Config, ModelLimits},
-    control_groups::Cores,
     features::flash_attention,
-    info::{Info, ModelDetails, RerankerDetails},
+    info::{Computation, Info},
+    machine::{Machine, megabytes},
+    models::Served,
     secret::Secret,
 };
-
-/// The result of the start.
-pub(crate) struct Started {
-    /// The engine with the model, which answers requests.
-    pub(crate) service: Service,
-    /// The answer of `GET /info`.
-    pub(crate) info: Info,
-    /// The device that computes: `cpu`, `cuda` or `metal`.
-    pub(crate) compute_type: &'static str,
-    /// Model, arithmetic, device and memory in a few words, for the log.
-    pub(crate) summary: String,
-}
 
 /// Loads the model that `args` names, checks it and starts the engine.
 ///
 /// # Errors
 ///
 /// Whatever keeps the model from being served.
-pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
-    backend::check(args)?;
+pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Served> {
+    let flags = flags::model_flags(args)?;
+    flags.check_backend(DEVICE)?;
     let mut steps = StepTimes::start();
     let mut source = model_source(&args.model_id, &args.model.hub);
-    source.reader.dense_path = args.dense_path.clone().filter(|path| !path.is_empty());
-    let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
+    source.reader.dense_path.clone_from(&flags.dense_path);
+    let folder = load(&source, Choices::new(&flags))
+        .await
+        .map_err(|error| with_default_model(error, &args.model_id))?;
     steps.done("files");
-    let (config, reason) = resolve(args, &folder)?;
-    tracing::info!("Served as {}: {reason}", config.model_type);
-    tracing::info!("{}", config.longest_input);
-    if let Some(quota) = Cores::read_limits().quota {
-        let threads = amount(config.threads, "compute thread");
-        tracing::info!("This container may use {quota:.2} CPUs at a time: {threads}");
-    }
-    for notice in &config.notices {
-        tracing::warn!("{notice}");
-    }
-    let Parts { encoder, head, mut model, default_instruction, score_activation, reranker } =
-        parts::parts(&config, &folder)?;
+    let tokenizer = tokenizer(&folder)?;
+    let model = Model::resolve(&folder, &tokenizer, &flags)?;
+    let encoder = model.encoder(&folder, tokenizer, &flags)?;
+    log_model(&model, &flags, machine);
     steps.done("tokenizer");
-    let available = memory::Available::read();
-    if let Some(available) = available {
-        available.check_weights(memory::weights(&folder), config.dtype, config.backend)?;
+    if let Some(memory) = machine.memory {
+        memory.check_weights(memory::weights(&folder), args.model.dtype, flags.backend)?;
     }
-    let mut loaded = load_weights(args, &config, &folder, &encoder, head)?;
+    let mut loaded = load_weights(args, machine, &flags, &folder, &model, &encoder)?;
     steps.done("weights");
-    model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
+    let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
-    let weights = backend::weight_files(&folder);
-    tracing::info!("Loaded in {steps}: {}", loaded_model(&config, &loaded, &weights));
-    let memory = memory::planned(available, args, &config, &loaded)?;
-    log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
-    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", memory::megabytes(plan.loaded)));
-    let summary = format!("{} in {} on {}{held}", config.model_id, loaded.dtype, computer(&config, &loaded));
-    let details = ModelDetails {
-        sha: folder.revision_sha.clone(),
-        // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
-        dtype: config.dtype.filter(|dtype| *dtype == DType::Float16).unwrap_or(loaded.dtype).to_string(),
-        arithmetic: loaded.dtype.to_string(),
-        backend: loaded.kind.as_str(),
-        weights,
-        instruction_set: loaded.instruction_set,
-        prefix_cache_bytes: loaded.prefix_cache_bytes,
-        labels: model.labels.clone(),
-        default_instruction,
-        score_activation,
-        reranker,
-    };
-    let service = Service::new(
-        Tokenization::start(encoder, config.tokenization_workers)?,
-        Engine::start(loaded.backend, engine_limits(&config))?,
-        ServiceConfig {
-            model_type: config.model_type,
-            model,
-            max_rerank_texts: config.max_rerank_texts,
-            max_client_batch_size: config.max_client_batch_size,
-            auto_truncate: config.auto_truncate,
-            queue_timeout: config.queue_timeout,
-        },
-    );
-    Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device, summary })
-}
-
-fn engine_limits(config: &Config) -> EngineLimits {
-    EngineLimits {
-        max_batch_tokens: config.max_batch_tokens,
-        max_batch_requests: config.max_batch_requests,
-        max_concurrent_requests: config.max_concurrent_requests,
-        max_queue_tokens: config.max_queue_tokens,
-        device_timeout: config.device_timeout,
-    }
-}
-
-/// The loaded model in words: kind, arithmetic, backend, weight files, device and prefix cache.
-fn loaded_model(config: &Config, loaded: &Loaded, weights: &str) -> String {
-    format!(
-        "{}, {}, computed in {} by {}{} from {weights}, on {}; prefix cache of at most {} MB",
-        config.model_id,
-        config.model_type,
+    let limits = flags::engine_limits(args, machine);
+    let config = flags::service_config(args, model, dimensions);
+    let computation = describe_computation(args, &folder, &loaded);
+    tracing::info!(
+        "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {} MB",
+        args.model_id,
+        config.model.model_type(),
         loaded.dtype,
         loaded.kind,
         loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
-        computer(config, loaded),
+        computation.weights,
+        computer_words(machine, &loaded),
         loaded.prefix_cache_bytes >> 20
-    )
+    );
+    let longest_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
+    let memory = memory::planned(machine, args, longest_batch, &loaded)?;
+    log_answers(&config.model, dimensions);
+    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", megabytes(plan.loaded)));
+    let summary =
+        format!("{} in {} on {}{held}", args.model_id, loaded.dtype, computer_words(machine, &loaded));
+    let info = Info {
+        model_id: args.model_id.clone(),
+        served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
+        model_sha: folder.revision_sha.clone(),
+        config: config.clone(),
+        limits,
+        machine: machine.clone(),
+        computation,
+    };
+    let service = Service::new(
+        Tokenization::start(encoder, machine.tokenization_workers)?,
+        Engine::start(loaded.backend, limits)?,
+        config,
+    );
+    Ok(Served { service, info, summary })
 }
 
 /// The device that computes, for a CPU with its threads and instructions.
-fn computer(config: &Config, loaded: &Loaded) -> String {
-    let thread = if config.pin_threads { "pinned thread" } else { "thread" };
-    let threads = amount(config.threads, thread);
+fn computer_words(machine: &Machine, loaded: &Loaded) -> String {
+    let thread = if machine.pin_threads { "pinned thread" } else { "thread" };
+    let threads = amount(machine.threads, thread);
     match &loaded.instruction_set {
         Some(set) => format!("{}, {threads} with {set}", loaded.device),
         None if loaded.device == "cpu" => format!("cpu, {threads}"),
@@ -152,30 +110,46 @@ fn computer(config: &Config, loaded: &Loaded) -> String {
     }
 }
 
+/// How the loaded model computes.
+fn describe_computation(args: &Args, folder: &ModelFolder, loaded: &Loaded) -> Computation {
+    // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
+    let dtype = if args.model.dtype == Some(DType::Float16) { DType::Float16 } else { loaded.dtype };
+    Computation {
+        backend: loaded.kind.as_str(),
+        device: loaded.device,
+        dtype: dtype.to_string(),
+        arithmetic: loaded.dtype.to_string(),
+        weights: backend::weight_files(folder),
+        instruction_set: loaded.instruction_set.clone(),
+        prefix_cache_bytes: loaded.prefix_cache_bytes,
+    }
+}
+
 /// Loads the weights with the backend of `--backend`.
 fn load_weights(
     args: &Args,
-    config: &Config,
+    machine: &Machine,
+    flags: &ModelFlags,
     folder: &ModelFolder,
+    model: &Model,
     encoder: &Encoder,
-    head: Head,
 ) -> anyhow::Result<Loaded> {
     let options = LoadOptions {
-        backend: config.backend,
+        backend: flags.backend,
         folder: folder.root.clone(),
-        config: Choices::of(args).applied(&folder.config.raw),
+        config: Choices::new(flags).applied(&folder.config.raw),
         weights: folder.weights.clone(),
-        max_input_length: config.max_input_length,
-        head,
-        dtype: config.dtype,
-        threads: config.threads,
-        pin_threads: config.pin_threads,
-        instruction_set: config.instruction_set.map(|set| set.to_string()),
-        prefix_cache_bytes: config.prefix_cache_bytes,
+        max_input_length: model.limits.max_input_length,
+        head: model.head.clone(),
+        dtype: args.model.dtype,
+        threads: machine.threads,
+        pin_threads: machine.pin_threads,
+        instruction_set: machine.instruction_set.map(|set| set.to_string()),
+        prefix_cache_bytes: args.model.prefix_cache_bytes,
         flash_attention: flash_attention(),
-        device_timeout: config.device_timeout,
+        device_timeout: flags::device_timeout(args),
     };
-    Ok(match python::options(args, config, folder, encoder)? {
+    Ok(match python::options(args, model, folder, encoder)? {
         Some(python) => text_embeddings_backend::load_python(&options, &python)?,
         None => text_embeddings_backend::load(&options)?,
     })
@@ -183,7 +157,7 @@ fn load_weights(
 
 /// The error, and if the model is the default one, how to choose another: the user may not have meant this
 /// model.
-fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
+fn with_default_model(error: anyhow::Error, model_id: &str) -> anyhow::Error {
     if model_id != DEFAULT_MODEL_ID {
         return error;
     }
@@ -241,20 +215,25 @@ pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Resu
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Choices {
     fields: Vec<(String, &'static str, Value)>,
-    /// The flags that decide the kind of the model; absent where no flag can.
-    kind: Option<KindFlags>,
+    /// Whether the model is to be served, so that its head must be supported.
+    is_served: bool,
+    /// `--model-type`
+    model_type: Option<RequestedType>,
 }
 
 impl Choices {
-    fn of(args: &Args) -> Self {
-        let task = args.lora_task.as_deref().filter(|task| !task.is_empty());
-        let task =
-            task.map(|task| (format!("--lora-task {task}"), text_embeddings_backend::LORA_TASK, task.into()));
-        let layers = args.model.cutoff_layers.map(NonZeroUsize::get);
-        let layers = layers.map(|layers| {
-            (format!("--cutoff-layers {layers}"), text_embeddings_backend::CUTOFF_LAYERS, layers.into())
-        });
-        Self { fields: task.into_iter().chain(layers).collect(), kind: Some(kind_flags(args)) }
+    fn new(flags: &ModelFlags) -> Self {
+        let WeightChoices { lora_task, cutoff_layers } = &flags.weights;
+        let mut fields = Vec::new();
+        if let Some(task) = lora_task {
+            let flag = format!("--lora-task {task}");
+            fields.push((flag, text_embeddings_backend::LORA_TASK, task.as_str().into()));
+        }
+        if let Some(layers) = *cutoff_layers {
+            let flag = format!("--cutoff-layers {layers}");
+            fields.push((flag, text_embeddings_backend::CUTOFF_LAYERS, layers.into()));
+        }
+        Self { fields, is_served: true, model_type: flags.model_type }
     }
 
     /// The backend's description of `config.json` with the choices. If only a choice is wrong, the error
@@ -262,8 +241,8 @@ impl Choices {
     fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
         let mut config = config.clone();
         let mut described = text_embeddings_backend::describe(&config, backend)?;
-        if let Some(flags) = &self.kind {
-            files::check_head(&config, flags).map_err(|error| BackendError::Load(error.to_string()))?;
+        if self.is_served {
+            check_head(&config, self.model_type).map_err(|error| BackendError::Load(error.to_string()))?;
         }
         for (flag, field, value) in &self.fields {
             config[*field] = value.clone();
@@ -296,23 +275,13 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
-/// The flags that decide the kind of the model.
-fn kind_flags(args: &Args) -> KindFlags {
-    KindFlags { model_type: args.model.model_type, pooling: args.pooling }
-}
-
-/// The configuration of the model, and the reason why it is of its kind.
-pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, String)> {
-    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &kind_flags(args))?;
-    let limits = ModelLimits {
-        model_type,
-        max_seq_length: folder.max_seq_length,
-        // sentence-transformers cuts inputs there.
-        model_max_length: folder.model_max_length.filter(|_| args.model.hub.backend == BackendKind::Python),
-        longest_input: folder.description.longest_input,
-        recommended: reranker::limits(args, folder, model_type),
-    };
-    Ok((Config::resolve(args, &limits)?, reason))
+/// The model that these flags make of the files.
+///
+/// # Errors
+///
+/// A [`text_embeddings_core::model::Refusal`], or the tokenizer's error.
+pub(crate) fn resolve_model(args: &Args, folder: &ModelFolder) -> anyhow::Result<Model> {
+    Ok(Model::resolve(folder, &tokenizer(folder)?, &flags::model_flags(args)?)?)
 }
 
 /// The tokenizer of a model.
@@ -320,32 +289,47 @@ pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
     load_tokenizer(folder.tokenizer.clone()).with_context(|| folder.tokenizer.path().display().to_string())
 }
 
+/// Logs the kind of the model, and consequences of flags that the user may not have meant.
+fn log_model(model: &Model, flags: &ModelFlags, machine: &Machine) {
+    tracing::info!("Served as {}: {}", model.model_type(), model.reason);
+    tracing::info!("{}", model.limits.reason);
+    if let Some(quota) = machine.cpu_quota {
+        let threads = amount(machine.threads, "compute thread");
+        tracing::info!("This container may use {quota:.2} CPUs at a time: {threads}");
+    }
+    if flags.parse_special_tokens {
+        tracing::warn!(
+            "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can write \
+             what only the template should, and so decide its own score"
+        );
+    }
+    for warning in &model.limits.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// Logs the form of the answers, as far as it depends on the model.
-fn log_answers(
-    config: &Config,
-    model: &ServedModel,
-    score_activation: Option<&str>,
-    reranker: Option<&RerankerDetails>,
-) {
-    match config.model_type {
-        ModelType::Embedding(_) => {
-            let names: Vec<&str> = model.prompts.named.keys().map(String::as_str).collect();
+fn log_answers(model: &Model, dimensions: usize) {
+    match &model.kind {
+        ModelKind::Embedder(embedder) => {
+            let names: Vec<&str> = embedder.prompts.named.keys().map(String::as_str).collect();
             tracing::info!(
                 "Vectors have {}; prompts: {}; put before texts by default: {:?}",
-                amount(model.dimensions, "value"),
+                amount(dimensions, "value"),
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-                model.prompts.default
+                embedder.prompts.default
             );
         }
-        ModelType::Classifier => tracing::info!("Labels: {}", model.labels.join(", ")),
-        ModelType::Reranker | ModelType::ListwiseReranker => {
-            if let RerankScoring::Logits { positive: Some(class) } = model.scoring {
-                tracing::info!("Scores are those of the label `{}`", model.labels[class]);
+        ModelKind::Classifier(labels) => tracing::info!("Labels: {}", labels.join(", ")),
+        ModelKind::Reranker(reranker) => {
+            if let RerankScoring::Logits { positive: Some(class) } = reranker.scoring {
+                tracing::info!("Scores are those of the label `{}`", reranker.labels[class]);
             }
-            let Some(reranker) = reranker else { return };
             tracing::info!("{reranker}");
-            let score = reranker.score.as_str();
-            if let Some(activation) = score_activation.filter(|activation| *activation != score) {
+            let score = reranker.score.value.to_string();
+            if let Some(activation) = &reranker.score_activation
+                && *activation != score
+            {
                 tracing::info!(
                     "sentence-transformers applies this model's own activation ({activation}) to the raw \
                      score instead"
@@ -372,7 +356,8 @@ mod tests {
     fn a_choice_among_the_weights_is_one_of_the_models_own_and_a_wrong_one_names_its_flag() {
         let choices = |flags: &[&str]| {
             let start = ["text-embeddings-router", "--model-id", "m"];
-            Choices::of(&Args::try_from(start.iter().chain(flags)).unwrap())
+            let args = Args::try_from(start.iter().chain(flags)).unwrap();
+            Choices::new(&flags::model_flags(&args).unwrap())
         };
         let with_adapters = config_of("jina-v3");
         let known = with_adapters["lora_adaptations"][0].as_str().unwrap();

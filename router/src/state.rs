@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
-use text_embeddings_core::service::Service;
 use text_embeddings_door::Stop;
 
 use crate::{
     auth::ApiKeys,
     config::ServerConfig,
-    info::Info,
+    models::{Models, Served},
     telemetry::{metrics::Metrics, traces::Traces},
 };
 
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AppState {
-    /// The service that answers requests.
-    pub(crate) service: Service,
-    /// The served model and the server's limits.
-    pub(crate) info: Arc<Info>,
+    /// The models that answer requests.
+    pub(crate) models: Models,
     /// Limits and origins.
     pub(crate) server: Arc<ServerConfig>,
     /// The keys of clients that may pass.
@@ -28,8 +25,6 @@ pub(crate) struct AppState {
     pub(crate) metrics: Metrics,
     /// The exporter of the requests' spans.
     pub(crate) traces: Traces,
-    /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
-    pub(crate) compute_type: &'static str,
     /// Whether the server was asked to stop.
     pub(crate) stop: Stop,
 }
@@ -46,11 +41,16 @@ pub(crate) enum Readiness {
 }
 
 impl AppState {
+    /// The model that a request is for.
+    pub(crate) fn served(&self) -> &Served {
+        self.models.requested()
+    }
+
     /// Whether the server should get requests. A server that is still loading has no state and no open port.
     pub(crate) async fn readiness(&self) -> Readiness {
         if self.stop.is_asked() {
             Readiness::Stopping
-        } else if self.service.healthy().await {
+        } else if self.models.are_healthy().await {
             Readiness::Ready
         } else {
             Readiness::Unhealthy

@@ -16,13 +16,13 @@ use std::{
 
 use serde_json::json;
 use text_embeddings_backend_core::{
-    Backend, BackendError, Batch, ModelType, Output, Packing, Pool, Predictions, TokenVectors, Wanted,
+    Backend, BackendError, Batch, Head, Output, Packing, Pool, Pooling, Predictions, TokenVectors, Wanted,
 };
 use text_embeddings_core::{
-    families::{Limits, QWEN3_RERANKER},
-    files::RequestedType,
-    infer::{Engine, EngineLimits},
-    service::{ServedModel, Service, ServiceConfig},
+    families::QWEN3_RERANKER,
+    infer::Engine,
+    model::{EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RequestedType, Reranker},
+    service::Service,
     templates::PromptTemplate,
     tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, Tokenization},
 };
@@ -33,9 +33,12 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use crate::{
     args::Args,
     auth::ApiKeys,
-    config::{Config, ModelLimits, ServerConfig, client_limits},
-    info::{Info, ModelDetails},
+    config::{ServerConfig, client_limits},
+    info::{Computation, Info},
+    machine::Machine,
+    models::{Models, Served},
     serve::{Ended, serve},
+    startup::flags::{engine_limits, service_config},
     state::AppState,
     telemetry::{self, metrics::Metrics, traces::Traces},
     transports::{Listeners, Transports},
@@ -91,104 +94,100 @@ impl Drop for Running {
 
 /// The state of a server with these flags.
 fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
-    let model_type = match args.model.model_type {
-        Some(RequestedType::Embedding) => ModelType::Embedding(Pool::LastToken),
-        Some(RequestedType::Classifier) => ModelType::Classifier,
-        Some(RequestedType::Reranker) => ModelType::Reranker,
-        Some(RequestedType::ListwiseReranker) | None => ModelType::ListwiseReranker,
-    };
-    let limits = ModelLimits {
-        model_type,
-        max_seq_length: None,
-        model_max_length: None,
-        longest_input: Some(40_960),
-        recommended: Some(Limits::DEFAULT),
-    };
-    let config = Config::resolve(args, &limits).unwrap();
-    let details = ModelDetails {
-        dtype: "float32".to_owned(),
-        arithmetic: "float32".to_owned(),
-        backend: "candle",
-        weights: "model.safetensors".to_owned(),
-        instruction_set: Some("portable".to_owned()),
-        labels: labels(model_type),
-        default_instruction: Some("Judge.".to_owned()),
-        prefix_cache_bytes: config.prefix_cache_bytes,
-        ..ModelDetails::default()
-    };
+    let machine = Machine::from_args(args);
+    let limits = engine_limits(args, &machine);
+    let config = service_config(args, model(args), 3);
     let server = ServerConfig::resolve(args).unwrap();
     let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
-    AppState {
-        service: service(&config, control),
-        info: Arc::new(Info::new(config, details)),
-        server: Arc::new(server),
-        keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
-        traces,
-        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
-        compute_type: "cpu",
-        stop,
-    }
-}
-
-fn labels(model_type: ModelType) -> Vec<String> {
-    let labels: &[&str] = match model_type {
-        ModelType::Embedding(_) => &[],
-        ModelType::Classifier => &["sleepy", "loud", "long"],
-        ModelType::Reranker | ModelType::ListwiseReranker => &["yes"],
+    let info = Info {
+        model_id: args.model_id.clone(),
+        served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
+        model_sha: None,
+        config: config.clone(),
+        limits,
+        machine: machine.clone(),
+        computation: Computation {
+            backend: "candle",
+            device: "cpu",
+            dtype: "float32".to_owned(),
+            arithmetic: "float32".to_owned(),
+            weights: "model.safetensors".to_owned(),
+            instruction_set: Some("portable".to_owned()),
+            prefix_cache_bytes: args.model.prefix_cache_bytes,
+        },
     };
-    labels.iter().map(|&label| label.to_owned()).collect()
-}
-
-fn service(config: &Config, control: &Control) -> Service {
     let tokenizer = tokenizer();
     let backend = LetterBackend {
-        is_reranker: matches!(config.model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+        is_reranker: config.model.reranker().is_some(),
         counted: ["Z", "a"].map(|letter| tokenizer.token_to_id(letter).unwrap()),
         failing: tokenizer.token_to_id("#").unwrap(),
         nan: tokenizer.token_to_id("%").unwrap(),
         control: control.clone(),
     };
-    let limits = EngineLimits {
-        max_batch_tokens: config.max_batch_tokens,
-        max_batch_requests: config.max_batch_requests,
-        max_concurrent_requests: config.max_concurrent_requests,
-        max_queue_tokens: config.max_queue_tokens,
-        device_timeout: config.device_timeout,
-    };
-    let service_config = ServiceConfig {
-        model_type: config.model_type,
-        model: ServedModel {
-            labels: labels(config.model_type),
-            dimensions: 3,
-            outputs: Wanted { whole: true, tokens: true, sparse: false },
-            ..ServedModel::default()
-        },
-        max_rerank_texts: config.max_rerank_texts,
-        max_client_batch_size: config.max_client_batch_size,
-        auto_truncate: config.auto_truncate,
-        queue_timeout: config.queue_timeout,
-    };
-    let tokenization = Tokenization::start(encoder(config, tokenizer), config.tokenization_workers).unwrap();
-    Service::new(tokenization, Engine::start(Box::new(backend), limits).unwrap(), service_config)
+    let encoder = encoder(args, &config.model, tokenizer);
+    let tokenization = Tokenization::start(encoder, machine.tokenization_workers).unwrap();
+    let engine = Engine::start(Box::new(backend), limits).unwrap();
+    AppState {
+        models: Models::new(Served {
+            service: Service::new(tokenization, engine, config),
+            info,
+            summary: String::new(),
+        }),
+        server: Arc::new(server),
+        keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
+        traces,
+        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
+        stop,
+    }
 }
 
-fn encoder(config: &Config, tokenizer: Tokenizer) -> Encoder {
-    let Config { max_input_length, parse_special_tokens, .. } = *config;
-    if matches!(config.model_type, ModelType::Embedding(_) | ModelType::Classifier) {
-        let vocabulary = tokenizer.get_vocab_size(true);
-        let options =
-            TextOptions { max_input_length, parse_special_tokens, vocabulary, ..TextOptions::default() };
-        return TextEncoder::new(tokenizer, options).unwrap().into();
-    }
-    let default_instruction = Some("Judge.".to_owned());
-    let options = EncoderOptions {
-        default_instruction,
-        max_input_length,
-        parse_special_tokens,
-        ..EncoderOptions::default()
+/// The model of the kind that the flags name.
+fn model(args: &Args) -> Model {
+    let labels = |labels: &[&str]| labels.iter().map(|&label| label.to_owned()).collect();
+    let pool = Pool::LastToken;
+    let (kind, head) = match args.model.model_type {
+        Some(RequestedType::Embedding) => {
+            let outputs = Wanted { whole: true, tokens: true, sparse: false };
+            let prompts = Prompts::default();
+            let model = EmbeddingModel { pool, outputs, prompts, empty_tokens: Vec::new(), last_token: None };
+            let head = Head::embedding(Pooling::Last, Vec::new());
+            (ModelKind::Embedder(model), head)
+        }
+        Some(RequestedType::Classifier) => {
+            (ModelKind::Classifier(labels(&["sleepy", "loud", "long"])), Head::classification(3))
+        }
+        requested => {
+            let reranker = Reranker {
+                is_generative: requested != Some(RequestedType::Reranker),
+                reading: Reading::Template(PromptTemplate::builtin(&QWEN3_RERANKER)),
+                labels: labels(&["yes"]),
+                instruction: Some("Judge.".to_owned()),
+                ..Reranker::default()
+            };
+            (ModelKind::Reranker(Box::new(reranker)), Head::classification(1))
+        }
     };
-    let template = PromptTemplate::builtin(&QWEN3_RERANKER);
-    PromptEncoder::new(tokenizer, &template, options).unwrap().into()
+    let max_input_length = args.model.max_input_length.unwrap().get();
+    let limits = InputLimits { max_input_length, ..InputLimits::default() };
+    Model { kind, reason: String::new(), head, limits }
+}
+
+fn encoder(args: &Args, model: &Model, tokenizer: Tokenizer) -> Encoder {
+    let max_input_length = model.limits.max_input_length;
+    let parse_special_tokens = args.model.parse_special_tokens;
+    if let Some(Reranker { reading: Reading::Template(template), instruction, .. }) = model.reranker() {
+        let options = EncoderOptions {
+            default_instruction: instruction.clone(),
+            max_input_length,
+            parse_special_tokens,
+            ..EncoderOptions::default()
+        };
+        return PromptEncoder::new(tokenizer, template, options).unwrap().into();
+    }
+    let vocabulary = tokenizer.get_vocab_size(true);
+    let options =
+        TextOptions { max_input_length, parse_special_tokens, vocabulary, ..TextOptions::default() };
+    TextEncoder::new(tokenizer, options).unwrap().into()
 }
 
 /// Byte-level, a token for each byte, with the control tokens of Qwen's prompt.

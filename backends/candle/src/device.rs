@@ -7,6 +7,15 @@ use text_embeddings_backend_core::BackendError;
 /// Whether this build computes on the CPU. A build for another device does not fall back to it.
 pub const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal"));
 
+/// The name of the device that this build computes on.
+pub const DEVICE: &str = if cfg!(feature = "cuda") {
+    "cuda"
+} else if cfg!(feature = "metal") {
+    "metal"
+} else {
+    "cpu"
+};
+
 /// The chosen device.
 pub(crate) enum Chosen {
     /// The CPU, with this crate's kernels.

@@ -40,7 +40,7 @@ use crate::{
     transformer::Transformer,
 };
 use candle_core::Device;
-pub use device::ON_CPU;
+pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use std::path::PathBuf;
@@ -143,13 +143,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
 
 /// Loads a model onto a device that candle drives.
 fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
-    let name = if device.is_cuda() { "cuda" } else { "metal" };
-    let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
-    if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
-        return Err(BackendError::Load(format!(
-            "`{flag}` is for the CPU, but {name} computes: leave it out"
-        )));
-    }
+    let name = DEVICE;
     let dtype = options.dtype.unwrap_or(DType::Float32);
     let (backend, prefix_cache_bytes) = match dtype {
         DType::Float32 => {

@@ -21,6 +21,13 @@ pub enum ModelFile {
     },
 }
 
+impl Default for ModelFile {
+    /// A file without a name, which cannot be read.
+    fn default() -> Self {
+        Self::Disk(PathBuf::new())
+    }
+}
+
 impl ModelFile {
     /// The file's path; in memory, its name.
     #[must_use]

@@ -7,7 +7,7 @@
 
 mod machine;
 
-use self::machine::{Machine, PickleValue, Storage, StorageView};
+use self::machine::{PickleMachine, PickleValue, Storage, StorageView};
 use crate::{CheckpointError, Content, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -91,7 +91,7 @@ fn zipped(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
         }
     }
     let program = program(source, pickle)?;
-    let mut machine = Machine::new(&program);
+    let mut machine = PickleMachine::new(&program);
     let result = machine.run().map_err(|reason| source.unsupported(reason))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in result.into_tensors().map_err(|reason| source.unsupported(reason))? {
@@ -161,7 +161,7 @@ fn encoding(source: &Source, name: &str, storage: &Storage) -> Result<&'static E
 /// storages; then for each storage the number of its values and the values.
 fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let program = source.start(LONGEST_PICKLE)?;
-    let mut machine = Machine::new(&program);
+    let mut machine = PickleMachine::new(&program);
     let mut next = || machine.run().map_err(|reason| source.unsupported(reason));
     let [_magic, _version, _system] = [next()?, next()?, next()?];
     let result = next()?;

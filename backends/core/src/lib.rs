@@ -23,7 +23,7 @@ pub use head::{
     TokenHead, WholeHead,
 };
 pub use kind::BackendKind;
-pub use load::{LoadOptions, Loaded};
+pub use load::{LoadOptions, Loaded, WeightChoices};
 pub use model::{DType, ModelType, Pool};
 pub use onnx::{Graph, read_graph};
 pub use pool::Pooling;
@@ -146,7 +146,7 @@ pub fn first_answer_is_finite(backend: &mut impl Backend, head: &Head) -> Result
 }
 
 /// The facts about an architecture that follow from `config.json` alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Description {
     /// The most tokens of an input for which the model has positions; absent if nothing bounds them.
     pub longest_input: Option<usize>,

@@ -46,6 +46,15 @@ impl LoadOptions {
     }
 }
 
+/// The user's choices among the weights of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightChoices {
+    /// The task whose adapter is added to the weights; absent: no adapter.
+    pub lora_task: Option<String>,
+    /// The number of layers after which a layer-wise re-ranker scores; absent: its authors' choice.
+    pub cutoff_layers: Option<usize>,
+}
+
 /// A loaded model and the description of the place where it computes.
 pub struct Loaded {
     /// The model.

@@ -206,11 +206,11 @@ pub struct Unserved {
 }
 
 /// The hints in a model's files about its family.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Evidence<'a> {
     /// Its names in lower case: the last part of its Hub id or the folder's name, then the name in
     /// `_name_or_path`.
-    pub names: &'a [String],
+    pub names: Vec<String>,
     /// `architectures` of config.json.
     pub architectures: &'a [String],
     /// `model_type` of config.json.

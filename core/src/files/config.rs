@@ -64,7 +64,7 @@ impl ModelConfig {
 
     /// Whether the file names the labels in both directions.
     #[must_use]
-    pub(super) fn names_labels(&self) -> bool {
+    pub(crate) fn names_labels(&self) -> bool {
         !self.id2label.is_empty() && !self.label2id.is_empty()
     }
 
@@ -161,14 +161,14 @@ impl PoolingConfig {
 
 /// The weights of bge-m3's additional outputs, if the files contain them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct BgeM3Files {
+pub(crate) struct BgeM3Files {
     pub(super) lexical: Option<ModelFile>,
     pub(super) token_vectors: Option<ModelFile>,
 }
 
 /// `1_SpladePooling/config.json`.
 #[derive(Debug, Clone)]
-pub(super) struct SpladeFile {
+pub(crate) struct SpladeFile {
     /// Its path.
     pub(super) path: PathBuf,
     pub(super) config: SpladeConfig,

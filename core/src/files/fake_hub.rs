@@ -19,7 +19,7 @@ use text_embeddings_backend_core::{BackendError, Description};
 use super::{FilesError, ModelFolder, Reader};
 
 /// Opens a folder. Every architecture except `mamba` counts as supported.
-pub(super) fn open(root: &Path) -> Result<ModelFolder, FilesError> {
+pub(crate) fn open(root: &Path) -> Result<ModelFolder, FilesError> {
     ModelFolder::open(root, &Reader::default(), &describe)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn graph(values: &[&str]) -> Vec<u8> {
 }
 
 /// The files of a re-ranker's repository as Qwen has published them since April 2026, with little content.
-pub(super) fn reranker_files() -> ModelFiles {
+pub(crate) fn reranker_files() -> ModelFiles {
     let texts = [
         ("config.json", r#"{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151669}"#),
         ("tokenizer.json", "{}"),
@@ -95,7 +95,7 @@ pub(super) fn reranker_files() -> ModelFiles {
 }
 
 /// Writes `files` to `root`, which is created if needed.
-pub(super) fn write_files(root: &Path, files: &ModelFiles) {
+pub(crate) fn write_files(root: &Path, files: &ModelFiles) {
     for (name, content) in files {
         let path = root.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

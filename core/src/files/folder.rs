@@ -18,7 +18,7 @@ use super::weights::StoredWeights;
 pub type Describe = dyn Fn(&Value) -> Result<Description, BackendError> + Sync;
 
 /// A complete model folder.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ModelFolder {
     /// The path of the folder.
     pub root: PathBuf,
@@ -50,11 +50,11 @@ pub struct ModelFolder {
     /// `1_Pooling/config.json`. It has no modes if there is only the module or the bare folder.
     pub pooling: Option<PoolingConfig>,
     /// `1_SpladePooling/config.json`, if `modules` name it.
-    pub(super) splade: Option<SpladeFile>,
+    pub(crate) splade: Option<SpladeFile>,
     /// The modules after the pooling, with the one of `--dense-path`.
-    pub(super) head_modules: Vec<HeadModule>,
+    pub(crate) head_modules: Vec<HeadModule>,
     /// The weights of bge-m3's additional outputs.
-    pub(super) bge_m3: BgeM3Files,
+    pub(crate) bge_m3: BgeM3Files,
     /// Prompts by name, from `config_sentence_transformers.json`.
     pub prompts: BTreeMap<String, String>,
     /// The name of the prompt for requests that do not name one.
@@ -73,7 +73,7 @@ pub struct ModelFolder {
     /// files.
     pub score_activation: Option<String>,
     /// The model's name if its folder has another name.
-    pub(super) given_name: Option<String>,
+    pub(crate) given_name: Option<String>,
 }
 
 impl ModelFolder {

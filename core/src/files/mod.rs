@@ -1,15 +1,13 @@
-//! The way from `--model-id` to a model folder and the model's kind.
+//! The way from `--model-id` to a model folder.
 //!
-//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and with [`detect()`] the kind of
-//! the model. What must hold: an incomplete file is never used; each error names the file or flag, and the
-//! remedy.
+//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk. What must hold: an incomplete
+//! file is never used; each error names the file or flag, and the remedy.
 
 mod config;
 mod demo;
-mod detect;
 mod error;
 #[cfg(test)]
-mod fake_hub;
+pub(crate) mod fake_hub;
 mod folder;
 mod gguf;
 mod head;
@@ -29,7 +27,6 @@ mod weights;
 
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
-pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, check_head, detect};
 pub use error::FilesError;
 pub use folder::{Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};

@@ -5,11 +5,7 @@
 //! for whatever reason, nothing more of it is computed. If a text has no tokens, or too many, the tokenizer
 //! still encodes the others, because each failed text is counted.
 
-use super::{
-    Cost, Service,
-    request::Failed,
-    scoring::{PromptInputs, RerankScoring},
-};
+use super::{Cost, Service, request::Failed, scoring::PromptInputs};
 use crate::{
     error::Error,
     infer::{Announced, Outcome, RequestInFlight},
@@ -17,6 +13,7 @@ use crate::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, count_many,
         observe_amount, observe_duration,
     },
+    model::RerankScoring,
     queue::Turn,
     tokenization::{
         Encoded, EncodedPrompts, Input, PairText, Place, SharedQuery, TokenLimits, Truncation,

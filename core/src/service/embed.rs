@@ -111,7 +111,7 @@ impl Service {
         measured(method(request.inputs.is_batch), async {
             let is_splade = self.is_splade();
             self.check_inputs(&request.inputs, || {
-                self.require_embedding()?;
+                self.embedder()?;
                 if is_splade && request.normalize {
                     Err(Error::Splade { what: "`normalize`" })
                 } else {
@@ -120,7 +120,7 @@ impl Service {
             })?;
             let outputs = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
             self.check_dimensions(&request, Wanted::WHOLE)?;
-            let length = request.dimensions.unwrap_or(self.config.model.dimensions);
+            let length = request.dimensions.unwrap_or(self.config.dimensions);
             let answer = self.outputs(request, outputs).await?;
             let vector = |outputs: EmbedOutputs| match outputs {
                 EmbedOutputs { dense: Some(vector), .. } => vector,
@@ -144,7 +144,7 @@ impl Service {
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
         measured(method(request.inputs.is_batch), async {
             self.check_inputs(&request.inputs, || {
-                self.require_embedding()?;
+                self.embedder()?;
                 if outputs.tokens && self.is_splade() {
                     return Err(Error::Splade { what: "`embed_all`" });
                 }
@@ -189,7 +189,7 @@ impl Service {
             let texts = [request.source_sentence].into_iter().chain(request.sentences);
             let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
             self.check_inputs(&texts, || {
-                self.require_embedding()?;
+                self.embedder()?;
                 if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
             })?;
             let texts = texts.inputs;
@@ -213,12 +213,12 @@ impl Service {
     }
 
     fn is_splade(&self) -> bool {
-        self.require_embedding().is_ok() && !self.config.model.outputs.whole
+        self.embedder().is_ok_and(|model| !model.outputs.whole)
     }
 
     /// Refuses sparse vectors if the model does not have them.
     fn require_sparse(&self) -> Result<(), Error> {
-        let is_sparse = self.require_embedding().is_ok() && self.config.model.outputs.sparse;
+        let is_sparse = self.embedder().is_ok_and(|model| model.outputs.sparse);
         if is_sparse { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
     }
 
@@ -227,8 +227,8 @@ impl Service {
     fn check_dimensions(&self, request: &EmbedRequest, outputs: Wanted) -> Result<(), Failed> {
         let error = match request.dimensions {
             Some(0) => Error::Validation("`dimensions` should be positive".to_owned()),
-            Some(got) if outputs.whole && got > self.config.model.dimensions => {
-                too_many_dimensions(got, self.config.model.dimensions)
+            Some(got) if outputs.whole && got > self.config.dimensions => {
+                too_many_dimensions(got, self.config.dimensions)
             }
             _ => return Ok(()),
         };
@@ -274,9 +274,9 @@ impl Service {
         let inputs = Arc::new(PromptedInputs { prompt, inputs });
         let mut computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
         if !self.is_splade() {
-            let empty = &self.config.model.empty_tokens;
+            let empty_tokens = &self.embedder()?.empty_tokens;
             for output in &mut computed.outputs {
-                output.sparse.retain(|entry| !empty.contains(&entry.index));
+                output.sparse.retain(|entry| !empty_tokens.contains(&entry.index));
             }
         }
         if computed.outputs.iter().all(Output::is_finite) {
@@ -356,12 +356,15 @@ mod tests {
         metrics::testing::recorded,
         service::{
             ServiceConfig,
-            testing::{CLS, Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture_with},
+            testing::{
+                CLS, Fixture, MAX_INPUT_LENGTH, block_on, classifier_fixture, embedder, embedding_fixture,
+                fixture_with,
+            },
         },
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::time::Duration;
-    use text_embeddings_backend_core::{ModelType, Pool};
+    use text_embeddings_backend_core::Pool;
 
     const WIDTH: usize = 7;
 
@@ -416,7 +419,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_servers_default_prompt_is_put_before_texts_that_name_none() {
-        let change = |config: &mut ServiceConfig| config.model.prompts.default = "w800 ".to_owned();
+        let change = |config: &mut ServiceConfig| embedder(config).prompts.default = "w800 ".to_owned();
         let fixture = embedding_fixture(100, change);
         for (encoding, prompt) in
             [(EmbedEncoding::default(), "w800 "), (named("query"), "w700 w701 "), (named("document"), "")]
@@ -430,7 +433,7 @@ mod tests {
     #[tokio::test]
     async fn the_prompt_stands_before_ids_too() {
         let ids = [100, 101];
-        let with_default = |config: &mut ServiceConfig| config.model.prompts.default = "w800 ".to_owned();
+        let with_default = |config: &mut ServiceConfig| embedder(config).prompts.default = "w800 ".to_owned();
         for (fixture, encoding, expected) in [
             (fixture(100), EmbedEncoding::default(), vec![100, 101]),
             (fixture(100), named("query"), vec![CLS, 700, 701, 100, 101]),
@@ -502,7 +505,7 @@ mod tests {
 
     #[tokio::test]
     async fn dimensions_hold_for_every_output_with_vectors() {
-        let fixture = embedding_fixture(100, |config| config.model.outputs.sparse = true);
+        let fixture = embedding_fixture(100, |config| embedder(config).outputs.sparse = true);
         let (text, all) = (Input::Text { prompt: "", text: "w101 w100" }, Wanted { sparse: true, ..DENSE });
         let cut =
             |dimensions| EmbedRequest { dimensions: Some(dimensions), ..request(texts(&["w101 w100"])) };
@@ -538,8 +541,8 @@ mod tests {
     #[tokio::test]
     async fn a_lexical_model_gives_every_output_by_one_pass() {
         let fixture = embedding_fixture(100, |config| {
-            config.model.outputs.sparse = true;
-            config.model.empty_tokens = vec![CLS];
+            embedder(config).outputs.sparse = true;
+            embedder(config).empty_tokens = vec![CLS];
         });
         let text = Input::Text { prompt: "", text: "w101 w100" };
         let (sent, sparse) = (|| texts(&["w101 w100"]), entries(&[100, 101]));
@@ -570,9 +573,9 @@ mod tests {
     #[tokio::test]
     async fn a_splade_model_gives_sparse_vectors_and_refuses_the_rest_as_tei_does() {
         let fixture = embedding_fixture(100, |config| {
-            config.model_type = ModelType::Embedding(Pool::Splade);
-            config.model.outputs = Wanted::SPARSE;
-            config.model.dimensions = CLS as usize + 1;
+            embedder(config).pool = Pool::Splade;
+            embedder(config).outputs = Wanted::SPARSE;
+            config.dimensions = CLS as usize + 1;
         });
         let (service, sent) = (&fixture.service, || texts(&["w101 w100"]));
         let sparse = entries(&[100, 101, CLS]);
@@ -682,7 +685,7 @@ mod tests {
                 "Backend error: Model is not an embedding model with SPLADE pooling",
             ),
             (
-                fixture_with(100, |config| config.model_type = ModelType::Classifier).service,
+                classifier_fixture(&[]).service,
                 Some("Backend error: Model is not an embedding model"),
                 "Backend error: Model is not an embedding model with SPLADE pooling",
             ),

@@ -19,30 +19,28 @@ mod tokenize;
 use crate::{
     error::Error,
     infer::{Engine, EngineGauges, Permit},
+    model::{Model, Reranker},
     tokenization::Tokenization,
 };
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use text_embeddings_backend_core::ModelType;
 
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
-pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use score::ScoreRequest;
-pub use scoring::RerankScoring;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
 /// The limits and defaults for requests.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// The kind of the served model. A route for another kind answers [`crate::error::Error::ModelType`].
-    pub model_type: ModelType,
-    /// Its labels, prompts and dimensions.
-    pub model: ServedModel,
+    /// The model. A request for another kind of model answers [`crate::error::Error::ModelType`].
+    pub model: Arc<Model>,
+    /// The length of an embedding model's vectors; 0 for other models.
+    pub dimensions: usize,
     /// The most texts of one rerank request (`--max-rerank-texts`).
     pub max_rerank_texts: usize,
     /// The most inputs of one request on the other routes (`--max-client-batch-size`).
@@ -145,8 +143,8 @@ impl Service {
     /// Whether the model reads the documents of a request together, so that a score depends on the other
     /// documents.
     #[must_use]
-    pub fn is_listwise(&self) -> bool {
-        self.config.model.scoring == RerankScoring::Lists
+    pub fn reads_lists(&self) -> bool {
+        self.config.model.reranker().is_some_and(Reranker::reads_lists)
     }
 
     /// The limits and defaults in force.

@@ -11,11 +11,12 @@ use super::{
 };
 use crate::{
     error::{Error, NOT_A_CLASSIFIER},
+    model::{ModelKind, RerankScoring, Reranker},
     postprocess::{order, probabilities},
     tokenization::{Input, PairText, TruncationDirection},
 };
 use std::sync::Arc;
-use text_embeddings_backend_core::{ModelType, Output};
+use text_embeddings_backend_core::Output;
 
 /// An input: a text, or a pair (for a re-ranker, query and document).
 #[derive(Debug, Clone, PartialEq)]
@@ -65,33 +66,32 @@ impl Service {
 
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {
         check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
-        let is_reranker = match self.config.model_type {
-            ModelType::Embedding(_) => return Err(Failed::of_texts(NOT_A_CLASSIFIER, request.inputs.len())),
-            ModelType::Classifier => false,
-            ModelType::Reranker | ModelType::ListwiseReranker => true,
+        let reranker = match &self.config.model.kind {
+            ModelKind::Embedder(_) => return Err(Failed::of_texts(NOT_A_CLASSIFIER, request.inputs.len())),
+            ModelKind::Classifier(_) => None,
+            ModelKind::Reranker(reranker) => Some(reranker),
         };
-        if is_reranker {
+        if reranker.is_some() {
             let takes_single_texts = self.tokenization.encoder().takes_single_texts();
             request.inputs.iter().try_for_each(|input| check_pair(input, takes_single_texts))?;
         }
         let inputs = Arc::new(LabelledInputs(request.inputs));
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        if is_reranker {
+        if let Some(reranker) = reranker {
             let (raw, cost) = self.raw_scores(&inputs, truncation).await?;
-            let predict_pair = |raw| vec![self.predict_pair(raw, request.raw_scores)];
+            let predict_pair = |raw| vec![self.predict_pair(reranker, raw, request.raw_scores)];
             return Ok(Answer { value: raw.into_iter().map(predict_pair).collect(), cost });
         }
-        let task = ModelTask::Score(self.config.model.scoring);
+        let task = ModelTask::Score(RerankScoring::default());
         let Computed { outputs, cost } = self.compute(&inputs, task, truncation).await?;
         let predictions = |output: Output| self.predict_classes(output.whole, request.raw_scores);
         Ok(Answer { value: outputs.into_iter().map(predictions).collect::<Result<_, _>>()?, cost })
     }
 
     /// A re-ranker's score under the label of its positive class.
-    fn predict_pair(&self, raw: f32, raw_scores: bool) -> Prediction {
-        let model = &self.config.model;
-        let score = if raw_scores { raw } else { model.score.apply(raw) };
-        Prediction { score, label: model.label(model.scoring.label_class()) }
+    fn predict_pair(&self, reranker: &Reranker, raw: f32, raw_scores: bool) -> Prediction {
+        let score = if raw_scores { raw } else { reranker.score.value.apply(raw) };
+        Prediction { score, label: self.config.model.label(reranker.scoring.label_class()) }
     }
 
     /// Every class of a classifier with its score.
@@ -145,8 +145,8 @@ mod tests {
         metrics::testing::recorded,
         postprocess::sigmoid,
         service::{
-            RerankRequest, RerankScoring,
-            testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with},
+            RerankRequest,
+            testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with, reranker},
         },
     };
 
@@ -166,14 +166,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_pair_gets_the_score_of_its_rerank_under_the_label_yes() {
-        for (model_type, labels, label) in [
-            (ModelType::ListwiseReranker, &["yes"][..], "yes"),
-            (ModelType::Reranker, &["relevance"], "relevance"),
-            (ModelType::Reranker, &[], "LABEL_0"),
-        ] {
+        for (is_generative, labels, label) in
+            [(true, &["yes"][..], "yes"), (false, &["relevance"], "relevance"), (false, &[], "LABEL_0")]
+        {
             let fixture = fixture_with(100, |config| {
-                config.model_type = model_type;
-                config.model.labels = labels.iter().map(|&label| label.to_owned()).collect();
+                reranker(config).is_generative = is_generative;
+                reranker(config).labels = labels.iter().map(|&label| label.to_owned()).collect();
             });
             let pairs = [("w100 w101", "w102"), ("w103", ""), ("w102", "w100 w101")];
             let inputs: Vec<_> = pairs.iter().map(|(query, document)| pair(query, document)).collect();
@@ -198,9 +196,9 @@ mod tests {
     async fn of_two_labels_a_re_ranker_gives_the_positive_ones_probability() {
         for positive in [0, 1] {
             let fixture = fixture_with(100, |config| {
-                config.model_type = ModelType::Reranker;
-                config.model.labels = vec!["no".to_owned(), "Yes".to_owned()];
-                config.model.scoring = RerankScoring::Logits { positive: Some(positive) };
+                reranker(config).is_generative = false;
+                reranker(config).labels = vec!["no".to_owned(), "Yes".to_owned()];
+                reranker(config).scoring = RerankScoring::Logits { positive: Some(positive) };
             });
             let prompt = PairText { instruction: None, query: "w100", document: "w101" };
             let logits = fixture.values(&Input::Pair(prompt));

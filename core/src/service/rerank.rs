@@ -79,7 +79,7 @@ impl Service {
     /// failures of tokenizer and model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         refused(check_length("texts", request.texts.len(), usize::MAX))?;
-        refused(self.require_reranker())?;
+        refused(self.reranker().map(drop))?;
         measured("batch", self.rank(request)).await
     }
 
@@ -107,8 +107,8 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
+        let rule = self.reranker()?.score.value;
         let (raw, cost) = self.raw_scores(pairs, truncation).await?;
-        let rule = self.config.model.score;
         for raw in &raw {
             observe_probability(RERANK_SCORE, rule.probability(*raw));
         }
@@ -121,7 +121,7 @@ impl Service {
         inputs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<f32>, Cost), Failed> {
-        let scoring = self.config.model.scoring;
+        let scoring = self.reranker()?.scoring;
         let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
         Ok((scoring.raw_scores(&scoring.prompt_inputs(inputs.as_ref()), outputs)?, cost))
     }
@@ -166,14 +166,13 @@ mod tests {
         service::{
             DecodeRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest,
             testing::{
-                Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with,
-                fixture_with_permits,
+                Fixture, MAX_INPUT_LENGTH, block_on, classifier_fixture, embedding_fixture, fixture,
+                fixture_with, fixture_with_permits,
             },
         },
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::{collections::BTreeSet, time::Duration};
-    use text_embeddings_backend_core::{ModelType, Pool};
 
     fn request(query: &str, texts: &[&str]) -> RerankRequest {
         RerankRequest {
@@ -254,8 +253,7 @@ mod tests {
             assert_eq!(service.rerank(request).await.unwrap_err(), wanted);
         }
         assert!(service.rerank(request("w100", &many[..16])).await.is_ok());
-        for model_type in [ModelType::Embedding(Pool::LastToken), ModelType::Classifier] {
-            let service = fixture_with(100, |config| config.model_type = model_type).service;
+        for Fixture { service, .. } in [embedding_fixture(100, |_| ()), classifier_fixture(&["a"])] {
             let error = service.rerank(request("", &[])).await.unwrap_err();
             assert_eq!(error, Error::Empty { field: "texts" });
             let error = service.rerank(request("", &many)).await.unwrap_err();

@@ -5,24 +5,9 @@
 //! nothing else in the service asks which way it is.
 
 use super::compute::Inputs;
-use crate::error::Error;
+use crate::{error::Error, model::RerankScoring};
 use std::ops::Range;
 use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
-
-/// A model's way from pairs to raw scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RerankScoring {
-    /// Each pair has a prompt of its own, whose logits give the raw score.
-    Logits {
-        /// Of two classes, the one that means "relevant". The raw score is its logit minus the other's, so
-        /// that its sigmoid equals the class's softmax. Without it, the raw score is the only logit.
-        positive: Option<usize>,
-    },
-    /// The model reads the documents of a query together, and the raw score is the cosine of the document's
-    /// vector and the query's. The pairs of a request with one query are one list; every other pair is a list
-    /// of its own.
-    Lists,
-}
 
 /// The inputs of a request that are encoded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,21 +28,7 @@ impl PromptInputs {
     }
 }
 
-impl Default for RerankScoring {
-    fn default() -> Self {
-        Self::Logits { positive: None }
-    }
-}
-
 impl RerankScoring {
-    /// The class whose label the score has.
-    pub(super) fn label_class(self) -> usize {
-        match self {
-            Self::Logits { positive } => positive.unwrap_or(0),
-            Self::Lists => 0,
-        }
-    }
-
     /// The output that the prompts need.
     pub(super) fn wanted_output(self) -> Wanted {
         match self {
@@ -91,15 +62,6 @@ impl RerankScoring {
             Self::Lists => list_scores(prompts, outputs)?,
         };
         if scores.iter().any(|score| score.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
-    }
-
-    /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
-    #[must_use]
-    pub fn relevance(self, logits: &[f32]) -> f32 {
-        match self {
-            Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],
-            Self::Logits { positive: None } | Self::Lists => logits[0],
-        }
     }
 }
 

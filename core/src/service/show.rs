@@ -41,7 +41,7 @@ impl Service {
     }
 
     async fn shown(&self, request: ShowRequest) -> Result<ShownPrompt, Failed> {
-        self.require_reranker()?;
+        self.reranker()?;
         if request.query.trim().is_empty() {
             return Err(Error::Empty { field: "query" }.into());
         }

@@ -7,21 +7,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use super::{Prompts, RerankScoring, ServedModel, Service, ServiceConfig};
+use super::{Service, ServiceConfig};
 use crate::{
     families::QWEN3_RERANKER,
     infer::{
         Engine, EngineLimits,
         testing::{BREAK, Control, FAIL, NAN, PANIC, values},
     },
+    model::{EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RerankScoring, Reranker},
     templates::PromptTemplate,
     tokenization::{
         Encoder, EncoderOptions, Input, PairText, PromptEncoder, TextEncoder, TextOptions, TokenLimits,
         Tokenization, Truncation, TruncationDirection,
     },
 };
-use std::{collections::BTreeMap, future::Future};
-use text_embeddings_backend_core::{ModelType, Pool, Wanted};
+use std::{collections::BTreeMap, future::Future, sync::Arc};
+use text_embeddings_backend_core::{AnswerTokens, Head, Pool, Pooling, Wanted};
 use tokenizers::Tokenizer;
 
 /// The longest prompt, in tokens. The frame around query and document takes a few dozen of them.
@@ -43,10 +44,9 @@ pub(crate) fn fixture(max_batch_tokens: usize) -> Fixture {
 
 /// Like [`fixture`], with other limits or another kind of model.
 pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
-    let mut config = config(ModelType::ListwiseReranker, ServedModel::default());
-    config.model.labels = vec!["yes".to_owned()];
+    let mut config = reranker_config();
     change(&mut config);
-    let width = if config.model.scoring == RerankScoring::default() { 1 } else { 2 };
+    let width = if reranker(&mut config).scoring == RerankScoring::default() { 1 } else { 2 };
     fixture_of(limits(max_batch_tokens, 512), prompt_encoder().into(), width, config)
 }
 
@@ -57,8 +57,7 @@ pub(crate) fn fixture_with_permits(max_batch_tokens: usize, max_concurrent_reque
 
 /// Like [`fixture`], with these limits of the engine.
 pub(crate) fn fixture_of_limits(limits: EngineLimits) -> Fixture {
-    let config = config(ModelType::ListwiseReranker, ServedModel::default());
-    fixture_of(limits, prompt_encoder().into(), 1, config)
+    fixture_of(limits, prompt_encoder().into(), 1, reranker_config())
 }
 
 /// An embedding model with vectors of seven values and two prompts.
@@ -69,8 +68,10 @@ pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mu
         default: String::new(),
     };
     let outputs = Wanted { whole: true, tokens: true, sparse: false };
-    let model = ServedModel { prompts, dimensions: 7, outputs, ..ServedModel::default() };
-    let mut config = config(ModelType::Embedding(Pool::LastToken), model);
+    let pool = Pool::LastToken;
+    let model = EmbeddingModel { pool, outputs, prompts, empty_tokens: Vec::new(), last_token: None };
+    let head = Head::embedding(Pooling::Last, Vec::new());
+    let mut config = ServiceConfig { dimensions: 7, ..config(ModelKind::Embedder(model), head) };
     change(&mut config);
     fixture_of(limits(max_batch_tokens, 512), text_encoder().into(), 7, config)
 }
@@ -79,7 +80,7 @@ pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mu
 pub(crate) fn classifier_fixture(labels: &[&str]) -> Fixture {
     let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
     let width = labels.len();
-    let config = config(ModelType::Classifier, ServedModel { labels, ..ServedModel::default() });
+    let config = config(ModelKind::Classifier(labels), Head::classification(width));
     fixture_of(limits(100, 512), text_encoder().into(), width, config)
 }
 
@@ -94,14 +95,42 @@ pub(crate) fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) ->
     }
 }
 
-fn config(model_type: ModelType, model: ServedModel) -> ServiceConfig {
+/// The settings of a generative re-ranker.
+fn reranker_config() -> ServiceConfig {
+    let reranker = Reranker {
+        is_generative: true,
+        reading: Reading::Template(PromptTemplate::builtin(&QWEN3_RERANKER)),
+        labels: vec!["yes".to_owned()],
+        ..Reranker::default()
+    };
+    let answers = AnswerTokens::difference(1, None);
+    config(ModelKind::Reranker(Box::new(reranker)), Head::answers(answers))
+}
+
+fn config(kind: ModelKind, head: Head) -> ServiceConfig {
     ServiceConfig {
-        model_type,
-        model,
+        model: Arc::new(Model { kind, reason: String::new(), head, limits: InputLimits::default() }),
+        dimensions: 0,
         max_rerank_texts: 16,
         max_client_batch_size: 4,
         auto_truncate: true,
         queue_timeout: None,
+    }
+}
+
+/// The re-ranker of these settings, to be changed.
+pub(crate) fn reranker(config: &mut ServiceConfig) -> &mut Reranker {
+    match &mut Arc::make_mut(&mut config.model).kind {
+        ModelKind::Reranker(reranker) => reranker,
+        kind => unreachable!("a re-ranker: {kind:?}"),
+    }
+}
+
+/// The embedding model of these settings, to be changed.
+pub(crate) fn embedder(config: &mut ServiceConfig) -> &mut EmbeddingModel {
+    match &mut Arc::make_mut(&mut config.model).kind {
+        ModelKind::Embedder(embedder) => embedder,
+        kind => unreachable!("an embedding model: {kind:?}"),
     }
 }
 

@@ -204,7 +204,9 @@ mod tests {
         metrics::testing::recorded,
         service::{
             ServiceConfig,
-            testing::{CLS, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with_permits},
+            testing::{
+                CLS, MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_with_permits,
+            },
         },
     };
 
@@ -240,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_prompt_is_tokenized_with_the_text_and_its_bytes_count() {
-        let change = |config: &mut ServiceConfig| config.model.prompts.default = "행성 ".to_owned();
+        let change = |config: &mut ServiceConfig| embedder(config).prompts.default = "행성 ".to_owned();
         let service = embedding_fixture(100, change).service;
         let text = |start| token(100, "w100", Some((start, start + 4)));
         let prompt = [token(700, "w700", Some((0, 4))), token(701, "w701", Some((5, 9)))];

@@ -9,7 +9,7 @@ use text_embeddings_backend::{BackendKind, InstructionSet};
 use text_embeddings_backend_core::DType;
 use text_embeddings_core::{
     families::{Family, ScoreRule},
-    files::RequestedType,
+    model::RequestedType,
     tokenization::NamedAnswer,
 };
 

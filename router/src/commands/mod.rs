@@ -25,7 +25,9 @@ use text_embeddings_core::files::DEMO_MODEL_ID;
 use crate::{
     args::{Args, Given, ModelArgs, set_aside_service_links, variables_of},
     config::ServerConfig,
-    startup::{self, Started},
+    machine::Machine,
+    models::Served,
+    startup,
     telemetry::logging,
 };
 
@@ -276,11 +278,11 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Loads and checks a model as the server does.
-async fn start_engine(model_id: &str, model: ModelArgs) -> anyhow::Result<Started> {
+async fn start_engine(model_id: &str, model: ModelArgs) -> anyhow::Result<Served> {
     let args = Args::offline(model_id, model)?;
     // Refuses the settings that no model can be started with.
     ServerConfig::resolve(&args)?;
-    startup::start(&args).await
+    startup::start(&args, &Machine::from_args(&args)).await
 }
 
 /// Starts a command's log and the threads for its asynchronous work, and runs it.

@@ -107,7 +107,7 @@ impl Embed for Grpc {
     type EmbedAllStreamStream = AnswerStream<v1::EmbedAllResponse>;
 
     async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
-        Ok(self.respond(embed(self.0.service.clone(), request.into_inner()).await?))
+        Ok(self.respond(embed(self.0.served().service.clone(), request.into_inner()).await?))
     }
 
     async fn embed_stream(
@@ -121,7 +121,7 @@ impl Embed for Grpc {
         &self,
         request: Request<v1::EmbedSparseRequest>,
     ) -> Result<Response<v1::EmbedSparseResponse>, Status> {
-        Ok(self.respond(embed_sparse(self.0.service.clone(), request.into_inner()).await?))
+        Ok(self.respond(embed_sparse(self.0.served().service.clone(), request.into_inner()).await?))
     }
 
     async fn embed_sparse_stream(
@@ -135,7 +135,7 @@ impl Embed for Grpc {
         &self,
         request: Request<v1::EmbedAllRequest>,
     ) -> Result<Response<v1::EmbedAllResponse>, Status> {
-        Ok(self.respond(embed_all(self.0.service.clone(), request.into_inner()).await?))
+        Ok(self.respond(embed_all(self.0.served().service.clone(), request.into_inner()).await?))
     }
 
     async fn embed_all_stream(

@@ -28,7 +28,7 @@ pub(super) struct HealthService(pub(super) AppState);
 impl HealthService {
     /// The status of the service of this name.
     async fn status(&self, name: &str) -> ServingStatus {
-        let serves = match Needs::of(name, self.0.service.config().model_type) {
+        let serves = match Needs::of(name, self.0.served().service.config().model.model_type()) {
             Some(Needs::Nothing) => !self.0.stop.is_asked(),
             Some(Needs::Model) => self.0.readiness().await == Readiness::Ready,
             Some(Needs::OtherModel) => false,

@@ -1,6 +1,6 @@
 //! `Info`: the served model and the server's limits.
 
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::model::{ModelKind, Reranker};
 use text_embeddings_proto::v1::{self, info_server::Info};
 use tonic::{Request, Response, Status, async_trait};
 
@@ -9,75 +9,67 @@ use crate::info;
 
 impl From<&info::Info> for v1::InfoResponse {
     fn from(info: &info::Info) -> Self {
-        let info::Info { config, model, .. } = info;
-        let (model_type, pooling) = match config.model_type {
-            ModelType::Embedding(pool) => (v1::ModelType::Embedding, Some(info::pooling(pool))),
-            ModelType::Classifier => (v1::ModelType::Classifier, None),
-            ModelType::Reranker | ModelType::ListwiseReranker => (v1::ModelType::Reranker, None),
+        let info::Info { config, limits, machine, computation, .. } = info;
+        let model = &config.model;
+        let reranker = model.reranker();
+        let model_type = match &model.kind {
+            ModelKind::Embedder(_) => v1::ModelType::Embedding,
+            ModelKind::Classifier(_) => v1::ModelType::Classifier,
+            ModelKind::Reranker(_) => v1::ModelType::Reranker,
         };
         Self {
-            version: info.version.to_owned(),
-            sha: info.sha.map(str::to_owned),
-            docker_label: info.docker_label.map(str::to_owned),
-            model_id: config.model_id.clone(),
-            model_sha: model.sha.clone(),
-            model_dtype: model.dtype.clone(),
+            version: info::VERSION.to_owned(),
+            sha: info::COMMIT.map(str::to_owned),
+            docker_label: info::DOCKER_LABEL.map(str::to_owned),
+            model_id: info.model_id.clone(),
+            model_sha: info.model_sha.clone(),
+            model_dtype: computation.dtype.clone(),
             model_type: model_type.into(),
-            max_concurrent_requests: number(config.max_concurrent_requests),
-            max_input_length: number(config.max_input_length),
-            max_batch_tokens: number(config.max_batch_tokens),
-            max_batch_requests: config.max_batch_requests.map(number),
+            max_concurrent_requests: number(limits.max_concurrent_requests),
+            max_input_length: number(model.limits.max_input_length),
+            max_batch_tokens: number(limits.max_batch_tokens),
+            max_batch_requests: limits.max_batch_requests.map(number),
             max_client_batch_size: number(config.max_client_batch_size),
-            tokenization_workers: number(config.tokenization_workers),
-            served_model_name: config.served_model_name.clone(),
+            tokenization_workers: number(machine.tokenization_workers),
+            served_model_name: info.served_model_name.clone(),
             auto_truncate: config.auto_truncate,
             model_kind: info.model_kind().to_owned(),
             max_rerank_texts: number(config.max_rerank_texts),
-            default_instruction: model.default_instruction.clone(),
-            score_activation: model.score_activation.clone(),
-            pooling,
-            labels: model.labels.clone(),
-            prefix_cache_bytes: model.prefix_cache_bytes as u64,
-            backend: model.backend.to_owned(),
-            weights: model.weights.clone(),
-            instruction_set: model.instruction_set.clone(),
-            arithmetic: model.arithmetic.clone(),
-            threads: number(config.threads),
-            pin_threads: config.pin_threads,
-            reranker: model.reranker.as_ref().map(Into::into),
+            default_instruction: reranker.and_then(Reranker::shown_instruction).map(str::to_owned),
+            score_activation: reranker.and_then(|model| model.score_activation.clone()),
+            pooling: model.embedder().map(|model| info::pooling(model.pool)),
+            labels: model.labels().to_vec(),
+            prefix_cache_bytes: computation.prefix_cache_bytes as u64,
+            backend: computation.backend.to_owned(),
+            weights: computation.weights.clone(),
+            instruction_set: computation.instruction_set.clone(),
+            arithmetic: computation.arithmetic.clone(),
+            threads: number(machine.threads),
+            pin_threads: machine.pin_threads,
+            reranker: reranker.map(reranker_info),
         }
     }
 }
 
-impl From<&info::RerankerDetails> for v1::RerankerInfo {
-    fn from(details: &info::RerankerDetails) -> Self {
-        let info::RerankerDetails {
-            family,
-            family_reason,
-            prompt,
-            answers,
-            cutoff_layers,
-            scores_depend_on_request,
-            score,
-            score_reason,
-        } = details.clone();
-        Self {
-            family,
-            family_reason,
-            prompt,
-            answers,
-            cutoff_layers: cutoff_layers.map(number),
-            scores_depend_on_request,
-            score,
-            score_reason,
-        }
+/// How a re-ranker scores, and where each part of that comes from.
+fn reranker_info(reranker: &Reranker) -> v1::RerankerInfo {
+    let family = reranker.family.as_ref();
+    v1::RerankerInfo {
+        family: family.map(|family| family.value.name.to_owned()),
+        family_reason: family.map(|family| family.source.clone()),
+        prompt: reranker.prompt_source.clone(),
+        answers: reranker.answers.clone(),
+        cutoff_layers: reranker.cutoff_layers.map(number),
+        scores_depend_on_request: reranker.reads_lists(),
+        score: reranker.score.value.to_string(),
+        score_reason: reranker.score.source.clone(),
     }
 }
 
 #[async_trait]
 impl Info for Grpc {
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        Ok(Response::new((&*self.0.info).into()))
+        Ok(Response::new((&self.0.served().info).into()))
     }
 }
 
@@ -118,6 +110,7 @@ mod tests {
             weights: "model.safetensors".to_owned(),
             threads: 3,
             pin_threads: true,
+            reranker: Some(v1::RerankerInfo { score: "sigmoid".to_owned(), ..v1::RerankerInfo::default() }),
             ..v1::InfoResponse::default()
         };
         assert_eq!(answer.into_inner(), expected);

@@ -75,14 +75,14 @@ impl Predict for Grpc {
         &self,
         request: Request<v1::PredictRequest>,
     ) -> Result<Response<v1::PredictResponse>, Status> {
-        Ok(self.respond(predict(self.0.service.clone(), request.into_inner()).await?))
+        Ok(self.respond(predict(self.0.served().service.clone(), request.into_inner()).await?))
     }
 
     async fn predict_pair(
         &self,
         request: Request<v1::PredictPairRequest>,
     ) -> Result<Response<v1::PredictResponse>, Status> {
-        Ok(self.respond(predict_pair(self.0.service.clone(), request.into_inner()).await?))
+        Ok(self.respond(predict_pair(self.0.served().service.clone(), request.into_inner()).await?))
     }
 
     async fn predict_stream(

@@ -36,7 +36,7 @@ impl Grpc {
             top_n: message.top_n.map(|top_n| top_n as usize),
         };
         let rank = |Rank { index, text, score }| v1::Rank { index: number(index), text, score };
-        let answer = self.0.service.rerank(request).await;
+        let answer = self.0.served().service.rerank(request).await;
         let answer = answered(method, answer, |ranks: Vec<Rank>, metadata| v1::RerankResponse {
             ranks: ranks.into_iter().map(rank).collect(),
             metadata,
@@ -50,7 +50,7 @@ impl Grpc {
         &self,
         mut messages: Streaming<v1::RerankStreamRequest>,
     ) -> Result<v1::RerankRequest, Status> {
-        let most = self.0.service.config().max_rerank_texts;
+        let most = self.0.served().service.config().max_rerank_texts;
         let mut room = StreamBudget { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
         let Some(first) = messages.message().await? else {
             return Ok(v1::RerankRequest::default());

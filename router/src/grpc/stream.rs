@@ -48,7 +48,7 @@ impl Grpc {
         A: Message + 'static,
         F: Future<Output = Result<A, Status>> + Send + 'static,
     {
-        let service = self.0.service.clone();
+        let service = self.0.served().service.clone();
         // As many inputs at a time as one request over HTTP may have.
         let room = service.config().max_client_batch_size;
         let account = requests.extensions().get::<Account>().cloned();

@@ -40,7 +40,7 @@ impl Tokenize for Grpc {
         &self,
         request: Request<v1::EncodeRequest>,
     ) -> Result<Response<v1::EncodeResponse>, Status> {
-        encode(self.0.service.clone(), request.into_inner()).await.map(Response::new)
+        encode(self.0.served().service.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn tokenize_stream(
@@ -54,7 +54,7 @@ impl Tokenize for Grpc {
         &self,
         request: Request<v1::DecodeRequest>,
     ) -> Result<Response<v1::DecodeResponse>, Status> {
-        decode(self.0.service.clone(), request.into_inner()).await.map(Response::new)
+        decode(self.0.served().service.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn decode_stream(

@@ -29,7 +29,7 @@ pub(super) async fn trace(State(state): State<AppState>, request: Request, next:
         KeyValue::new("rpc.system", "grpc"),
         KeyValue::new("rpc.service", service.to_owned()),
         KeyValue::new("rpc.method", name.to_owned()),
-        KeyValue::new("te.model", state.info.config.served_model_name.clone()),
+        KeyValue::new("te.model", state.served().info.served_model_name.clone()),
     ];
     let Some(mut span) = state.traces.begin(|| method.clone(), request.headers(), attributes) else {
         return next.run(request).await;

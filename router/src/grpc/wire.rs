@@ -71,7 +71,7 @@ fn metadata(cost: &Cost) -> v1::Metadata {
 impl Grpc {
     /// The answer to a call with one message: the call's metadata have the cost too.
     pub(super) fn respond<M>(&self, answer: Answer<M>) -> Response<M> {
-        let headers = cost::headers(&answer.cost, self.0.compute_type);
+        let headers = cost::headers(&answer.cost, self.0.served().info.computation.device);
         let metadata = MetadataMap::from_headers(headers.into_iter().collect());
         // The extension is for the call's span.
         let mut extensions = tonic::Extensions::default();

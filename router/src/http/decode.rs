@@ -55,7 +55,7 @@ pub(crate) async fn decode(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<DecodeBody>,
 ) -> Result<Response, ApiError> {
-    Ok(format.respond(StatusCode::OK, &DecodedTexts(state.service.decode(body.into()).await?)))
+    Ok(format.respond(StatusCode::OK, &DecodedTexts(state.served().service.decode(body.into()).await?)))
 }
 
 #[cfg(test)]

@@ -230,7 +230,7 @@ pub(crate) async fn embed(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
-    let answer = state.service.embed_vectors(body.into()).await?;
+    let answer = state.served().service.embed_vectors(body.into()).await?;
     Ok(respond(&state, format, "embed", answer, VectorsBody))
 }
 
@@ -251,10 +251,10 @@ pub(crate) async fn embed_all(
     ParsedBody(body, format): ParsedBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
     let Some(outputs) = body.outputs.as_deref().map(OutputName::wanted) else {
-        let answer = state.service.embed(body.into(), Wanted::TOKENS).await?;
+        let answer = state.served().service.embed(body.into(), Wanted::TOKENS).await?;
         return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody::from));
     };
-    let answer = state.service.embed(body.into(), outputs).await?;
+    let answer = state.served().service.embed(body.into(), outputs).await?;
     let bodies = |outputs: Vec<EmbedOutputs>| outputs.into_iter().map(OutputsBody::from).collect::<Vec<_>>();
     Ok(respond(&state, format, "embed_all", answer, bodies))
 }
@@ -271,7 +271,7 @@ pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedSparseBody>,
 ) -> Result<Response, ApiError> {
-    let answer = state.service.embed_sparse(body.into()).await?;
+    let answer = state.served().service.embed_sparse(body.into()).await?;
     Ok(respond(&state, format, "embed_sparse", answer, SparseVectorsBody::from))
 }
 

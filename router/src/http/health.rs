@@ -16,7 +16,7 @@ use crate::state::{AppState, Readiness};
     (status = 503, description = "The last batch failed, and so did a probe of one token", body = ErrorBody)
 ))]
 pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
-    if state.service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
+    if state.served().service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
 }
 
 /// Whether the process runs.

@@ -11,12 +11,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::model::{ModelKind, Reranker};
 use utoipa::ToSchema;
 
 use super::{error_shapes::ErrorBody, schemas::TAG};
 use crate::{
-    info::{Info, ModelDetails, RerankerDetails, pooling},
+    info::{COMMIT, DOCKER_LABEL, Info, VERSION, pooling},
     state::AppState,
 };
 
@@ -102,22 +102,23 @@ pub(crate) struct RerankerBody<'a> {
     scores_depend_on_request: bool,
     /// The score as a function of the raw score x, unless the request asks for raw scores.
     #[schema(example = "sigmoid(x/5)")]
-    score: &'a str,
+    score: String,
     /// Where the function comes from.
     score_reason: &'a str,
 }
 
-impl<'a> From<&'a RerankerDetails> for RerankerBody<'a> {
-    fn from(details: &'a RerankerDetails) -> Self {
+impl<'a> From<&'a Reranker> for RerankerBody<'a> {
+    fn from(reranker: &'a Reranker) -> Self {
+        let family = reranker.family.as_ref();
         Self {
-            family: details.family.as_deref(),
-            family_reason: details.family_reason.as_deref(),
-            prompt: &details.prompt,
-            answers: details.answers.as_deref(),
-            cutoff_layers: details.cutoff_layers,
-            scores_depend_on_request: details.scores_depend_on_request,
-            score: &details.score,
-            score_reason: &details.score_reason,
+            family: family.map(|family| family.value.name),
+            family_reason: family.map(|family| family.source.as_str()),
+            prompt: &reranker.prompt_source,
+            answers: reranker.answers.as_deref(),
+            cutoff_layers: reranker.cutoff_layers,
+            scores_depend_on_request: reranker.reads_lists(),
+            score: reranker.score.value.to_string(),
+            score_reason: &reranker.score.source,
         }
     }
 }
@@ -158,48 +159,49 @@ impl LabelsBody {
     }
 }
 
-impl ModelTypeBody {
-    fn new(model_type: ModelType, details: &ModelDetails) -> Self {
-        let labels = LabelsBody::new(&details.labels);
-        match model_type {
-            ModelType::Embedding(pool) => Self::Embedding(PoolingBody { pooling: pooling(pool) }),
-            ModelType::Classifier => Self::Classifier(labels),
-            ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
+impl From<&ModelKind> for ModelTypeBody {
+    fn from(kind: &ModelKind) -> Self {
+        match kind {
+            ModelKind::Embedder(model) => Self::Embedding(PoolingBody { pooling: pooling(model.pool) }),
+            ModelKind::Classifier(labels) => Self::Classifier(LabelsBody::new(labels)),
+            ModelKind::Reranker(model) => Self::Reranker(LabelsBody::new(&model.labels)),
         }
     }
 }
 
 impl<'a> From<&'a Info> for InfoBody<'a> {
     fn from(info: &'a Info) -> Self {
-        let Info { config, model, .. } = info;
+        let Info { config, limits, machine, computation, .. } = info;
+        let model = &config.model;
+        let reranker = model.reranker();
         Self {
-            model_id: &config.model_id,
-            model_sha: model.sha.as_deref(),
-            model_dtype: &model.dtype,
-            served_model_name: &config.served_model_name,
-            model_type: ModelTypeBody::new(config.model_type, model),
-            max_concurrent_requests: config.max_concurrent_requests,
-            max_input_length: config.max_input_length,
-            max_batch_tokens: config.max_batch_tokens,
-            max_batch_requests: config.max_batch_requests,
+            model_id: &info.model_id,
+            model_sha: info.model_sha.as_deref(),
+            model_dtype: &computation.dtype,
+            served_model_name: &info.served_model_name,
+            model_type: ModelTypeBody::from(&model.kind),
+            max_concurrent_requests: limits.max_concurrent_requests,
+            max_input_length: model.limits.max_input_length,
+            max_batch_tokens: limits.max_batch_tokens,
+            max_batch_requests: limits.max_batch_requests,
             max_client_batch_size: config.max_client_batch_size,
             auto_truncate: config.auto_truncate,
-            tokenization_workers: config.tokenization_workers,
-            version: info.version,
-            sha: info.sha,
-            docker_label: info.docker_label,
+            tokenization_workers: machine.tokenization_workers,
+            version: VERSION,
+            sha: COMMIT,
+            docker_label: DOCKER_LABEL,
             model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
-            default_instruction: model.default_instruction.as_deref(),
-            score_activation: model.score_activation.as_deref(),
-            reranker: model.reranker.as_ref().map(RerankerBody::from),
-            backend: model.backend,
-            arithmetic: &model.arithmetic,
-            instruction_set: model.instruction_set.as_deref(),
-            threads: config.threads,
-            pin_threads: config.pin_threads,
-            prefix_cache_bytes: model.prefix_cache_bytes,
-            weights: &model.weights,
+            default_instruction: reranker.and_then(Reranker::shown_instruction),
+            score_activation: reranker.and_then(|model| model.score_activation.as_deref()),
+            reranker: reranker.map(RerankerBody::from),
+            backend: computation.backend,
+            arithmetic: &computation.arithmetic,
+            instruction_set: computation.instruction_set.as_deref(),
+            threads: machine.threads,
+            pin_threads: machine.pin_threads,
+            prefix_cache_bytes: computation.prefix_cache_bytes,
+            weights: &computation.weights,
         }
     }
 }
@@ -210,7 +212,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
     (status = 401, description = "The key is missing or wrong", body = ErrorBody)
 ))]
 pub(crate) async fn info(State(state): State<AppState>) -> Response {
-    Json(InfoBody::from(&*state.info)).into_response()
+    Json(InfoBody::from(&state.served().info)).into_response()
 }
 
 #[cfg(test)]
@@ -256,7 +258,16 @@ mod tests {
           },
           "pin_threads": false,
           "prefix_cache_bytes": 268435456,
-          "reranker": null,
+          "reranker": {
+            "answers": null,
+            "cutoff_layers": null,
+            "family": null,
+            "family_reason": null,
+            "prompt": "",
+            "score": "sigmoid",
+            "score_reason": "",
+            "scores_depend_on_request": false
+          },
           "score_activation": null,
           "served_model_name": "org/tiny-reranker",
           "sha": null,

@@ -130,7 +130,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
 
 /// The handler that fits the model.
 fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState> {
-    let model_type = state.service.config().model_type;
+    let model_type = state.served().service.config().model.model_type();
     if settings.platform.main_task_is_similarity(model_type) {
         return post(similarity::similarity);
     }

@@ -142,9 +142,10 @@ pub(crate) async fn embeddings(
     ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
     let (request, encoding) = body.split();
-    let answer = state.service.embed_vectors(request).await?;
+    let answer = state.served().service.embed_vectors(request).await?;
     let tokens = answer.cost.tokens;
-    let body = |vectors| EmbeddingsBody::new(vectors, encoding, &state.info.config.served_model_name, tokens);
+    let body =
+        |vectors| EmbeddingsBody::new(vectors, encoding, &state.served().info.served_model_name, tokens);
     Ok(respond(&state, format, "v1/embeddings", answer, body))
 }
 

@@ -188,7 +188,7 @@ pub(crate) async fn predict(
     ParsedBody(body, format): ParsedBody<PredictBody>,
 ) -> Result<Response, ApiError> {
     let (request, is_batch) = body.split();
-    let answer = state.service.predict(request).await?;
+    let answer = state.served().service.predict(request).await?;
     Ok(respond(&state, format, "predict", answer, |predictions| PredictionsBody::new(predictions, is_batch)))
 }
 

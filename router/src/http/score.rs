@@ -131,9 +131,9 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
     let format = body.answer_format;
     let Checked { found: names, body: pairs } = body.read_with(read).await??;
     let WithOptions { options, body: pairs } = pairs?;
-    options.note_model(&state.info.config.served_model_name);
+    options.note_model(&state.served().info.served_model_name);
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
-    let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
+    let answer = state.served().service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
     Ok(respond(&state, format, "score", answer, |scores| {
         let datum = |(index, score)| ScoreDatum { index, object: "score", score };
@@ -141,7 +141,7 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
             id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
             object: "list",
             created: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            model: state.info.config.served_model_name.clone(),
+            model: state.served().info.served_model_name.clone(),
             data: scores.into_iter().enumerate().map(datum).collect(),
             usage: RerankUsage::new(tokens),
         }

@@ -60,7 +60,8 @@ pub(crate) fn respond<T, B: Serialize>(
 ) -> Response {
     let Answer { value, cost } = answer;
     cost::log(route, &cost);
-    let headers: HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
+    let headers: HeaderMap =
+        cost::headers(&cost, state.served().info.computation.device).into_iter().collect();
     // The extension is for the request's span.
     (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }

@@ -81,7 +81,7 @@ pub(crate) async fn similarity(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<SimilarityBody>,
 ) -> Result<Response, ApiError> {
-    let answer = state.service.similarity(body.into()).await?;
+    let answer = state.served().service.similarity(body.into()).await?;
     Ok(respond(&state, format, "similarity", answer, Cosines))
 }
 

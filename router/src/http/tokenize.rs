@@ -84,7 +84,7 @@ pub(crate) async fn tokenize(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<TokenizeBody>,
 ) -> Result<Response, ApiError> {
-    let texts = state.service.tokenize(body.into()).await?;
+    let texts = state.served().service.tokenize(body.into()).await?;
     Ok(format.respond(StatusCode::OK, &TokensBody::from(texts)))
 }
 

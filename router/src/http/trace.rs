@@ -22,7 +22,7 @@ pub(crate) async fn trace(State(state): State<AppState>, request: Request, next:
     let attributes = [
         KeyValue::new("http.request.method", method.clone()),
         KeyValue::new("http.route", path.clone()),
-        KeyValue::new("te.model", state.info.config.served_model_name.clone()),
+        KeyValue::new("te.model", state.served().info.served_model_name.clone()),
     ];
     let Some(mut span) = state.traces.begin(name, request.headers(), attributes) else {
         return next.run(request).await;

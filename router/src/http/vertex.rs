@@ -30,7 +30,7 @@ use super::{
     responses::InferenceErrors,
     schemas::TAG,
 };
-use crate::{cost, state::AppState};
+use crate::{cost, info::Info, state::AppState};
 
 /// The instances of one request hold at most 1/`SHARE_OF_PERMITS` of the permits at a time.
 const SHARE_OF_PERMITS: usize = 4;
@@ -94,7 +94,7 @@ impl Instance {
     }
 
     async fn answer(self, state: &AppState) -> Result<Answer<InstancePrediction>, ApiError> {
-        let service = &state.service;
+        let service = &state.served().service;
         Ok(match self {
             Self::Rerank(body) => {
                 service.rerank(body.into()).await?.map(|ranks| InstancePrediction::Rerank(ranks.into()))
@@ -167,11 +167,12 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     ))]
 pub(crate) async fn vertex(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let arrival = Instant::now();
-    let (config, format) = (&state.info.config, body.answer_format);
-    let model_type = config.model_type;
+    let format = body.answer_format;
+    let Info { config, limits, .. } = &state.served().info;
+    let model_type = config.model.model_type();
     let instances = body.read_with(move |body| parse_instances(body, model_type)).await??;
     let at_once =
-        config.max_client_batch_size.min(config.max_concurrent_requests.div_ceil(SHARE_OF_PERMITS)).max(1);
+        config.max_client_batch_size.min(limits.max_concurrent_requests.div_ceil(SHARE_OF_PERMITS)).max(1);
     let answers: Vec<Answer<InstancePrediction>> = stream::iter(instances.into_iter().enumerate())
         .map(async |(index, instance)| {
             instance.answer(&state).await.map_err(|error| error.at(&instance_place(index)))

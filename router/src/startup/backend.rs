@@ -2,14 +2,14 @@
 //! not serve.
 //!
 //! Input: the flags. Output: the [`Reader`] of the model's files, and sentences. What must hold: the backend
-//! is the one that `--backend` names; a flag that it does not obey is an error.
+//! is the one that `--backend` names.
 
-use anyhow::{anyhow, ensure};
+use anyhow::anyhow;
 use text_embeddings_backend::{BackendKind, is_built_in};
 use text_embeddings_backend_core::ModelFile;
 use text_embeddings_core::files::{FilesError, ModelFolder, Reader};
 
-use crate::args::{Args, HubArgs};
+use crate::args::HubArgs;
 
 /// The backend that will read a model's files.
 pub(crate) fn reader(hub: &HubArgs) -> Reader {
@@ -22,38 +22,6 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
         dense_path: None,
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
-}
-
-/// Refuses flags that the chosen backend does not obey.
-///
-/// # Errors
-///
-/// A sentence that names the flag and the backends that obey it.
-pub(super) fn check(args: &Args) -> anyhow::Result<()> {
-    use BackendKind::{Candle, Ort, Python};
-    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
-    let (model, hub) = (&args.model, &args.model.hub);
-    let flags: [(&str, bool, &[BackendKind]); 8] = [
-        ("--onnx-file", is_set(&hub.onnx_file), &[Ort]),
-        ("--python", model.python.is_some(), &[Python]),
-        ("--trust-remote-code", hub.trust_remote_code, &[Python]),
-        ("--dense-path", is_set(&args.dense_path), &[Candle, Ort]),
-        ("--lora-task", is_set(&args.lora_task), &[Candle]),
-        ("--cutoff-layers", model.cutoff_layers.is_some(), &[Candle]),
-        ("--instruction-set", model.instruction_set.is_some(), &[Candle]),
-        ("--pin-threads", model.pin_threads, &[Candle]),
-    ];
-    let backend = hub.backend;
-    for (flag, is_given, obeying) in flags {
-        let named =
-            || obeying.iter().map(|kind| format!("`--backend {kind}`")).collect::<Vec<_>>().join(" or ");
-        ensure!(
-            !is_given || obeying.contains(&backend),
-            "`{flag}` is for {}, but `--backend {backend}` is chosen: leave it out",
-            named()
-        );
-    }
-    Ok(())
 }
 
 /// The error about a model's files, with the other backends that would serve the model.
@@ -89,43 +57,7 @@ pub(super) fn weight_files(folder: &ModelFolder) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-
-    #[test]
-    fn a_flag_of_another_backend_is_refused() {
-        use BackendKind::{Candle, Ort, Python};
-        for (flags, obeying) in [
-            ("", &BackendKind::ALL[..]),
-            ("--dense-path=", &BackendKind::ALL),
-            ("--onnx-file model.onnx", &[Ort]),
-            ("--python python3", &[Python]),
-            ("--trust-remote-code", &[Python]),
-            ("--dense-path 2_Dense", &[Candle, Ort]),
-            ("--lora-task retrieval.query", &[Candle]),
-            ("--cutoff-layers 3", &[Candle]),
-            ("--instruction-set portable", &[Candle]),
-            ("--pin-threads", &[Candle]),
-        ] {
-            for backend in BackendKind::ALL {
-                let start = ["text-embeddings-router", "--model-id", "m"];
-                let mut args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
-                args.model.hub.backend = backend;
-                let message = check(&args).err().map(|error| error.to_string());
-                assert_eq!(message.is_none(), obeying.contains(&backend), "{flags} {backend}");
-                let Some(message) = message else { continue };
-                let flag = flags.split_whitespace().next().unwrap();
-                assert!(
-                    message.starts_with(&format!("`{flag}` is for `--backend {}`", obeying[0])),
-                    "{message}"
-                );
-                assert!(
-                    message.ends_with(&format!("but `--backend {backend}` is chosen: leave it out")),
-                    "{message}"
-                );
-            }
-        }
-    }
 
     #[test]
     fn an_architecture_that_is_not_known_comes_with_the_backends_that_would_serve_it() {

@@ -6,9 +6,9 @@
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
-use text_embeddings_backend_core::{ModelType, Output, amount};
+use text_embeddings_backend_core::{Output, amount};
 use text_embeddings_core::{
-    service::ServedModel,
+    model::{EmbeddingModel, Model, ModelKind, Reranker},
     tokenization::{Encoded, Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
 
@@ -22,34 +22,29 @@ const PAIRS: [[&str; 2]; 2] = [
 ];
 
 /// Runs the model on two inputs of its kind. Returns the length of an embedding model's vectors, else zero.
+/// Vectors that are made of sparse ones have an entry for each of `vocabulary`.
 pub(super) fn model(
     backend: &mut dyn Backend,
     encoder: &Encoder,
-    model_type: ModelType,
-    model: &ServedModel,
+    model: &Model,
+    vocabulary: usize,
 ) -> anyhow::Result<usize> {
-    match model_type {
-        ModelType::Embedding(_) => {
+    match &model.kind {
+        ModelKind::Embedder(model) => {
             if model.outputs.sparse {
                 check_sparse(backend, encoder, model)?;
             }
-            if model.outputs.whole { check_embedding(backend, encoder, model) } else { Ok(model.dimensions) }
+            if model.outputs.whole { check_embedding(backend, encoder, model) } else { Ok(vocabulary) }
         }
-        ModelType::Classifier => check_classifier(backend, encoder).map(|()| 0),
-        ModelType::Reranker | ModelType::ListwiseReranker => {
-            if encoder.reads_lists() {
-                check_lists(backend, encoder)?;
-            } else {
-                check_reranker(backend, encoder, model)?;
-            }
-            Ok(0)
-        }
+        ModelKind::Classifier(_) => check_classifier(backend, encoder).map(|()| 0),
+        ModelKind::Reranker(model) if model.reads_lists() => check_lists(backend, encoder).map(|()| 0),
+        ModelKind::Reranker(model) => check_reranker(backend, encoder, model).map(|()| 0),
     }
 }
 
 /// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than
 /// no server.
-fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     let scores = logits.each_ref().map(|logits| model.scoring.relevance(logits));
     ensure!(
@@ -109,7 +104,7 @@ fn check_classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Res
 fn check_embedding(
     backend: &mut dyn Backend,
     encoder: &Encoder,
-    model: &ServedModel,
+    model: &EmbeddingModel,
 ) -> anyhow::Result<usize> {
     let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
@@ -128,7 +123,7 @@ fn check_embedding(
 }
 
 /// Two different texts must get two different sparse vectors of numbers.
-fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &EmbeddingModel) -> anyhow::Result<()> {
     let [first, second] =
         compute(backend, encoder, texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
     ensure!(
@@ -149,7 +144,7 @@ fn pair([query, document]: [&'static str; 2]) -> Input<'static> {
     Input::Pair(PairText { instruction: None, query, document })
 }
 
-fn texts(model: &ServedModel) -> [Input<'_>; 2] {
+fn texts(model: &EmbeddingModel) -> [Input<'_>; 2] {
     PAIRS.map(|[text, _]| Input::Text { prompt: &model.prompts.default, text })
 }
 

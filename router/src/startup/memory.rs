@@ -12,15 +12,10 @@ use text_embeddings_backend::Loaded;
 use text_embeddings_backend_core::{BackendKind, DType};
 use text_embeddings_core::files::ModelFolder;
 
-use crate::{args::Args, config::Config, control_groups::ControlGroup};
-
-/// Memory that a process may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Available {
-    bytes: u64,
-    /// The words for where the limit comes from.
-    source: &'static str,
-}
+use crate::{
+    args::Args,
+    machine::{Available, Machine, megabytes},
+};
 
 /// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +31,6 @@ pub(super) struct MemoryPlan {
 }
 
 impl Available {
-    /// The container's limit if there is one, else the machine's memory; absent if neither can be read.
-    pub(super) fn read() -> Option<Self> {
-        let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
-        let machine = Self { bytes: machine, source: "this machine has" };
-        let limits = ControlGroup::read_groups("memory").into_iter().filter_map(|group| {
-            let file = if group.is_version_1 { "memory.limit_in_bytes" } else { "memory.max" };
-            fs::read_to_string(group.folder.join(file)).ok()?.trim().parse().ok()
-        });
-        let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
-        Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
-    }
-
     /// Refuses weights that cannot fit even alone, before they are read. `stored` is their size in bytes as
     /// they are read.
     ///
@@ -126,33 +109,28 @@ impl fmt::Display for MemoryPlan {
     }
 }
 
-impl fmt::Display for Available {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.source, megabytes(self.bytes))
-    }
-}
-
-/// Plans the memory of a loaded model on the CPU, and logs the plan; absent on other devices, and if the
-/// memory in use cannot be read.
+/// Plans the memory of a loaded model on the CPU, whose largest batch has `longest_batch` tokens, and logs
+/// the plan; absent on other devices, and if the memory in use cannot be read.
 ///
 /// # Errors
 ///
 /// As [`MemoryPlan::check`].
 pub(super) fn planned(
-    available: Option<Available>,
+    machine: &Machine,
     args: &Args,
-    config: &Config,
+    longest_batch: usize,
     loaded: &Loaded,
 ) -> anyhow::Result<Option<MemoryPlan>> {
-    let (Some(available), Some(held), "cpu") = (available, held(), loaded.device) else { return Ok(None) };
-    let longest_batch = config.max_batch_tokens.max(config.max_input_length);
+    let (Some(available), Some(held), "cpu") = (machine.memory, held(), loaded.device) else {
+        return Ok(None);
+    };
     let plan = MemoryPlan {
         loaded: held,
         batch: loaded.backend.batch_bytes(longest_batch) as u64,
         prefixes: loaded.prefix_cache_bytes as u64,
-        requests: args.most_bytes_of_requests(config.tokenization_workers),
+        requests: args.most_bytes_of_requests(machine.tokenization_workers),
     };
-    plan.check(available, config.backend)?;
+    plan.check(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))
 }
@@ -174,26 +152,9 @@ pub(super) fn weights(folder: &ModelFolder) -> u64 {
     folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }
 
-/// A machine's memory in bytes, from the text of its `/proc/meminfo`.
-fn meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-}
-
-/// The bytes in words.
-pub(super) fn megabytes(bytes: u64) -> String {
-    format!("{} MB", bytes.div_ceil(1_000_000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_memory_of_a_machine_is_read() {
-        assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
-        assert_eq!(meminfo(""), None);
-    }
 
     #[test]
     fn a_model_that_cannot_fit_is_refused_with_its_sizes() {

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use text_embeddings_backend::{BackendKind, Probe, PythonOptions};
 use text_embeddings_core::files::ModelFolder;
+use text_embeddings_core::model::Model;
 use text_embeddings_core::tokenization::{
     Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection,
 };
 
-use crate::{args::Args, config::Config};
+use crate::args::Args;
 
 /// The interpreter if neither `--python` nor a virtual environment names one.
 const INTERPRETER: &str = "python3";
@@ -32,7 +33,7 @@ const TEXTS: [&str; 3] = [
 /// A sentence, if `--pooling` is given although the model's files decide.
 pub(super) fn options(
     args: &Args,
-    config: &Config,
+    model: &Model,
     folder: &ModelFolder,
     encoder: &Encoder,
 ) -> anyhow::Result<Option<PythonOptions>> {
@@ -56,10 +57,7 @@ pub(super) fn options(
     Ok(Some(PythonOptions {
         interpreter,
         trust_remote_code,
-        pooling: match config.model_type {
-            text_embeddings_backend::ModelType::Embedding(pool) if !has_modules => Some(pool),
-            _ => None,
-        },
+        pooling: if has_modules { None } else { model.embedder().map(|model| model.pool) },
         probes: probes(encoder),
     }))
 }

@@ -55,11 +55,11 @@ pub(crate) struct Metrics {
     /// Processor time, memory, threads and descriptors of the process.
     process: metrics_process::Collector,
     /// Empty while the model loads.
-    served: Arc<OnceLock<Served>>,
+    served: Arc<OnceLock<WatchedModel>>,
 }
 
 /// The part that is known when the model is loaded.
-struct Served {
+struct WatchedModel {
     engine: EngineGauges,
     /// The tokens of the longest input.
     longest_input: usize,
@@ -74,13 +74,13 @@ impl Metrics {
     /// Adds the gauges of the engine, and the tokens of the longest input, when the model is loaded.
     pub(crate) fn watch(&self, engine: EngineGauges, longest_input: usize) {
         // A second engine in one process would be a mistake that only costs two gauges.
-        let _ = self.served.set(Served { engine, longest_input });
+        let _ = self.served.set(WatchedModel { engine, longest_input });
     }
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
         self.process.collect();
-        let Some(Served { engine, longest_input }) = self.served.get() else {
+        let Some(WatchedModel { engine, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
         engine.publish();

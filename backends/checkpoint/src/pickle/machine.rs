@@ -71,14 +71,14 @@ impl PickleValue {
     }
 }
 
-pub(super) struct Machine<'p> {
+pub(super) struct PickleMachine<'p> {
     program: &'p [u8],
     position: usize,
     stack: Vec<PickleValue>,
     memory: HashMap<u32, PickleValue>,
 }
 
-impl<'p> Machine<'p> {
+impl<'p> PickleMachine<'p> {
     pub(super) fn new(program: &'p [u8]) -> Self {
         Self { program, position: 0, stack: Vec::new(), memory: HashMap::new() }
     }

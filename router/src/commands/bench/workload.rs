@@ -187,7 +187,8 @@ impl Workload {
         }
     }
 
-    /// The plural of the things in a request: texts where there is no query, else pairs of a query and a text.
+    /// The plural of the things in a request: texts where there is no query, else pairs of a query and a
+    /// text.
     pub(super) fn unit(&self) -> &'static str {
         match self {
             Self::Generated { route, .. } if EMBEDDING_ROUTES.contains(&route.as_str()) => "texts",

@@ -18,9 +18,8 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::Args;
-use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::service::RerankRequest;
 
 use super::{Usage, block_on, screen::Screen, start_engine};
@@ -143,12 +142,14 @@ fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
 async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let documents = Documents::open(&source, !args.unsorted)?;
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
-    let model_type = service.config().model_type;
-    ensure!(
-        matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
-        "`{}` is not a re-ranker, but {model_type}: give another model, or its kind with `--model-type`",
-        args.model_id
-    );
+    let model = &service.config().model;
+    let Some(reranker) = model.reranker() else {
+        bail!(
+            "`{}` is not a re-ranker, but {}: give another model, or its kind with `--model-type`",
+            args.model_id,
+            model.model_type()
+        );
+    };
     let request = RerankRequest {
         query: args.query.clone(),
         instruction: args.instruction.clone(),
@@ -158,7 +159,7 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     };
     let has_room = !args.unsorted || !io::stdout().is_terminal();
     let mut progress = Progress::new(documents.length(), has_room);
-    let rule = service.config().model.score;
+    let rule = reranker.score.value;
     let score = |raw: f32| if args.raw_scores { raw } else { rule.apply(raw) };
     let out = BufWriter::new(io::stdout().lock());
     if args.unsorted {

@@ -91,7 +91,7 @@ pub(super) async fn each(
     let (sender, receiver) = unbounded_channel();
     // Reading from a pipe may block for any time.
     let reader = spawn_blocking(move || read_all(documents, &sender));
-    let mut chunks = Chunks::new(receiver, service.is_listwise());
+    let mut chunks = Chunks::new(receiver, service.reads_lists());
     let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, DocumentFailure>>)> = VecDeque::new();
     let (mut count, mut truncated, mut last_done) = (0, 0, Instant::now());
     loop {

@@ -69,11 +69,11 @@ pub(super) struct Tolerances {
 #[derive(Deserialize)]
 struct PublishedTable {
     tolerances: BTreeMap<String, Tolerances>,
-    models: Vec<Model>,
+    models: Vec<GoldenModel>,
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct GoldenModel {
     names: Vec<String>,
     source: String,
     #[serde(default)]
@@ -99,7 +99,7 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
         .into_iter()
         .filter(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
     let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
-    let all = models.map(|Model { source, uncertainty, together, mut goldens, .. }| {
+    let all = models.map(|GoldenModel { source, uncertainty, together, mut goldens, .. }| {
         for golden in &mut goldens {
             // Qwen's scores were measured with Qwen's own instruction, whatever the model's files or flags
             // say.

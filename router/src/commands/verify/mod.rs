@@ -5,6 +5,7 @@
 //! depend on it still run; a comparison that was not made has a line, too.
 
 mod golden;
+mod prompt;
 mod published;
 
 use std::{
@@ -13,29 +14,31 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
-use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::{ModelFile, ModelType, amount};
 use text_embeddings_core::{
     families::ScoreRule,
     files::ModelFolder,
+    model::{Detected, ModelKind, Refusal, detect_kind},
     service::{RerankRequest, Service},
-    templates::PromptTemplate,
-    tokenization::EncoderError,
 };
 
 use super::{Usage, block_on, screen::Screen};
 use crate::{
     args::{self, ModelArgs},
-    config::{Config, ServerConfig},
-    startup::{
-        self, Started,
-        reranker::{self, Prompt, Resolved},
-    },
+    config::ServerConfig,
+    info::{Computation, Info},
+    machine::Machine,
+    models::Served,
+    startup,
 };
 use golden::{Expected, Golden, Goldens};
+use prompt::check_prompt;
 use published::{Published, PublishedInput, raw_score};
+
+/// The line of a model without a prompt.
+const NO_TEMPLATE: &str = "none: this kind of model reads texts as they are";
 
 /// The arguments of `verify`.
 #[derive(Debug, Clone, Args)]
@@ -140,36 +143,60 @@ async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -
     let default_prompt = Some(String::new());
     let served = args::Args { default_prompt, ..args::Args::offline(&args.model, args.how.clone())? };
     ServerConfig::resolve(&served)?;
-    let kind = startup::resolve(&served, &folder).map(|(config, reason)| {
-        let text = format!("{}: {reason}", config.model_type);
-        (config, text)
-    });
-    let Some(config) = checks.check("kind", kind)? else { return Ok(()) };
-    let is_reranker = matches!(config.model_type, ModelType::Reranker | ModelType::ListwiseReranker);
-    if is_reranker {
-        check_reranker(&config, &folder, args.verbose, checks)?;
-    } else {
-        checks.note("template", "none: this kind of model reads texts as they are")?;
+    if !check_model(&served, &folder, args.verbose, checks)? {
+        return Ok(());
     }
-    let started = startup::start(&served).await.map(|started| {
-        let text = describe_start(&started, is_reranker);
+    let started = startup::start(&served, &Machine::from_args(&served)).await.map(|started| {
+        let text = describe_start(&started.info);
         (started, text)
     });
     let Some(started) = checks.check("start", started)? else { return Ok(()) };
     let name =
         args.published_as.as_deref().map_or_else(|| folder.name(), |name| published::short(name).to_owned());
-    compare(given, &name, config.model_type, &started, checks).await
+    compare(given, &name, &started, checks).await
+}
+
+/// Checks the kind of the model and its prompt, and shows where they come from. Returns whether a start is
+/// worth a try.
+fn check_model(
+    served: &args::Args,
+    folder: &ModelFolder,
+    verbose: bool,
+    checks: &mut Checks,
+) -> anyhow::Result<bool> {
+    let error = match startup::resolve_model(served, folder) {
+        Ok(model) => {
+            checks.check("kind", Ok(((), format!("{}: {}", model.model_type(), model.reason))))?;
+            check_prompt(&model, folder, verbose, checks)?;
+            return Ok(true);
+        }
+        Err(error) => error,
+    };
+    let part = error.downcast_ref().map_or("template", Refusal::part);
+    if part == "kind" {
+        checks.check::<()>("kind", Err(error))?;
+        return Ok(false);
+    }
+    let Detected { model_type, reason } = detect_kind(folder, served.model.model_type, served.pooling)?;
+    checks.check("kind", Ok(((), format!("{model_type}: {reason}"))))?;
+    if matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker) {
+        checks.check::<()>(part, Err(error))?;
+    } else {
+        // The start gives the reason.
+        checks.note("template", NO_TEMPLATE)?;
+    }
+    Ok(true)
 }
 
 /// Compares with the given pairs, else with the published values of the model with this name.
 async fn compare(
     given: Option<Goldens>,
     name: &str,
-    kind: ModelType,
-    started: &Started,
+    started: &Served,
     checks: &mut Checks,
 ) -> anyhow::Result<()> {
-    let is_reranker = matches!(kind, ModelType::Reranker | ModelType::ListwiseReranker);
+    let model = &started.info.config.model;
+    let (kind, is_reranker) = (model.model_type(), model.reranker().is_some());
     let (goldens, rows) = match given {
         Some(_) if !is_reranker => {
             return Ok(checks.note("golden", "only scores of re-rankers are compared with `--golden`")?);
@@ -200,11 +227,11 @@ async fn compare(
 }
 
 /// Computes the items of a row of the table and compares.
-async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
+async fn compare_row(row: &Published, started: &Served, checks: &mut Checks) -> anyhow::Result<()> {
     let what = if matches!(row.items.first(), Some(PublishedInput::Pair { .. })) { "pair" } else { "text" };
     checks.note("golden", &format!("{} from {}:", amount(row.items.len(), what), row.source))?;
     for item in &row.items {
-        let compared = row.compare(item, &started.service, &started.info.model.arithmetic).await;
+        let compared = row.compare(item, &started.service, &started.info.computation.arithmetic).await;
         checks.check("golden", compared.and_then(|comparison| comparison.judge(&item.label())))?;
     }
     Ok(())
@@ -222,126 +249,24 @@ fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
     ))
 }
 
-/// Checks a re-ranker's prompt, answers and score, and shows where they come from.
-fn check_reranker(
-    config: &Config,
-    folder: &ModelFolder,
-    verbose: bool,
-    checks: &mut Checks,
-) -> anyhow::Result<()> {
-    let found = startup::tokenizer(folder).and_then(|tokenizer| {
-        let resolved = reranker::resolve(config, folder, &tokenizer)?;
-        let details = resolved.details(&tokenizer);
-        let text = details.prompt.clone();
-        Ok(((resolved, details), text))
-    });
-    let step = match found.as_ref().err().and_then(|error| error.downcast_ref()) {
-        Some(
-            EncoderError::AnswerId { .. }
-            | EncoderError::AnswerToken { .. }
-            | EncoderError::SameAnswers { .. },
-        ) => "answers",
-        _ => "template",
+fn describe_start(info: &Info) -> String {
+    let Computation { arithmetic, device, instruction_set, .. } = &info.computation;
+    let instructions = instruction_set.as_deref().map_or_else(String::new, |set| format!(" with {set}"));
+    let check = match info.config.model.kind {
+        ModelKind::Reranker(_) => "two test pairs get different scores",
+        ModelKind::Embedder(_) | ModelKind::Classifier(_) => "two test texts are told apart",
     };
-    let Some((resolved, details)) = checks.check(step, found)? else { return Ok(()) };
-    check_prompt(&resolved, config, folder, verbose, checks)?;
-    if let Some(answers) = details.answers {
-        checks.check("answers", Ok(((), answers)))?;
-    }
-    let family =
-        details.family.map_or_else(|| "no known family".to_owned(), |family| format!("the family {family}"));
-    let reason = details.family_reason.map_or_else(String::new, |reason| format!(" ({reason})"));
-    Ok(checks.note(
-        "score",
-        &format!("{} of the raw score x, by {}; of {family}{reason}", details.score, details.score_reason),
-    )?)
-}
-
-/// Checks the prompt and the ids of its control tokens.
-fn check_prompt(
-    resolved: &Resolved,
-    config: &Config,
-    folder: &ModelFolder,
-    verbose: bool,
-    checks: &mut Checks,
-) -> anyhow::Result<()> {
-    let template = match &resolved.prompt.0 {
-        Prompt::Template(template) => template,
-        Prompt::Joined => {
-            reranker::refuse_instruction(config)?;
-            return Ok(checks.note("template", "none: the tokenizer joins query and document")?);
-        }
-    };
-    if let Some(list) = template.list() {
-        let sum = hexadecimal(&Sha256::digest(template.literal_texts().concat().as_bytes()));
-        let text = format!("sha256 {sum} of its parts; up to {} documents in one prompt", list.max_documents);
-        return Ok(checks.note("prompt", &text)?);
-    }
-    let family = resolved.family.as_ref().map(|(family, _)| *family);
-    let instruction = reranker::default_instruction(config, folder, template, family);
-    let prompt = instruction.map(|instruction| {
-        let prompt = template.render(instruction.as_deref(), "{query}", "{document}");
-        let sum = hexadecimal(&Sha256::digest(prompt.as_bytes()));
-        let default = instruction.map_or_else(|| "none".to_owned(), |text| format!("{text:?}"));
-        let text = format!(
-            "sha256 {sum} of the texts {{query}} and {{document}} in it; default instruction {default}"
-        );
-        (prompt, text)
-    });
-    let prompt = checks.check("prompt", prompt)?;
-    if let Some(prompt) = prompt.filter(|_| verbose) {
-        for line in prompt.lines() {
-            writeln!(io::stdout(), "     | {line}")?;
-        }
-    }
-    checks.check("tokenizer", tokens(template, folder))?;
-    Ok(())
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
-        text
-    })
-}
-
-/// The control tokens of a template with their ids.
-fn tokens(template: &PromptTemplate, folder: &ModelFolder) -> anyhow::Result<((), String)> {
-    let tokenizer = startup::tokenizer(folder)?;
-    let literals = template.literal_texts().concat();
-    let mut controls: Vec<_> = tokenizer
-        .get_added_tokens_decoder()
-        .into_iter()
-        .filter(|(_, token)| !token.content.is_empty() && literals.contains(&token.content))
-        .map(|(id, token)| (id, token.content))
-        .collect();
-    controls.sort();
-    let controls: Vec<_> = controls.into_iter().map(|(id, token)| format!("{token} is {id}")).collect();
-    let controls = if controls.is_empty() {
-        "the template has no control tokens".to_owned()
-    } else {
-        controls.join(", ")
-    };
-    Ok(((), format!("{} tokens; {controls}", tokenizer.get_vocab_size(true))))
-}
-
-fn describe_start(started: &Started, is_reranker: bool) -> String {
-    let Started { info, compute_type, .. } = started;
-    let instructions =
-        info.model.instruction_set.as_deref().map_or_else(String::new, |set| format!(" with {set}"));
-    let check =
-        if is_reranker { "two test pairs get different scores" } else { "two test texts are told apart" };
-    format!("{} on {compute_type}{instructions}; {check}", info.model.arithmetic)
+    format!("{arithmetic} on {device}{instructions}; {check}")
 }
 
 /// Scores the pairs and compares.
-async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
-    let tolerance = golden::tolerances(&started.info.model.arithmetic)?.score;
+async fn compare_pairs(goldens: &Goldens, started: &Served, checks: &mut Checks) -> anyhow::Result<()> {
+    let tolerance = golden::tolerances(&started.info.computation.arithmetic)?.score;
     checks.note("golden", &format!("{} from {}:", amount(goldens.pairs.len(), "pair"), goldens.source))?;
     let together =
         if goldens.together { scores(&started.service, &goldens.pairs).await? } else { Vec::new() };
     let mut together = together.into_iter();
+    let reranker = started.info.config.model.reranker().context("only a re-ranker has pairs")?;
     for golden in &goldens.pairs {
         let expected = goldens.expected(golden, tolerance)?;
         let raw = match together.next() {
@@ -349,7 +274,7 @@ async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks
             None => score(&started.service, golden).await,
         };
         let found = match raw {
-            Ok(raw) => judge(raw, started.service.config().model.score, expected, golden),
+            Ok(raw) => judge(raw, reranker.score.value, expected, golden),
             Err(error) => Err(error),
         };
         checks.check("golden", found)?;

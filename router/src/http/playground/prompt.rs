@@ -136,7 +136,7 @@ pub(crate) async fn prompt(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<PromptBody>,
 ) -> Result<Response, ApiError> {
-    let shown = state.service.show_prompt(body.into()).await?;
+    let shown = state.served().service.show_prompt(body.into()).await?;
     Ok(format.respond(StatusCode::OK, &ShownBody::from(shown)))
 }
 

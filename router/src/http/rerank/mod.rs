@@ -82,7 +82,7 @@ pub(crate) async fn rerank(
     let answer = async {
         match built? {
             ReadRequest::Texts(request) => {
-                let answer = state.service.rerank(request).await?;
+                let answer = state.served().service.rerank(request).await?;
                 Ok(respond(&state, format, ROUTE, answer, Ranks::from))
             }
             ReadRequest::Documents(built) => rerank_documents(&state, *built, uri.path(), format).await,
@@ -159,17 +159,17 @@ async fn rerank_documents(
     path: &str,
     format: BodyFormat,
 ) -> Result<Response, ApiError> {
-    options.note_model(&state.info.config.served_model_name);
+    options.note_model(&state.served().info.served_model_name);
     let BuiltRequest { request, objects, has_data } = built;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];
-    let answer = state.service.rerank(request).await.map_err(|error| in_fields(error, names))?;
+    let answer = state.served().service.rerank(request).await.map_err(|error| in_fields(error, names))?;
     let answered = Answered {
         id: options.request_id,
-        model: state.info.config.served_model_name.clone(),
+        model: state.served().info.served_model_name.clone(),
         tokens: answer.cost.tokens,
-        is_listwise: state.service.is_listwise(),
+        is_listwise: state.served().service.reads_lists(),
         objects,
         object,
         has_data,

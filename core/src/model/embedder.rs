@@ -1,0 +1,165 @@
+//! An embedding model: its outputs, its prompts, and the token that its authors' code puts behind a text.
+//!
+//! Input: flags, files and the tokenizer. Output: an [`EmbeddingModel`] and its head. What must hold: a flag
+//! takes precedence over the model's files; a prompt that the files lack is an error that lists those they
+//! have.
+
+use std::collections::BTreeMap;
+
+use text_embeddings_backend_core::{BackendKind, Head, Pool, Pooling, Wanted};
+use tokenizers::Tokenizer;
+
+use super::{ModelFlags, Refusal};
+use crate::files::{ModelFolder, embedding_head};
+
+/// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
+const EMPTY_TOKENS: [&str; 4] = ["<s>", "</s>", "<pad>", "<unk>"];
+
+/// An embedding model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddingModel {
+    /// How the states of a text's tokens become one vector.
+    pub pool: Pool,
+    /// The outputs that it has. SPLADE has sparse weights only, bge-m3 has all three.
+    pub outputs: Wanted,
+    /// The prompts that can precede a text.
+    pub prompts: Prompts,
+    /// The ids of tokens that do not stand for a part of a text. The sparse vectors of a model that has dense
+    /// vectors, too, leave them out.
+    pub empty_tokens: Vec<u32>,
+    /// The token that the authors' code puts behind each text.
+    pub last_token: Option<u32>,
+}
+
+/// The prompts that can precede an embedded text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Prompts by name.
+    pub named: BTreeMap<String, String>,
+    /// The prompt for requests that do not name one; may be empty.
+    pub default: String,
+}
+
+impl Prompts {
+    /// The prompts of a model without any.
+    pub const NONE: &Self = &Self { named: BTreeMap::new(), default: String::new() };
+
+    /// The prompt with this name.
+    ///
+    /// # Errors
+    ///
+    /// A message with the problem and the known names, if there is no such prompt.
+    pub fn find(&self, name: &str) -> Result<&str, String> {
+        self.named.get(name).map(String::as_str).ok_or_else(|| {
+            let names: Vec<_> = self.named.keys().map(|name| format!("`{name}`")).collect();
+            let known = if names.is_empty() { "no prompts".to_owned() } else { names.join(", ") };
+            format!("`{name}` is unknown: this model has {known}")
+        })
+    }
+
+    /// The prompts by flag, else by the model's files, else by its authors' code.
+    fn resolve(files: &ModelFolder, flags: &ModelFlags) -> Result<Self, Refusal> {
+        let mut prompts = Self { named: files.prompts.clone(), default: String::new() };
+        if prompts.named.is_empty()
+            && let Some(embedder) = files.evidence().embedder()
+        {
+            prompts.named.insert("query".to_owned(), embedder.query_prompt.to_owned());
+        }
+        let named = if let Some(name) = &flags.default_prompt_name {
+            Some(("`--default-prompt-name`", name))
+        } else {
+            let name = files.default_prompt_name.as_ref();
+            name.map(|name| ("`default_prompt_name` of config_sentence_transformers.json", name))
+        };
+        prompts.default = match (&flags.default_prompt, named) {
+            (Some(prompt), _) => prompt.clone(),
+            (None, Some((place, name))) => {
+                prompts.find(name).map_err(|reason| Refusal::UnknownPrompt { place, reason })?.to_owned()
+            }
+            (None, None) => String::new(),
+        };
+        Ok(prompts)
+    }
+}
+
+impl EmbeddingModel {
+    /// Decides outputs, prompts and head.
+    pub(super) fn resolve(
+        files: &ModelFolder,
+        tokenizer: &Tokenizer,
+        flags: &ModelFlags,
+        pool: Pool,
+    ) -> Result<(Self, Head), Refusal> {
+        let head = match Pooling::from_flag(pool) {
+            // sentence-transformers reads the modules, and has more of them.
+            Some(pooling) if flags.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
+            _ => embedding_head(files, pool)?,
+        };
+        let model = Self {
+            pool,
+            outputs: head.outputs(),
+            prompts: Prompts::resolve(files, flags)?,
+            empty_tokens: empty_tokens(files, tokenizer),
+            last_token: last_token(files, tokenizer)?,
+        };
+        Ok((model, head))
+    }
+}
+
+fn empty_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Vec<u32> {
+    let named: Vec<&str> = files.empty_tokens.iter().map(String::as_str).collect();
+    let tokens = if named.is_empty() { &EMPTY_TOKENS[..] } else { &named };
+    tokens.iter().filter_map(|token| tokenizer.token_to_id(token)).collect()
+}
+
+fn last_token(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<u32>, Refusal> {
+    let Some(embedder) = files.evidence().embedder() else { return Ok(None) };
+    let (model, token) = (embedder.name, embedder.last_token);
+    tokenizer.token_to_id(token).map(Some).ok_or(Refusal::NoLastToken { model, token })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_prompt_is_the_flags_else_the_files() {
+        let prompts = [("query".to_owned(), "Q: ".to_owned()), ("passage".to_owned(), "P: ".to_owned())];
+        let files = |default: Option<&str>| ModelFolder {
+            prompts: prompts.clone().into(),
+            default_prompt_name: default.map(str::to_owned),
+            ..ModelFolder::default()
+        };
+        let flags = |prompt: Option<&str>, name: Option<&str>| ModelFlags {
+            default_prompt: prompt.map(str::to_owned),
+            default_prompt_name: name.map(str::to_owned),
+            ..ModelFlags::default()
+        };
+        for (default, prompt, name, expected) in [
+            (None, None, None, Ok("")),
+            (Some("query"), None, None, Ok("Q: ")),
+            (Some("query"), Some(""), None, Ok("")),
+            (Some("query"), Some("x"), None, Ok("x")),
+            (Some("query"), None, Some("passage"), Ok("P: ")),
+            (Some("x"), None, Some("passage"), Ok("P: ")),
+            (
+                Some("x"),
+                None,
+                None,
+                Err("`default_prompt_name` of config_sentence_transformers.json `x` is unknown"),
+            ),
+            (
+                None,
+                None,
+                Some("y"),
+                Err("`--default-prompt-name` `y` is unknown: this model has `passage`, `query`"),
+            ),
+        ] {
+            match (Prompts::resolve(&files(default), &flags(prompt, name)), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.default, expected),
+                (Err(error), Err(part)) => assert!(error.to_string().starts_with(part), "{error}"),
+                (found, _) => unreachable!("{found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The model that is served, decided once at the start by [`Model::resolve`].
+//!
+//! Input: a [`ModelFolder`], its tokenizer, [`ModelFlags`]. Output: a [`Model`], which requests, `GET /info`,
+//! the log and the metrics read. What must hold: pure functions of their input; a file or flag that would
+//! give wrong answers is a [`Refusal`] that names it.
+
+mod detect;
+mod embedder;
+mod flags;
+mod limits;
+mod refusal;
+mod reranker;
+mod scoring;
+
+use text_embeddings_backend_core::{BackendKind, Head, ModelType};
+use tokenizers::Tokenizer;
+
+pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
+pub use embedder::{EmbeddingModel, Prompts};
+pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
+pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
+pub use refusal::Refusal;
+pub use reranker::{Reading, Reranker, Sourced};
+pub use scoring::RerankScoring;
+
+use self::limits::LengthBounds;
+use crate::files::{ModelFolder, class_labels};
+use crate::tokenization::{Encoder, EncoderError, EncoderOptions, PromptEncoder, TextEncoder, TextOptions};
+
+/// The kind of a model, and how it is served.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The kind, with the parts that only models of this kind have.
+    pub kind: ModelKind,
+    /// The reason why it is of this kind, in words.
+    pub reason: String,
+    /// The head: the computation after the last hidden states.
+    pub head: Head,
+    /// The limits on its inputs.
+    pub limits: InputLimits,
+}
+
+/// The kind of a model.
+#[derive(Debug, Clone)]
+pub enum ModelKind {
+    /// Texts become vectors.
+    Embedder(EmbeddingModel),
+    /// Texts or pairs get one of these labels, in the order of their classes.
+    Classifier(Vec<String>),
+    /// Pairs of a query and a document get a score.
+    Reranker(Box<Reranker>),
+}
+
+impl ModelKind {
+    /// The kind in the words of the command line.
+    #[must_use]
+    pub fn model_type(&self) -> ModelType {
+        match self {
+            Self::Embedder(model) => ModelType::Embedding(model.pool),
+            Self::Classifier(_) => ModelType::Classifier,
+            Self::Reranker(model) if model.is_generative => ModelType::ListwiseReranker,
+            Self::Reranker(_) => ModelType::Reranker,
+        }
+    }
+}
+
+impl Model {
+    /// Decides the kind of a model and all that depends on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] if files and flags leave something open, contradict each other, or name something that is
+    /// not supported.
+    pub fn resolve(files: &ModelFolder, tokenizer: &Tokenizer, flags: &ModelFlags) -> Result<Self, Refusal> {
+        let Detected { model_type, reason } = detect_kind(files, flags.model_type, flags.pooling)?;
+        flags.check_kind(model_type, &files.model_id)?;
+        let (kind, head) = match model_type {
+            ModelType::Embedding(pool) => {
+                let (model, head) = EmbeddingModel::resolve(files, tokenizer, flags, pool)?;
+                (ModelKind::Embedder(model), head)
+            }
+            ModelType::Classifier => {
+                let labels = class_labels(&files.config)?;
+                let head = Head::classification(labels.len());
+                (ModelKind::Classifier(labels), head)
+            }
+            ModelType::Reranker | ModelType::ListwiseReranker => {
+                let (model, head) = Reranker::resolve(files, tokenizer, flags, model_type)?;
+                (ModelKind::Reranker(Box::new(model)), head)
+            }
+        };
+        let limits = InputLimits::resolve(flags.lengths, &length_bounds(files, flags, &kind))?;
+        Ok(Self { kind, reason, head, limits })
+    }
+
+    /// The kind in the words of the command line.
+    #[must_use]
+    pub fn model_type(&self) -> ModelType {
+        self.kind.model_type()
+    }
+
+    /// The embedding model, if it is one.
+    #[must_use]
+    pub fn embedder(&self) -> Option<&EmbeddingModel> {
+        if let ModelKind::Embedder(model) = &self.kind { Some(model) } else { None }
+    }
+
+    /// The re-ranker, if it is one.
+    #[must_use]
+    pub fn reranker(&self) -> Option<&Reranker> {
+        if let ModelKind::Reranker(model) = &self.kind { Some(model) } else { None }
+    }
+
+    /// The prompts that can precede a text; none unless it is an embedding model.
+    #[must_use]
+    pub fn prompts(&self) -> &Prompts {
+        self.embedder().map_or(Prompts::NONE, |model| &model.prompts)
+    }
+
+    /// The label of each class. `["yes"]` for a generative re-ranker; empty for an embedding model.
+    #[must_use]
+    pub fn labels(&self) -> &[String] {
+        match &self.kind {
+            ModelKind::Embedder(_) => &[],
+            ModelKind::Classifier(labels) => labels,
+            ModelKind::Reranker(model) => &model.labels,
+        }
+    }
+
+    /// The label of a class. A class without a label gets the numbered label of transformers.
+    #[must_use]
+    pub fn label(&self, class: usize) -> String {
+        self.labels().get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}"))
+    }
+
+    /// The encoder of its inputs, which encoded some texts as a test.
+    ///
+    /// # Errors
+    ///
+    /// [`EncoderError`] if the tokenizer does not fit the prompt, or does not tell texts apart.
+    pub fn encoder(
+        &self,
+        files: &ModelFolder,
+        tokenizer: Tokenizer,
+        flags: &ModelFlags,
+    ) -> Result<Encoder, EncoderError> {
+        let text_options = |last_token| TextOptions {
+            max_input_length: self.limits.max_input_length,
+            parse_special_tokens: flags.parse_special_tokens,
+            vocabulary: files.description.vocabulary,
+            has_token_types: files.has_token_types,
+            ignore_instruction: flags.ignore_instruction,
+            last_token,
+        };
+        let prompt_options = |model: &Reranker| EncoderOptions {
+            default_instruction: model.instruction.clone(),
+            max_input_length: self.limits.max_input_length,
+            parse_special_tokens: flags.parse_special_tokens,
+            ignore_instruction: flags.ignore_instruction,
+            limits: self.limits.texts,
+            vocabulary: Some(files.description.vocabulary),
+        };
+        Ok(match &self.kind {
+            ModelKind::Embedder(model) => {
+                let encoder = TextEncoder::new(tokenizer, text_options(model.last_token))?;
+                encoder.self_check(&model.prompts.default)?;
+                encoder.into()
+            }
+            ModelKind::Classifier(_) => {
+                let encoder = TextEncoder::new(tokenizer, text_options(None))?;
+                encoder.self_check("")?;
+                encoder.self_check_pairs()?;
+                encoder.into()
+            }
+            ModelKind::Reranker(model) => match &model.reading {
+                Reading::Joined => {
+                    let encoder = TextEncoder::new(tokenizer, text_options(None))?;
+                    encoder.self_check_pairs()?;
+                    encoder.into()
+                }
+                Reading::Template(template) => {
+                    let encoder = PromptEncoder::new(tokenizer, template, prompt_options(model))?;
+                    encoder.self_check()?;
+                    encoder.into()
+                }
+            },
+        })
+    }
+}
+
+fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> LengthBounds {
+    // sentence-transformers cuts inputs there.
+    let is_python = flags.backend == BackendKind::Python;
+    LengthBounds {
+        max_seq_length: files.max_seq_length,
+        model_max_length: if is_python { files.model_max_length } else { None },
+        positions: files.description.longest_input,
+        recommended: reranker::recommended_limits(files, flags, kind.model_type()),
+        reads_lists: matches!(kind, ModelKind::Reranker(model) if model.reads_lists()),
+    }
+}

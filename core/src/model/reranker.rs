@@ -1,0 +1,251 @@
+//! A re-ranker: how it reads query and document, its answers, its score, its instruction, and the source of
+//! each.
+//!
+//! Input: flags, the model's files and its tokenizer. Output: a [`Reranker`] and its head. What must hold:
+//! flags take precedence over the repository's files, and these over the model's family; a model is refused
+//! if its prompt is not known or two sources contradict each other, because wrong scores come without an
+//! error.
+
+mod answers;
+mod prompt;
+
+use std::fmt;
+
+use text_embeddings_backend_core::{Activation, Head, ModelType};
+use tokenizers::Tokenizer;
+
+use self::answers::{answer_words, find_answers};
+use self::prompt::{FoundPrompt, find_prompt, list_family};
+use super::{ModelFlags, PromptFlag, Refusal, RerankScoring};
+use crate::families::{Family, ScoreRule};
+use crate::files::{ModelFolder, class_labels, positive_label, scores_head};
+use crate::templates::PromptTemplate;
+
+pub(super) use self::prompt::recommended_limits;
+
+/// A decision, and where it comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The decision.
+    pub value: T,
+    /// Its source in words.
+    pub source: String,
+}
+
+impl<T> Sourced<T> {
+    fn new(value: T, source: impl Into<String>) -> Self {
+        Self { value, source: source.into() }
+    }
+}
+
+/// How a re-ranker reads query and document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// As the tokenizer joins them.
+    #[default]
+    Joined,
+    /// In a template, with one document or with many.
+    Template(PromptTemplate),
+}
+
+/// A re-ranker, and where each decision about it comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reranker {
+    /// Whether it answers a prompt, instead of ending in a classification head: `listwise-reranker` on the
+    /// command line.
+    pub is_generative: bool,
+    /// The family, and the reason for it.
+    pub family: Option<Sourced<&'static Family>>,
+    /// How it reads query and document.
+    pub reading: Reading,
+    /// Where the prompt comes from.
+    pub prompt_source: String,
+    /// A generative re-ranker's answers with their source, in words.
+    pub answers: Option<String>,
+    /// The label of each class of its head. `["yes"]` for a generative re-ranker.
+    pub labels: Vec<String>,
+    /// How its prompts give raw scores.
+    pub scoring: RerankScoring,
+    /// The rule from raw scores to scores.
+    pub score: Sourced<ScoreRule>,
+    /// The function that sentence-transformers applies to the raw score, such as `identity`; absent for a
+    /// head with several classes.
+    pub score_activation: Option<String>,
+    /// The number of layers after which a layer-wise re-ranker scores.
+    pub cutoff_layers: Option<usize>,
+    /// The instruction of requests without one. If absent, they get the template's form without an
+    /// instruction.
+    pub instruction: Option<String>,
+}
+
+impl Reranker {
+    /// Decides prompt, answers, score and instruction.
+    ///
+    /// # Errors
+    ///
+    /// If a prompt does not fit, if it is not known, or if files and family contradict each other.
+    pub(super) fn resolve(
+        files: &ModelFolder,
+        tokenizer: &Tokenizer,
+        flags: &ModelFlags,
+        model_type: ModelType,
+    ) -> Result<(Self, Head), Refusal> {
+        let is_generative = model_type == ModelType::ListwiseReranker;
+        let ClassHead { head, labels, positive } = class_head(files, is_generative)?;
+        let cutoff_layers = files.description.cutoff_layers;
+        let base = Self { is_generative, labels, cutoff_layers, ..Self::default() };
+        if let Some(family) = list_family(files, tokenizer, flags)? {
+            let reading = Reading::Template(PromptTemplate::builtin(family.value));
+            let model = Self {
+                prompt_source: format!("that of the family {}: {}", family.value.name, family.source),
+                scoring: RerankScoring::Lists,
+                score: score_rule(flags, Some(family.value)),
+                instruction: default_instruction(files, flags, &reading, Some(family.value))?,
+                family: Some(family),
+                reading,
+                ..base
+            };
+            return Ok((model, Head::PROJECTOR));
+        }
+        let FoundPrompt { family, agrees, reading } = find_prompt(files, tokenizer, flags, is_generative)?;
+        let family =
+            if agrees || matches!(flags.chat_template, Some(PromptFlag::Builtin(_))) { family } else { None };
+        let row = family.as_ref().map(|family| family.value);
+        let answers = if is_generative { Some(find_answers(files, tokenizer, flags, row)?) } else { None };
+        let model = Self {
+            answers: answers.as_ref().map(|answers| answer_words(answers, tokenizer)),
+            scoring: RerankScoring::Logits { positive },
+            score: score_rule(flags, row),
+            score_activation: score_activation(files, &base.labels),
+            instruction: default_instruction(files, flags, &reading.value, row)?,
+            reading: reading.value,
+            prompt_source: reading.source,
+            family,
+            ..base
+        };
+        let head = head.or(answers.map(|answers| Head::answers(answers.value)));
+        // A re-ranker without a classification head is generative, so that it has answers.
+        Ok((model, head.ok_or_else(|| Refusal::NoPrompt { model_id: files.model_id.clone() })?))
+    }
+
+    /// The instruction of requests without one, as `/info` tells it; absent if the model takes none.
+    #[must_use]
+    pub fn shown_instruction(&self) -> Option<&str> {
+        let takes_instruction = match &self.reading {
+            Reading::Joined => false,
+            Reading::Template(template) => template.has_instruction(),
+        };
+        if takes_instruction { Some(self.instruction.as_deref().unwrap_or_default()) } else { None }
+    }
+
+    /// Whether a document's score depends on the other documents of its request.
+    #[must_use]
+    pub fn reads_lists(&self) -> bool {
+        self.scoring == RerankScoring::Lists
+    }
+}
+
+impl fmt::Display for Reranker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.family {
+            Some(family) => {
+                write!(f, "The re-ranker is of the family {}: {}; ", family.value.name, family.source)?;
+            }
+            None => f.write_str("The re-ranker is of no known family; ")?,
+        }
+        write!(f, "the prompt is {}; ", self.prompt_source)?;
+        if let Some(answers) = &self.answers {
+            write!(f, "raw scores are the logit of {answers}; ")?;
+        }
+        if let Some(layers) = self.cutoff_layers {
+            write!(f, "it scores after {layers} layers; ")?;
+        }
+        if self.reads_lists() {
+            f.write_str(
+                "documents of a request are read together and compared by their vectors, so that a score \
+                 depends on the others; ",
+            )?;
+        }
+        write!(f, "scores are {} of the raw score x, by {}", self.score.value, self.score.source)
+    }
+}
+
+/// The classification head of a re-ranker, if it has one, and the labels of its classes.
+struct ClassHead {
+    head: Option<Head>,
+    labels: Vec<String>,
+    positive: Option<usize>,
+}
+
+/// The head by the files. A generative re-ranker has none: its answers are its head.
+fn class_head(files: &ModelFolder, is_generative: bool) -> Result<ClassHead, Refusal> {
+    let one_label = |label: &str, head| ClassHead { head, labels: vec![label.to_owned()], positive: None };
+    if is_generative {
+        return Ok(one_label("yes", None));
+    }
+    if files.ends_in_scores {
+        return Ok(one_label("LABEL_0", Some(scores_head(files)?)));
+    }
+    if files.has_unnamed_score || has_family_head(files) {
+        return Ok(one_label("LABEL_0", Some(Head::classification(1))));
+    }
+    let labels = class_labels(&files.config)?;
+    let positive = if labels.len() == 2 { Some(positive_label(&files.name(), &labels)?) } else { None };
+    Ok(ClassHead { head: Some(Head::classification(labels.len())), labels, positive })
+}
+
+/// Whether the checkpoint has a head that only the architecture of its family describes.
+fn has_family_head(files: &ModelFolder) -> bool {
+    let is_named = files.config.architectures.iter().any(|name| name.ends_with("Classification"));
+    let family = files.evidence().family();
+    !is_named && family.is_some_and(|(family, _)| family.kind() == ModelType::Reranker)
+}
+
+/// The rule of default scores: by flag, family, else the sigmoid as in TEI.
+fn score_rule(flags: &ModelFlags, family: Option<&Family>) -> Sourced<ScoreRule> {
+    match (flags.rerank_activation, family) {
+        (Some(rule), _) => Sourced::new(rule, "`--rerank-activation`"),
+        (None, Some(family)) => Sourced::new(family.score, format!("the family {}", family.name)),
+        (None, None) => Sourced::new(ScoreRule::SIGMOID, "the rule for all re-rankers"),
+    }
+}
+
+/// sentence-transformers' function in a word, such as `identity`, or by its name in the files if it is not
+/// known here. As there, it is the sigmoid if the files name none.
+fn score_activation(files: &ModelFolder, labels: &[String]) -> Option<String> {
+    if labels.len() != 1 {
+        return None;
+    }
+    let named = files.score_activation.as_deref();
+    let known = named.map_or(Some(Activation::Sigmoid), Activation::from_torch);
+    known.map(|activation| activation.to_string()).or_else(|| named.map(str::to_owned))
+}
+
+/// The instruction of requests without one: by flag, else by the repository's default prompt, the template or
+/// the family. Absent if the template has a form of its own for such requests, or no place for an
+/// instruction.
+fn default_instruction(
+    files: &ModelFolder,
+    flags: &ModelFlags,
+    reading: &Reading,
+    family: Option<&Family>,
+) -> Result<Option<String>, Refusal> {
+    let flag = flags.default_instruction.as_deref();
+    let is_given = flag.is_some_and(|instruction| !instruction.is_empty());
+    let template = match reading {
+        Reading::Joined if is_given => {
+            return Err(Refusal::InstructionWithoutPrompt { model_id: files.model_id.clone() });
+        }
+        Reading::Template(template) if template.has_instruction() => template,
+        Reading::Template(_) if is_given => return Err(Refusal::InstructionWithoutSlot),
+        Reading::Joined | Reading::Template(_) => return Ok(None),
+    };
+    let has_bare_form = template.has_bare_form();
+    let named = files.default_prompt_name.as_ref().and_then(|name| files.prompts.get(name));
+    let of_family = if has_bare_form { None } else { family.and_then(|family| family.default_instruction) };
+    let instruction = flag.or(named.map(String::as_str)).or(template.default_instruction()).or(of_family);
+    if instruction.is_none() && !has_bare_form {
+        return Err(Refusal::NoInstruction);
+    }
+    Ok(instruction.map(str::to_owned))
+}

@@ -1,0 +1,196 @@
+//! A re-ranker's family and prompt, and where both come from.
+//!
+//! Input: flags, the model's files and its tokenizer. Output: the family and the [`Reading`]. What must hold:
+//! a flag takes precedence over the repository's template, and that over the family; a prompt that is not
+//! known is an error.
+
+use text_embeddings_backend_core::ModelType;
+use tokenizers::Tokenizer;
+
+use super::answers::{answers_agree, family_answers};
+use super::{ModelFlags, PromptFlag, Reading, Refusal, Sourced};
+use crate::families::{self, Family, Limits};
+use crate::files::ModelFolder;
+use crate::templates::{MessageStyle, PromptTemplate, template_has_roles};
+use crate::tokenization::EncoderError;
+
+/// The prompt length that a re-ranker's family recommends.
+pub(in crate::model) fn recommended_limits(
+    files: &ModelFolder,
+    flags: &ModelFlags,
+    model_type: ModelType,
+) -> Option<Limits> {
+    let family = match named_family(files, flags) {
+        Some(family) => Some(family.value),
+        None => unnamed_family(files, model_type),
+    };
+    let limits = family.map(|family| family.limits);
+    match model_type {
+        ModelType::ListwiseReranker => Some(limits.unwrap_or(Limits::DEFAULT)),
+        ModelType::Reranker => limits,
+        ModelType::Embedding(_) | ModelType::Classifier => None,
+    }
+}
+
+/// The family of a model that reads many documents in one prompt: its architecture decides that.
+pub(super) fn list_family(
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+    flags: &ModelFlags,
+) -> Result<Option<Sourced<&'static Family>>, Refusal> {
+    let chosen = match &flags.chat_template {
+        Some(PromptFlag::Builtin(family)) => Some(*family),
+        _ => None,
+    };
+    let (family, reason) = match (files.evidence().family(), chosen) {
+        (Some((family, reason)), _) if family.list.is_some() => (family, reason),
+        (_, Some(&Family { name: family, architectures, list: Some(_), .. })) => {
+            return Err(Refusal::OtherArchitecture { family, architectures });
+        }
+        _ => return Ok(None),
+    };
+    let model_id = files.model_id.clone();
+    if flags.chat_template.is_some() && chosen != Some(family) {
+        return Err(Refusal::TemplateForLists { model_id });
+    }
+    if flags.rerank_true_token.is_some() {
+        return Err(Refusal::AnswerForLists { model_id });
+    }
+    require_tokens(family, tokenizer)?;
+    Ok(Some(Sourced::new(family, reason)))
+}
+
+/// Refuses a tokenizer that lacks a control token of the family's prompt.
+fn require_tokens(family: &Family, tokenizer: &Tokenizer) -> Result<(), Refusal> {
+    match family.missing_token(tokenizer) {
+        Some(token) => Err(EncoderError::NoControlToken { family: family.name, token }.into()),
+        None => Ok(()),
+    }
+}
+
+/// The prompt of a model that reads one document at a time.
+pub(super) struct FoundPrompt {
+    /// The family, and the reason for it.
+    pub(super) family: Option<Sourced<&'static Family>>,
+    /// Whether the family has the answers that the files name.
+    pub(super) agrees: bool,
+    /// How the model reads, and where the prompt comes from.
+    pub(super) reading: Sourced<Reading>,
+}
+
+/// Finds family and prompt: by flag, else by the repository's template, else by the family.
+pub(super) fn find_prompt(
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+    flags: &ModelFlags,
+    is_generative: bool,
+) -> Result<FoundPrompt, Refusal> {
+    let model_type = if is_generative { ModelType::ListwiseReranker } else { ModelType::Reranker };
+    let mut family = named_family(files, flags);
+    let own = own_prompt(files, flags)?;
+    if family.is_none() {
+        family = match &own {
+            Some(template) => family_by_prompt(files, &template.value),
+            None => unnamed_family(files, model_type).map(|family| {
+                let model_type = files.config.model_type.as_deref().unwrap_or_default();
+                Sourced::new(family, format!("config.json says {model_type}, and its name says nothing else"))
+            }),
+        };
+    }
+    // A fine-tuned model with other answers than its family has another score, too.
+    let agrees = match &family {
+        Some(family) => answers_agree(files, tokenizer, family.value)?,
+        None => true,
+    };
+    let template = match (own, &family) {
+        (Some(Sourced { value, source }), Some(family)) => {
+            Some(Sourced::new(value.ending_in(family.value), source))
+        }
+        (Some(own), None) => Some(own),
+        (None, family) => family_prompt(files, tokenizer, flags, is_generative, family.as_ref(), agrees)?,
+    };
+    let reading = match template {
+        Some(Sourced { value, source }) => Sourced::new(Reading::Template(value), source),
+        None => Sourced::new(Reading::Joined, "none: the model's tokenizer joins query and document"),
+    };
+    Ok(FoundPrompt { family, agrees, reading })
+}
+
+/// The family by flag, by the model's architecture or by its name.
+fn named_family(files: &ModelFolder, flags: &ModelFlags) -> Option<Sourced<&'static Family>> {
+    match &flags.chat_template {
+        Some(PromptFlag::Builtin(family)) => Some(Sourced::new(*family, "`--chat-template` names it")),
+        _ => files.evidence().family().map(|(family, reason)| Sourced::new(family, reason)),
+    }
+}
+
+/// The family of a re-ranker with this architecture if its name does not tell.
+fn unnamed_family(files: &ModelFolder, model_type: ModelType) -> Option<&'static Family> {
+    let is_reranker = matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker);
+    if files.ends_in_scores || !is_reranker {
+        return None;
+    }
+    let family = files.evidence().unnamed_family()?;
+    // A generative re-ranker that also sees later tokens does not belong to a causal family.
+    if family.answers.is_none() || files.description.is_causal { Some(family) } else { None }
+}
+
+/// The family with the same prompt as a template.
+fn family_by_prompt(files: &ModelFolder, template: &PromptTemplate) -> Option<Sourced<&'static Family>> {
+    let model_type = files.config.model_type.as_deref().unwrap_or_default();
+    let found = families::ALL.iter().find(|family| {
+        family.model_types.contains(&model_type)
+            && family.list.is_none()
+            && PromptTemplate::builtin(family).reads_as(template)
+    })?;
+    Some(Sourced::new(*found, "its chat template writes this family's prompt"))
+}
+
+/// The prompt in a file that the user names, or in the repository.
+fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<PromptTemplate>>, Refusal> {
+    match (&flags.chat_template, &files.chat_template) {
+        (Some(PromptFlag::File { path, source }), _) => {
+            let template = PromptTemplate::from_chat_template(source, &MessageStyle::plain());
+            let template = template.map_err(|cause| Refusal::template_file(path, &cause))?;
+            Ok(Some(Sourced::new(template, format!("that of the file {}", path.display()))))
+        }
+        (None, Some(chosen)) if template_has_roles(&chosen.source) => {
+            let place = chosen.place.clone();
+            match PromptTemplate::from_chat_template(&chosen.source, &chosen.style) {
+                Ok(template) => {
+                    Ok(Some(Sourced::new(template, format!("the repository's chat template ({place})"))))
+                }
+                Err(cause) => Err(Refusal::ChatTemplate { place, cause }),
+            }
+        }
+        (Some(PromptFlag::Builtin(_)) | None, _) => Ok(None),
+    }
+}
+
+/// The prompt of the model's family; absent if the tokenizer joins query and document.
+fn family_prompt(
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+    flags: &ModelFlags,
+    is_generative: bool,
+    family: Option<&Sourced<&'static Family>>,
+    agrees: bool,
+) -> Result<Option<Sourced<PromptTemplate>>, Refusal> {
+    let model_id = || files.model_id.clone();
+    if is_generative
+        && flags.chat_template.is_none()
+        && let Some(reason) = files.evidence().unserved()
+    {
+        return Err(Refusal::Unserved { model_id: model_id(), reason });
+    }
+    let Some(Sourced { value: family, source }) = family else {
+        return if is_generative { Err(Refusal::NoPrompt { model_id: model_id() }) } else { Ok(None) };
+    };
+    if !agrees && !matches!(flags.chat_template, Some(PromptFlag::Builtin(_))) {
+        let answers = family_answers(family.answers);
+        return Err(Refusal::OtherAnswers { family: family.name, answers });
+    }
+    require_tokens(family, tokenizer)?;
+    let source = format!("that of the family {}: {source}", family.name);
+    Ok(Some(Sourced::new(PromptTemplate::builtin(family), source)))
+}

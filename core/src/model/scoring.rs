@@ -1,0 +1,42 @@
+//! How a re-ranker's prompts give raw scores. `service/scoring.rs` makes the prompts and reads their outputs.
+
+/// A model's way from pairs to raw scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RerankScoring {
+    /// Each pair has a prompt of its own, whose logits give the raw score.
+    Logits {
+        /// Of two classes, the one that means "relevant". The raw score is its logit minus the other's, so
+        /// that its sigmoid equals the class's softmax. Without it, the raw score is the only logit.
+        positive: Option<usize>,
+    },
+    /// The model reads the documents of a query together, and the raw score is the cosine of the document's
+    /// vector and the query's. The pairs of a request with one query are one list; every other pair is a list
+    /// of its own.
+    Lists,
+}
+
+impl Default for RerankScoring {
+    fn default() -> Self {
+        Self::Logits { positive: None }
+    }
+}
+
+impl RerankScoring {
+    /// The class whose label the score has.
+    #[must_use]
+    pub fn label_class(self) -> usize {
+        match self {
+            Self::Logits { positive } => positive.unwrap_or(0),
+            Self::Lists => 0,
+        }
+    }
+
+    /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
+    #[must_use]
+    pub fn relevance(self, logits: &[f32]) -> f32 {
+        match self {
+            Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],
+            Self::Logits { positive: None } | Self::Lists => logits[0],
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The part of the machine that this process uses, whatever models it serves.
+//!
+//! Input: the flags. Output: a [`Machine`], which is read once and lent to each model. What must hold: the
+//! same flags give the same numbers on the same machine.
+
+use std::{fmt, fs, num::NonZeroUsize};
+
+use text_embeddings_backend::InstructionSet;
+
+use crate::{
+    args::Args,
+    control_groups::{ControlGroup, Cores},
+};
+
+/// Threads, instructions and memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    /// Threads that compute.
+    pub(crate) threads: usize,
+    /// Whether each of them is kept on a CPU of its own.
+    pub(crate) pin_threads: bool,
+    /// The CPU's vector instructions; absent: the best.
+    pub(crate) instruction_set: Option<InstructionSet>,
+    /// Threads that tokenize.
+    pub(crate) tokenization_workers: usize,
+    /// The number of CPUs that the container may use at a time, if it is limited.
+    pub(crate) cpu_quota: Option<f64>,
+    /// The memory that this process may use; absent if it cannot be read.
+    pub(crate) memory: Option<Available>,
+}
+
+impl Machine {
+    /// The machine as the flags share it out: by default all cores compute, and all but one tokenize.
+    pub(crate) fn from_args(args: &Args) -> Self {
+        let Cores { threads: cores, quota: cpu_quota } = Cores::read_limits();
+        let model = &args.model;
+        let workers = model.tokenization_workers.map(NonZeroUsize::get);
+        Self {
+            threads: model.threads.map_or(cores, NonZeroUsize::get),
+            pin_threads: model.pin_threads,
+            instruction_set: model.instruction_set,
+            tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
+            cpu_quota,
+            memory: Available::read(),
+        }
+    }
+}
+
+/// Memory that a process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Available {
+    /// Their number.
+    pub(crate) bytes: u64,
+    /// The words for where the limit comes from.
+    pub(crate) source: &'static str,
+}
+
+impl Available {
+    /// The container's limit if there is one, else the machine's memory; absent if neither can be read.
+    pub(crate) fn read() -> Option<Self> {
+        let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+        let machine = Self { bytes: machine, source: "this machine has" };
+        let limits = ControlGroup::read_groups("memory").into_iter().filter_map(|group| {
+            let file = if group.is_version_1 { "memory.limit_in_bytes" } else { "memory.max" };
+            fs::read_to_string(group.folder.join(file)).ok()?.trim().parse().ok()
+        });
+        let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
+        Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
+    }
+}
+
+impl fmt::Display for Available {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.source, megabytes(self.bytes))
+    }
+}
+
+/// A machine's memory in bytes, from the text of its `/proc/meminfo`.
+fn meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// The bytes in words.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes.div_ceil(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn the_flags_set_the_threads() {
+        let start = ["text-embeddings-router", "--model-id", "m"];
+        let machine =
+            |flags: &[&str]| Machine::from_args(&Args::try_from(start.iter().chain(flags)).unwrap());
+        let default = machine(&[]);
+        assert!((1..=64).contains(&default.tokenization_workers) && default.threads > 0);
+        let given = machine(&["--tokenization-workers", "99", "--threads", "3", "--pin-threads"]);
+        assert_eq!((given.tokenization_workers, given.threads, given.pin_threads), (99, 3, true));
+        assert!(!default.pin_threads);
+    }
+
+    #[test]
+    fn the_memory_of_a_machine_is_read() {
+        assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
+        assert_eq!(meminfo(""), None);
+    }
+}

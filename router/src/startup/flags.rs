@@ -1,0 +1,208 @@
+//! The flags that decide what a model is and how it is served, from the command line's.
+//!
+//! Input: [`Args`]. Output: [`ModelFlags`] and the limits on requests. What must hold: an empty value, which
+//! a chart may give to a variable, counts as not given.
+
+use std::{fs, num::NonZeroU32, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use text_embeddings_backend::ON_CPU;
+use text_embeddings_backend_core::WeightChoices;
+use text_embeddings_core::{
+    infer::EngineLimits,
+    model::{FLAGS, LengthFlags, Model, ModelFlags, PromptFlag, Refusal, default_batch_tokens},
+    service::ServiceConfig,
+};
+
+use crate::{
+    args::{Args, ChatTemplateSource},
+    machine::Machine,
+};
+
+const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
+const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
+
+/// The flags about the model.
+///
+/// # Errors
+///
+/// If the file of `--chat-template` cannot be read.
+pub(super) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
+    let model = &args.model;
+    let chat_template = match &model.chat_template {
+        None => None,
+        Some(ChatTemplateSource::Builtin(family)) => Some(PromptFlag::Builtin(family)),
+        Some(ChatTemplateSource::File(path)) => {
+            let source = fs::read_to_string(path).map_err(|error| Refusal::template_file(path, &error))?;
+            Some(PromptFlag::File { path: path.clone(), source })
+        }
+    };
+    Ok(ModelFlags {
+        model_type: model.model_type,
+        pooling: args.pooling,
+        backend: model.hub.backend,
+        dense_path: not_empty(args.dense_path.as_ref()),
+        weights: WeightChoices {
+            lora_task: not_empty(args.lora_task.as_ref()),
+            cutoff_layers: model.cutoff_layers.map(NonZeroUsize::get),
+        },
+        default_prompt: args.default_prompt.clone(),
+        default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
+        default_instruction: model.default_instruction.clone(),
+        chat_template,
+        parse_special_tokens: model.parse_special_tokens,
+        ignore_instruction: model.ignore_instruction,
+        rerank_true_token: model.rerank_true_token.clone(),
+        rerank_false_token: model.rerank_false_token.clone(),
+        rerank_activation: model.rerank_activation,
+        lengths: LengthFlags {
+            max_input_length: model.max_input_length.map(NonZeroUsize::get),
+            max_batch_tokens: model.max_batch_tokens.map(NonZeroUsize::get),
+            auto_truncate: model.auto_truncate,
+            on_cpu: ON_CPU,
+        },
+        given: FLAGS.iter().map(|flag| flag.name).filter(|name| is_given(args, name)).collect(),
+    })
+}
+
+/// Whether a flag of [`FLAGS`] was given.
+fn is_given(args: &Args, flag: &str) -> bool {
+    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+    let (model, hub) = (&args.model, &args.model.hub);
+    match flag {
+        "--onnx-file" => is_set(&hub.onnx_file),
+        "--python" => model.python.is_some(),
+        "--trust-remote-code" => hub.trust_remote_code,
+        "--instruction-set" => model.instruction_set.is_some(),
+        "--pin-threads" => model.pin_threads,
+        "--default-instruction" => is_set(&model.default_instruction),
+        "--chat-template" => model.chat_template.is_some(),
+        "--rerank-activation" => model.rerank_activation.is_some(),
+        "--cutoff-layers" => model.cutoff_layers.is_some(),
+        "--rerank-true-token" => model.rerank_true_token.is_some(),
+        "--default-prompt" => is_set(&args.default_prompt),
+        "--default-prompt-name" => is_set(&args.default_prompt_name),
+        "--dense-path" => is_set(&args.dense_path),
+        "--lora-task" => is_set(&args.lora_task),
+        _ => false,
+    }
+}
+
+/// The limits on batches and on requests in flight.
+pub(crate) fn engine_limits(args: &Args, machine: &Machine) -> EngineLimits {
+    let model = &args.model;
+    let max_batch_tokens = model.max_batch_tokens.map_or_else(
+        || default_batch_tokens(ON_CPU, machine.threads, model.prefix_cache_bytes),
+        NonZeroUsize::get,
+    );
+    EngineLimits {
+        max_batch_tokens,
+        max_batch_requests: model.max_batch_requests.map(NonZeroUsize::get),
+        max_concurrent_requests: args.max_concurrent_requests.get(),
+        max_queue_tokens: args.max_queue_tokens.get(),
+        device_timeout: device_timeout(args),
+    }
+}
+
+/// How long a batch may take before the device counts as hung.
+pub(super) fn device_timeout(args: &Args) -> Option<Duration> {
+    let seconds = NonZeroU32::new(args.device_timeout)?;
+    Some(Duration::from_secs(seconds.get().into()))
+}
+
+/// The limits and defaults of requests to a model, whose vectors have `dimensions` values.
+pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> ServiceConfig {
+    let max_client_batch_size = args.max_client_batch_size.map(NonZeroUsize::get);
+    ServiceConfig {
+        model: Arc::new(model),
+        dimensions,
+        // TEI's flag bounds re-ranking, too.
+        max_rerank_texts: args
+            .max_rerank_texts
+            .map(NonZeroUsize::get)
+            .or(max_client_batch_size)
+            .unwrap_or(DEFAULT_MAX_RERANK_TEXTS),
+        max_client_batch_size: max_client_batch_size.unwrap_or(DEFAULT_MAX_CLIENT_BATCH_SIZE),
+        auto_truncate: args.model.auto_truncate,
+        queue_timeout: args.queue_timeout,
+    }
+}
+
+/// The value of a flag; absent if it is empty.
+fn not_empty(value: Option<&String>) -> Option<String> {
+    match value {
+        Some(value) if !value.is_empty() => Some(value.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use text_embeddings_backend_core::Head;
+    use text_embeddings_core::model::{InputLimits, ModelKind};
+
+    fn args(flags: &str) -> Args {
+        let start = ["text-embeddings-router", "--model-id", "m"];
+        Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap()
+    }
+
+    #[test]
+    fn every_flag_of_the_table_is_given_by_a_value_that_is_not_empty() {
+        for (flags, expected) in [
+            ("", &[][..]),
+            ("--dense-path= --default-prompt= --lora-task=", &[]),
+            ("--default-prompt-name=", &[]),
+            ("--default-instruction= --onnx-file=", &[]),
+            ("--default-prompt x --dense-path y", &["--default-prompt", "--dense-path"]),
+        ] {
+            assert_eq!(model_flags(&args(flags)).unwrap().given, expected, "{flags}");
+        }
+        let with_values = "--onnx-file m.onnx --python python3 --trust-remote-code --instruction-set portable \
+            --pin-threads --default-instruction x --chat-template builtin --rerank-activation identity \
+            --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n";
+        let mut given = model_flags(&args(with_values)).unwrap().given;
+        given.extend(model_flags(&args("--default-prompt x")).unwrap().given);
+        given.sort_unstable();
+        let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+        names.sort_unstable();
+        assert_eq!(given, names);
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_read_is_named() {
+        let error = model_flags(&args("--chat-template /no/such.jinja")).unwrap_err().to_string();
+        let start =
+            "`--chat-template /no/such.jinja`: give a Jinja file, or one of builtin, qwen3-reranker, ";
+        assert!(error.starts_with(start), "{error}");
+    }
+
+    fn config(flags: &str) -> ServiceConfig {
+        let (reason, limits) = (String::new(), InputLimits::default());
+        let model = Model { kind: ModelKind::Classifier(Vec::new()), reason, head: Head::SPLADE, limits };
+        service_config(&args(flags), model, 0)
+    }
+
+    #[test]
+    fn the_limit_of_reranking_follows_teis_flag_where_that_is_given() {
+        let table = [
+            ("", 1000),
+            ("--max-client-batch-size 16", 16),
+            ("--max-client-batch-size 5000", 5000),
+            ("--max-rerank-texts 7", 7),
+            ("--max-client-batch-size 16 --max-rerank-texts 200", 200),
+        ];
+        for (flags, expected) in table {
+            assert_eq!(config(flags).max_rerank_texts, expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn counts_have_the_contracts_defaults() {
+        let args = args("--threads 2");
+        let limits = engine_limits(&args, &Machine::from_args(&args));
+        assert_eq!((limits.max_concurrent_requests, limits.max_batch_requests), (512, None));
+        assert_eq!(limits.max_batch_tokens, if ON_CPU { 512 } else { 16_384 });
+        assert_eq!(config("").max_client_batch_size, 32);
+    }
+}
