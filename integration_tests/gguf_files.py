@@ -79,6 +79,8 @@ def architecture_of(config: dict) -> gguf.MODEL_ARCH:
         return gguf.MODEL_ARCH.JINA_BERT_V3
     if config.get("moe_every_n_layers"):
         return gguf.MODEL_ARCH.NOMIC_BERT_MOE
+    if config["model_type"] == "gemma3_text" and not config["use_bidirectional_attention"]:
+        return gguf.MODEL_ARCH.GEMMA3
     return ARCHITECTURES[config["model_type"]]
 
 
@@ -244,11 +246,12 @@ def add_modern_settings(writer: gguf.GGUFWriter, config: dict) -> None:
 
 
 def add_gemma_settings(writer: gguf.GGUFWriter, config: dict) -> None:
-    """EmbeddingGemma's windows and rotary base."""
-    writer.add_causal_attention(False)
+    """The windows and rotary base of Gemma 3."""
+    if config["use_bidirectional_attention"]:
+        writer.add_causal_attention(False)
     writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
     writer.add_sliding_window(config["sliding_window"])
-    pattern = "gemma-embedding.attention.sliding_window_pattern"
+    pattern = f"{writer.arch}.attention.sliding_window_pattern"
     writer.add_key_value(pattern, config["sliding_window_pattern"], gguf.GGUFValueType.UINT32)
 
 

@@ -153,9 +153,10 @@ def embedding_gemma(folder: Path) -> Path:
     return model
 
 
-def gemma(folder: Path) -> Path:
-    """A random Gemma with EmbeddingGemma's tokenizer."""
-    model = models.copy(FIXTURES / "architectures/gemma-embedding", folder)
+def gemma(name: str, folder: Path) -> Path:
+    """A random Gemma with EmbeddingGemma's tokenizer. llama.cpp divides by the root of the size of a head."""
+    model = models.copy(FIXTURES / "architectures" / name, folder)
+    models.edit_json(model / "config.json", lambda content: content.update(query_pre_attn_scalar=content["head_dim"]))
     shutil.copy(SERVED / "gemma3-embedding/tokenizer.json", model)
     set_rows(model, len(json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]))
     return model

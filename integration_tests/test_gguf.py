@@ -131,7 +131,8 @@ CASES = {
         partial(with_words, "jina-v2-code"), Recipe(pooling=Pooling.MEAN, separate=True), MEAN, ()
     ),
     "Jina with rotary positions": (jina_v3, Recipe(pooling=Pooling.MEAN), MEAN, ()),
-    "Gemma": (gemma, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Gemma": (partial(gemma, "gemma-embedding"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Gemma 3": (partial(gemma, "gemma3-embedding"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "MiniLM, trained": (trained, Recipe(pooling=Pooling.MEAN), (), ()),
     "EmbeddingGemma": (embedding_gemma, Recipe(pooling=Pooling.MEAN), (), ()),
 }
@@ -290,7 +291,7 @@ REFUSED = {
         recipes(metadata={"general.architecture": "mamba"}),
         "(`general.architecture`) is \"mamba\", which is not supported",
     ),
-    "words that are cut by an unknown rule": (recipes(pre="tekken"), "(`tokenizer.ggml.pre`) is \"tekken\""),
+    "words that are cut by an unknown rule": (recipes(pre="kimi-k2"), "(`tokenizer.ggml.pre`) is \"kimi-k2\""),
     "a vocabulary of another kind": (
         recipes(metadata={"tokenizer.ggml.model": "rwkv"}),
         "(`tokenizer.ggml.model`) is \"rwkv\"",

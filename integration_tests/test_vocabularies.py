@@ -6,6 +6,7 @@ own tokenizers give for these texts (`.out`).
 """
 
 import os
+import re
 from pathlib import Path
 
 import gguf
@@ -14,7 +15,7 @@ import pytest
 from gguf_files import Recipe, write
 from gguf_models import SERVED, set_rows
 from llama import PYTHON, ask
-from server import MODELS, Server
+from server import MODELS, Server, refusal
 
 FOLDER = Path(os.environ.get("LLAMA_VOCABULARIES") or "missing")
 pytestmark = pytest.mark.skipif(
@@ -30,7 +31,20 @@ VOCABULARIES = {
     "gpt-2": MODELS / "tied-f32-bare",
     "phi-3": MODELS / "tied-f32-bare",
     "bert-bge": SERVED / "bert-embedding-mean",
+    **dict.fromkeys(
+        ("command-r", "deepseek-coder", "deepseek-llm", "falcon", "mpt", "qwen35", "refact", "starcoder"),
+        MODELS / "tied-f32-bare",
+    ),
 }
+# Names of `tokenizer.ggml.pre` in llama.cpp's source that are refused here. Their models have architectures
+# that are not served, or their rules need more than regular expressions.
+REFUSED = """
+    afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe dbrx deepseek-v3 default exaone
+    exaone-moe exaone4 falcon-h1 gemma4 glm4 glm5 gpt3-finnish granite-docling granite-embed-multi-311m grok-2
+    hunyuan hunyuan-dense hy_v4 jais jais-2 joyai-llm kanana2 kimi-k2 laguna lfm2 llada-moe llama4 mellum2
+    minicpm5 minimax-m2 olmo phi-2 sarvam-moe solar-open spark2_5 stablelm2 superbpe talkie tiny_aya ufakzeka
+    whitespace youtu
+""".split()
 # For the normalisation of characters, which XLM-RoBERTa's vocabulary contains as a table.
 TEXTS = [
     "Ｆｕｌｌ width ① ﬁ ligature",
@@ -46,10 +60,11 @@ TEXTS = [
 ]
 
 
-def with_vocabulary(base: Path, vocabulary: Path, folder: Path) -> Path:
-    """A random model with the tokenizer of `vocabulary`."""
+def with_vocabulary(base: Path, vocabulary: Path, folder: Path, **changed: str) -> Path:
+    """A random model with the tokenizer of `vocabulary`. `changed` has the endings of other metadata."""
     fields = gguf.GGUFReader(vocabulary).fields
     metadata = {name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")}
+    metadata |= {f"tokenizer.ggml.{name}": value for name, value in changed.items()}
     model = models.copy(base, folder)
     set_rows(model, len(metadata["tokenizer.ggml.tokens"]))
     head = [f"{name}.{part}" for name in ("cls", "cls.output") for part in ("weight", "bias")]
@@ -94,3 +109,30 @@ def test_xlm_robertas_vocabulary_gives_the_ids_of_llama_cpp(tmp_path):
     [expected] = ask(tokenize=[{"file": str(vocabulary), "texts": texts}])
     wrong = [row for row in zip(texts, found, expected) if row[1] != row[2]]
     assert len(texts) > 50 and not wrong, wrong
+
+
+@pytest.mark.skipif(not PYTHON, reason="LLAMA_PYTHON names no interpreter with llama-cpp-python (`make llama-test`)")
+def test_each_rule_for_words_gives_the_ids_of_llama_cpp(tmp_path):
+    """GPT-2's vocabulary with every name that llama.cpp knows. The texts have no marks on letters, because
+    llama.cpp does not compose them and approximates the classes of letters with them."""
+    source = (FOLDER / "llama-vocab.cpp").read_text(encoding="utf-8")
+    names = sorted(set(re.findall(r'tokenizer_pre == "([^"]+)"', source)))
+    texts = [text for text in texts_of(FOLDER / "ggml-vocab-gpt-2.gguf") if text and text.isascii()]
+    texts += ["Mars is 12345 km², isn't it? I'LL see.", "ВЕНЕРА и Марс", "火星是红色的行星。It's RED", "한국어 문장 3개"]
+    files, ours = {}, {}
+    for name in names:
+        (tmp_path / name).mkdir()
+        files[name] = with_vocabulary(MODELS / "tied-f32-bare", FOLDER / "ggml-vocab-gpt-2.gguf", tmp_path / name, pre=name)
+        if name in REFUSED:
+            assert f'(`tokenizer.ggml.pre`) is "{name}", which is not supported' in refusal(files[name])
+            continue
+        with Server(files[name], "--dtype", "float32", "--pooling", "mean") as server:
+            ours[name] = [ids_of(server, text) for text in texts]
+    theirs = ask(tokenize=[{"file": str(files[name]), "texts": texts} for name in ours])
+    wrong = [
+        (name, text, own, other)
+        for (name, rows), others in zip(ours.items(), theirs)
+        for text, own, other in zip(texts, rows, others)
+        if own != other
+    ]
+    assert len(ours) > 30 and len(texts) > 10 and not wrong, wrong

@@ -151,6 +151,47 @@ fn shared_nibble(bytes: &[u8], part: usize, index: usize) -> u8 {
     bytes[part / 2 * SMALL + index] >> (part % 2 * 4) & 15
 }
 
+/// The two bits of value `index` of a block of `Q2_K` or `Q3_K`, and the byte among the 32 of its half that
+/// holds them.
+fn two_bits(bytes: &[u8], index: usize) -> (u8, usize) {
+    let (part, within) = (index / 128, index % 128);
+    let (quarter, column) = (within / 32, within % 32);
+    (bytes[part * 32 + column] >> (2 * quarter) & 3, column)
+}
+
+pub(crate) fn q2_k(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<84, LARGE>(blocks, out) {
+        let (scale, least) = (half(block, 80), half(block, 82));
+        for (index, out) in out.iter_mut().enumerate() {
+            // 16 values share a byte with a factor in the low nibble and an offset in the high one.
+            let (factor, offset) = (block[index / 16] & 15, block[index / 16] >> 4);
+            let (bits, _) = two_bits(&block[16..], index);
+            *out = scale * f32::from(factor) * f32::from(bits) - least * f32::from(offset);
+        }
+    }
+}
+
+pub(crate) fn q3_k(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<110, LARGE>(blocks, out) {
+        let scale = half(block, 108);
+        for (index, out) in out.iter_mut().enumerate() {
+            let factor = f32::from(signed_factor(&block[96..108], index / 16));
+            let (low, column) = two_bits(&block[32..], index);
+            // The third bits come first in the block. A bit for each value of the same column.
+            let high = block[column] >> (index / 32) & 1;
+            *out = scale * factor * f32::from((low | high << 2) as i8 - 4);
+        }
+    }
+}
+
+/// The factor of part `part` of sixteen in `Q3_K`, six bits each. Eight bytes hold the low nibbles of all
+/// factors, four more their high bits.
+fn signed_factor(bytes: &[u8], part: usize) -> i8 {
+    let low = bytes[part % 8] >> (part / 8 * 4) & 15;
+    let high = bytes[8 + part % 4] >> (part / 4 * 2) & 3;
+    (low | high << 4) as i8 - 32
+}
+
 pub(crate) fn q4_k(blocks: &[u8], out: &mut [f32]) {
     for (block, out) in each::<144, LARGE>(blocks, out) {
         k_block(block, out, |part, index| shared_nibble(&block[16..], part, index));
@@ -220,7 +261,7 @@ mod tests {
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../integration_tests/reference/fixtures/blocks.json");
         let rows: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let rows = rows.as_object().unwrap();
-        assert_eq!(rows.len(), 11);
+        assert_eq!(rows.len(), 13);
         for (name, row) in rows {
             let encoding = Encoding::named(name).unwrap();
             let (blocks, expected) = (bytes(&row["blocks"]), bytes(&row["values"]));

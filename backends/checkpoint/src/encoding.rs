@@ -49,12 +49,14 @@ pub static F16: Encoding = Encoding::new("F16", 1, 2, Some(widen_f16));
 pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
 
 /// The supported types with blocks.
-static BLOCKS: [Encoding; 9] = [
+static BLOCKS: [Encoding; 11] = [
     Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)).with_four_bits(blocks::four_bits_of_q4_0),
     Encoding::new("Q4_1", 32, 20, Some(blocks::q4_1)).with_four_bits(blocks::four_bits_of_q4_1),
     Encoding::new("Q5_0", 32, 22, Some(blocks::q5_0)),
     Encoding::new("Q5_1", 32, 24, Some(blocks::q5_1)),
     Encoding::new("Q8_0", 32, 34, Some(blocks::q8_0)),
+    Encoding::new("Q2_K", 256, 84, Some(blocks::q2_k)),
+    Encoding::new("Q3_K", 256, 110, Some(blocks::q3_k)),
     Encoding::new("Q4_K", 256, 144, Some(blocks::q4_k)).with_four_bits(blocks::four_bits_of_q4_k),
     Encoding::new("Q5_K", 256, 176, Some(blocks::q5_k)),
     Encoding::new("Q6_K", 256, 210, Some(blocks::q6_k)),
@@ -63,7 +65,7 @@ static BLOCKS: [Encoding; 9] = [
 
 /// Types that appear in files and cannot be computed with. Their sizes are known, so that files with them are
 /// checked like all others.
-static OTHERS: [Encoding; 36] = [
+static OTHERS: [Encoding; 34] = [
     Encoding::new("F64", 1, 8, None),
     Encoding::new("I8", 1, 1, None),
     Encoding::new("I16", 1, 2, None),
@@ -81,8 +83,6 @@ static OTHERS: [Encoding; 36] = [
     Encoding::new("F8_E4M3FNUZ", 1, 1, None),
     Encoding::new("F8_E5M2FNUZ", 1, 1, None),
     Encoding::new("Q8_1", 32, 40, None),
-    Encoding::new("Q2_K", 256, 84, None),
-    Encoding::new("Q3_K", 256, 110, None),
     Encoding::new("Q8_K", 256, 292, None),
     Encoding::new("IQ2_XXS", 256, 66, None),
     Encoding::new("IQ2_XS", 256, 74, None),

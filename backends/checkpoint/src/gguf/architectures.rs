@@ -136,6 +136,24 @@ const DECODER: GgufArchitecture = GgufArchitecture {
     ]],
 };
 
+/// Gemma 3, text only.
+const GEMMA_3: GgufArchitecture = GgufArchitecture {
+    name: "gemma3",
+    model_type: "gemma3_text",
+    sight: Sight::Back("gemma3_text"),
+    class: "Gemma3",
+    body: TransformerKind::Decoder(DecoderStyle::Gemma),
+    layer: &[
+        DECODER_LAYER,
+        &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+    ],
+    ..DECODER
+};
+
 /// BERT, from which the other encoders differ.
 const BERT: GgufArchitecture = GgufArchitecture {
     name: "bert",
@@ -200,7 +218,7 @@ const NOMIC: GgufArchitecture = GgufArchitecture {
     ..BERT
 };
 
-pub(super) const ARCHITECTURES: [GgufArchitecture; 14] = [
+pub(super) const ARCHITECTURES: [GgufArchitecture; 15] = [
     DECODER,
     GgufArchitecture {
         name: "qwen2",
@@ -240,22 +258,8 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 14] = [
         body: TransformerKind::Decoder(DecoderStyle::Gemma),
         ..DECODER
     },
-    GgufArchitecture {
-        name: "gemma-embedding",
-        model_type: "gemma3_text",
-        sight: Sight::Both,
-        class: "Gemma3Text",
-        body: TransformerKind::Decoder(DecoderStyle::Gemma),
-        layer: &[
-            DECODER_LAYER,
-            &[
-                ("post_attention_norm", "post_attention_layernorm"),
-                ("ffn_norm", "pre_feedforward_layernorm"),
-                ("post_ffw_norm", "post_feedforward_layernorm"),
-            ],
-        ],
-        ..DECODER
-    },
+    GEMMA_3,
+    GgufArchitecture { name: "gemma-embedding", sight: Sight::Both, class: "Gemma3Text", ..GEMMA_3 },
     BERT,
     GgufArchitecture {
         name: "modern-bert",

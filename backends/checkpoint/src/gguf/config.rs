@@ -219,7 +219,8 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
             "sliding_window": window,
             "sliding_window_pattern": pattern,
             "rope_local_base_freq": base,
-            "use_bidirectional_attention": reader.name == "gemma-embedding",
+            "use_bidirectional_attention":
+                reader.name == "gemma-embedding" || file.metadata.switch(&reader.key("attention.causal")) == Some(false),
         }),
     ))
 }

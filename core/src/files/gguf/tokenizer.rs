@@ -199,16 +199,11 @@ impl<'f> Vocabulary<'f> {
             })
             .collect();
         let merges = merges.ok_or("its `tokenizer.ggml.merges` are not pairs")?;
-        let level = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": use_regex });
-        let words_rule = words.pattern.map_or_else(
-            || level(true),
-            |pattern| {
-                let split = json!({
-                    "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false,
-                });
-                json!({ "type": "Sequence", "pretokenizers": [split, level(false)] })
-            },
-        );
+        let level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false });
+        let splits = words.patterns.iter().map(|pattern| {
+            json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false })
+        });
+        let pieces: Vec<Value> = splits.chain([level.clone()]).collect();
         let frame = match self.separators {
             Separators::Switched => self.causal(words.has_first)?,
             Separators::Double => self.roberta()?,
@@ -218,9 +213,9 @@ impl<'f> Vocabulary<'f> {
             "version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added(unchanged),
             "normalizer": words.is_composed.then(|| json!({ "type": "NFC" })),
-            "pre_tokenizer": words_rule,
-            "post_processor": { "type": "Sequence", "processors": [level(false), frame] },
-            "decoder": level(false),
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": pieces },
+            "post_processor": { "type": "Sequence", "processors": [level, frame] },
+            "decoder": level,
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,

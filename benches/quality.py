@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/quality.md: what trained models rank, in each arithmetic, on judged questions.
+
+usage: quality.py --trained FOLDER --work FOLDER [--only NAME]
+
+Input: the models and questions that `trained_files.py` unpacks, and the server's binary
+(TEXT_EMBEDDINGS_ROUTER). Output: a file of scores for each model, arithmetic and collection in the work
+folder, so that an interrupted run goes on; then the tables. Measurements that are not in the work folder are
+not in the tables.
+"""
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+
+from text_embeddings_router import serve  # noqa: E402
+from text_embeddings_router.evaluation.evaluate import file_name, incoming, interval, values  # noqa: E402
+from text_embeddings_router.evaluation.questions import Questions, read  # noqa: E402
+from text_embeddings_router.evaluation.systems import Answers, Asking, System, answered  # noqa: E402
+
+PAGE = ROOT / "docs/quality.md"
+MEASURE = "nDCG@10"
+CANDIDATES = 10
+ALL = ("float32", "bfloat16", "int8", "int4")
+# The question is the last line, so that any causal model answers it with one of two tokens.
+TEMPLATE = """\
+{%- set query = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
+{%- set document = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}
+Query: {{ query }}
+Document: {{ document }}
+Does the document answer the query? Answer "yes" or "no".
+Answer:"""
+ZERO_SHOT = {"model_type": "listwise-reranker", "rerank_true_token": "yes", "rerank_false_token": "no"}
+
+
+@dataclass
+class Model:
+    """A model: its place in the folder of trained models, and how it is started and asked."""
+
+    file: str
+    questions: int
+    dtypes: tuple[str | None, ...] = ALL
+    flags: dict[str, str] = field(default_factory=dict)
+    asking: Asking = Asking()
+    has_template: bool = False
+
+
+PAIR = Asking(pair="Query: {query}\nSentence: {document}", label="relevant")
+NOMIC = Asking(query_prefix="search_query: ", document_prefix="search_document: ")
+BGE = Asking(query_prefix="Represent this sentence for searching relevant passages: ")
+ONNX = {"backend": "ort"}
+MODELS = {
+    "all-MiniLM-L6-v2": Model("minilm", 40),
+    "the built-in re-ranker": Model("demo", 40),
+    "BERT-mini re-ranker, ONNX int8": Model("bert-mini-reranker", 40, (None,), ONNX, PAIR),
+    "gte-small, ONNX": Model("gte-small-onnx", 40, (None,), ONNX),
+    "bge-small-en-v1.5, ONNX int8": Model("bge-small-onnx", 40, (None,), ONNX, BGE),
+    "all-mpnet-base-v2": Model("mpnet", 20),
+    "nomic-embed-text-v1.5, GGUF F16": Model("nomic.gguf", 20, ALL, {}, NOMIC),
+    "Qwen2.5-Coder-0.5B, GGUF Q4_K_M, zero-shot": Model("qwen2.5-coder.gguf", 6, ALL, ZERO_SHOT, has_template=True),
+}
+COLLECTIONS = ("HotpotQA", "SciFact", "FiQA", "InsuranceQA", "InsuranceQA, Chinese")
+
+
+def insurance(folder: Path, language: str) -> Questions:
+    """Each question with its right answers and the first wrong ones, in a fixed random order."""
+    opened = {name: json.load(gzip.open(folder / f"{name}.json.gz")) for name in ("test", "answers")}
+    found, generator = Questions("", {}, {}, {}, {}), np.random.default_rng(1)
+    for query, row in opened["test"].items():
+        answers = (row["answers"] + row["negatives"])[:CANDIDATES]
+        order = [answers[at] for at in generator.permutation(len(answers))]
+        found.queries[query] = " ".join(row[language].split())
+        found.documents.update({answer: opened["answers"][answer][language].strip() for answer in order})
+        found.grades[query] = {answer: int(answer in row["answers"]) for answer in order}
+        found.candidates[query] = order
+    return found
+
+
+def load(trained: Path, name: str, count: int) -> Questions:
+    if name.startswith("InsuranceQA"):
+        found = insurance(trained / "insuranceqa", "zh" if "Chinese" in name else "en")
+    else:
+        path = {"HotpotQA": "hotpotqa.json", "SciFact": "scifact", "FiQA": "fiqa"}[name]
+        found = read(trained / path, top=CANDIDATES)
+    found.sample(count)
+    return found
+
+
+def measure(model: Model, dtype: str | None, questions: Questions, trained: Path, file: Path) -> Answers:
+    if file.is_file() and file.read_text(encoding="utf-8").count("\n") == len(questions.candidates):
+        return answered(file, questions)
+    with tempfile.TemporaryDirectory() as folder:
+        flags = dict(model.flags)
+        if model.has_template:
+            flags["chat_template"] = str(Path(folder) / "template.jinja")
+            Path(flags["chat_template"]).write_text(TEMPLATE)
+        name = "demo" if model.file == "demo" else trained / model.file
+        with serve(name, dtype=dtype, client={"timeout": 600}, **flags) as client:
+            return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
+
+
+def row(name: str, dtype: str | None, collection: str, questions: Questions, found: Answers, exact: Answers | None) -> dict:
+    """A row of the table: the quality with its interval, and the loss against float32."""
+    quality = values(questions, found.scores, (MEASURE,))[MEASURE]
+    base = values(questions, incoming(questions), (MEASURE,))[MEASURE]
+    low, high = interval(quality - base)
+    entry = {
+        "model": name,
+        "arithmetic": dtype or "the file's",
+        "questions": len(quality),
+        MEASURE: f"{quality.mean():.3f}",
+        "gain over the incoming order": f"{(quality - base).mean():+.3f} ({low:+.3f} to {high:+.3f})",
+        "change against float32": "",
+        "worst raw difference": "",
+    }
+    if exact is not None and dtype not in (None, "float32"):
+        change = quality - values(questions, exact.scores, (MEASURE,))[MEASURE]
+        low, high = interval(change)
+        entry["change against float32"] = f"{change.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+        pairs = [(scores[one], exact.scores[query][one]) for query, scores in found.scores.items() for one in scores]
+        entry["worst raw difference"] = f"{max(abs(ours - theirs) for ours, theirs in pairs):.4f}"
+    return entry
+
+
+def markdown(table: pd.DataFrame) -> str:
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.values.tolist()]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trained", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", action="append", help="measure only this collection")
+    parser.add_argument("--model", action="append", help="measure only this model")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for collection in COLLECTIONS:
+        rows = []
+        for name, model in MODELS.items():
+            is_wanted = collection in (arguments.only or [collection]) and name in (arguments.model or [name])
+            files = {dtype: arguments.work / f"{file_name(f'{collection} {model.file} {dtype}')}.jsonl" for dtype in model.dtypes}
+            files = {dtype: file for dtype, file in files.items() if is_wanted or file.is_file()}
+            questions = load(arguments.trained, collection, model.questions) if files else None
+            exact = None
+            for dtype, file in files.items():
+                found = measure(model, dtype, questions, arguments.trained, file)
+                exact = found if dtype == "float32" else exact
+                rows.append(row(name, dtype, collection, questions, found, exact))
+                print(collection, rows[-1], flush=True)
+        if rows:
+            parts.append(f"### {collection}\n\n{markdown(pd.DataFrame(rows))}")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- tables -->\n")
+    after = rest.partition("<!-- end of tables -->")[2]
+    PAGE.write_text("\n\n".join([before + "<!-- tables -->", *parts, "<!-- end of tables -->"]) + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
