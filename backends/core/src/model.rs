@@ -15,8 +15,8 @@ pub enum ModelType {
     ///
     /// - Most read one document per prompt. The score is the probability of one token ("yes") against another
     ///   ("no"), and depends on the pair alone.
-    /// - A few (jina-reranker-v3) read a list, many documents in one prompt. The score is the cosine of the query's vector and the document's vector, and depends on the other
-    ///   documents in the request.
+    /// - A few (jina-reranker-v3) read a list, many documents in one prompt. The score is the cosine of the
+    ///   query's vector and the document's vector, and depends on the other documents in the request.
     ListwiseReranker,
 }
 

@@ -82,7 +82,7 @@ impl Family {
 pub struct Answers {
     /// The tokens; at least one, each once.
     pub tokens: &'static [FamilyAnswer],
-    /// What the weights are multiplied with.
+    /// How weights and logits become the raw score.
     pub rule: AnswerRule,
 }
 
