@@ -1,7 +1,7 @@
 //! The model that the user asks for, and the settings for reaching the Hub.
 //!
 //! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables.
-//! Output: plain values for [`super::fetch`]. What must hold: this is the only place in the crate that reads
+//! Output: plain values for [`super::load`]. What must hold: this is the only place in the crate that reads
 //! the environment, so that tests need not change it; the variables have the same meaning as in Python's
 //! `huggingface_hub`.
 

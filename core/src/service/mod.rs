@@ -1,7 +1,7 @@
 //! The server's functions as typed requests and answers, independent of the transport.
 //!
 //! Input: one of the request types of the submodules. Output: an [`Answer`], or an
-//! [`Error`](crate::error::Error) that is already counted. HTTP and gRPC call the same methods of
+//! [`Error`] that is already counted. HTTP and gRPC call the same methods of
 //! [`Service`], so that they cannot differ. What must hold: the metrics of `crate::metrics` count a request
 //! once, as a success or as a failure.
 

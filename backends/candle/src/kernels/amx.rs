@@ -4,7 +4,7 @@
 //! words of up to 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What
 //! must hold: no other code configures tile registers on a thread that calls [`multiply`]. The C ABI does not
 //! promise this: ONNX Runtime configures them on its caller's thread and does not restore them. That is why
-//! [`HostModules`](crate::HostModules) computes in float32, without AMX. Linux saves them when it switches
+//! heads of ONNX models are computed by the plain loops of `backends/host`. Linux saves them when it switches
 //! threads.
 //!
 //! The instructions are written as assembly, because stable Rust has no functions for them yet. The bfloat16
