@@ -67,7 +67,7 @@ const LLAMA: WordRules = WordRules {
 /// regular expressions do not express.
 pub(super) const WORDS: [WordRules; 18] = [
     QWEN,
-    WordRules { names: &["qwen35"], patterns: &[QWEN_3_5], ..QWEN },
+    WordRules { names: &["qwen35"], patterns: &[QWEN_3_5], ..PLAIN },
     LLAMA,
     WordRules { names: &["smaug-bpe"], ignore_merges: false, has_first: false, ..LLAMA },
     WordRules { names: &["tekken"], patterns: &[TEKKEN], ..LLAMA },
