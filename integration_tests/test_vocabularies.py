@@ -37,13 +37,14 @@ VOCABULARIES = {
     ),
 }
 # Names of `tokenizer.ggml.pre` in llama.cpp's source that are refused here. Their models have architectures
-# that are not served, or their rules need more than regular expressions.
+# that are not served, their rules need more than regular expressions, or no ids were at hand to compare with.
 REFUSED = """
-    afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe dbrx deepseek-v3 default exaone
-    exaone-moe exaone4 falcon-h1 gemma4 glm4 glm5 gpt3-finnish granite-docling granite-embed-multi-311m grok-2
-    hunyuan hunyuan-dense hy_v4 jais jais-2 joyai-llm kanana2 kimi-k2 laguna lfm2 llada-moe llama4 mellum2
-    minicpm5 minimax-m2 olmo phi-2 sarvam-moe solar-open spark2_5 stablelm2 superbpe talkie tiny_aya ufakzeka
-    whitespace youtu
+    a.x-4.0 afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe dbrx deepseek-v3
+    default exaone exaone-moe exaone4 falcon-h1 falcon3 gemma4 gigachat glm4 glm5 gpt-4o gpt3-finnish
+    granite-docling granite-embed-multi-311m granite-embed-multi-97m grok-2 hunyuan hunyuan-dense hy_v4 jais
+    jais-2 joyai-llm kanana2 kimi-k2 kormo laguna lfm2 llada-moe llama4 megrez mellum mellum2 midm-2.0
+    minerva-7b minicpm5 minimax-m2 olmo phi-2 pixtral poro-chat sarvam-moe seed-coder smaug-bpe solar-open
+    spark2_5 stablelm2 superbpe talkie tekken tiny_aya trillion ufakzeka viking whitespace youtu
 """.split()
 # For the normalisation of characters, which XLM-RoBERTa's vocabulary contains as a table.
 TEXTS = [

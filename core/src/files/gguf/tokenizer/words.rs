@@ -15,18 +15,14 @@ pub(super) struct WordRules {
 
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const DIGIT: &str = r"\p{N}";
-const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The letters of `DeepSeek`'s first vocabulary: Latin, Greek, Cyrillic and their neighbours. Letters that
 /// Unicode's composed form replaces are escaped, because editors may compose them.
 const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const DEEPSEEK_MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 const DEEPSEEK_EAST_ASIAN: &str = r"[一-龥ࠀ-一가-퟿]+";
-const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
 /// GPT-2's rule, from which the others differ.
 const PLAIN: WordRules = WordRules {
@@ -48,7 +44,7 @@ const PLAIN: WordRules = WordRules {
 
 /// Qwen2's rule.
 const QWEN: WordRules = WordRules {
-    names: &["qwen2", "deepseek-r1-qwen", "f2llmv2", "kormo", "megrez"],
+    names: &["qwen2", "deepseek-r1-qwen", "f2llmv2"],
     patterns: &[QWEN_2],
     is_composed: true,
     ..PLAIN
@@ -56,25 +52,22 @@ const QWEN: WordRules = WordRules {
 
 /// Llama 3's rule.
 const LLAMA: WordRules = WordRules {
-    names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "jina-v5-nano", "midm-2.0", "pixtral"],
+    names: &["llama-bpe", "llama3", "llama-v3", "jina-v5-nano"],
     patterns: &[LLAMA_3],
     ignore_merges: true,
     has_first: true,
     ..PLAIN
 };
 
-/// The rules by name. A name without a row belongs to models of other architectures, or has a rule that
-/// regular expressions do not express.
-pub(super) const WORDS: [WordRules; 18] = [
+/// The rules by name. A name has a row if its ids were compared with those of llama.cpp or of the model's own
+/// tokenizer.
+pub(super) const WORDS: [WordRules; 10] = [
     QWEN,
     WordRules { names: &["qwen35"], patterns: &[QWEN_3_5], ..PLAIN },
     LLAMA,
-    WordRules { names: &["smaug-bpe"], ignore_merges: false, has_first: false, ..LLAMA },
-    WordRules { names: &["tekken"], patterns: &[TEKKEN], ..LLAMA },
     PLAIN,
-    WordRules { names: &["a.x-4.0", "gigachat", "mellum", "trillion"], ..PLAIN },
     WordRules { names: &["modern-bert", "mpt"], is_composed: true, ..PLAIN },
-    WordRules { names: &["minerva-7b", "refact", "smollm", "starcoder"], patterns: &[DIGIT, GPT_2], ..PLAIN },
+    WordRules { names: &["refact", "smollm", "starcoder"], patterns: &[DIGIT, GPT_2], ..PLAIN },
     WordRules { names: &["command-r"], patterns: &[DIGIT, GPT_2], is_composed: true, ..PLAIN },
     WordRules {
         names: &["falcon"],
@@ -91,9 +84,4 @@ pub(super) const WORDS: [WordRules; 18] = [
         patterns: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_EAST_ASIAN, DIGIT],
         ..PLAIN
     },
-    WordRules { names: &["poro-chat"], patterns: &[BLOOM], ..PLAIN },
-    WordRules { names: &["viking"], patterns: &[BLOOM, DIGIT], ..PLAIN },
-    WordRules { names: &["gpt-4o"], patterns: &[GPT_4O], ..PLAIN },
-    WordRules { names: &["granite-embed-multi-97m"], patterns: &[GPT_4O], ignore_merges: true, ..PLAIN },
-    WordRules { names: &["seed-coder"], patterns: &[SEED_CODER], ..PLAIN },
 ];
