@@ -59,8 +59,8 @@ const LLAMA: WordRules = WordRules {
     ..PLAIN
 };
 
-/// The rules by name. A name has a row if its ids were compared with those of llama.cpp or of the model's own
-/// tokenizer.
+/// The rules by name. A name has a row if its ids were compared with llama.cpp's ids, or with the ids of the
+/// model's own tokenizer.
 pub(super) const WORDS: [WordRules; 10] = [
     QWEN,
     WordRules { names: &["qwen35"], patterns: &[QWEN_3_5], ..PLAIN },
