@@ -367,7 +367,7 @@ class TestMonitoring:
 
     def test_every_rule_uses_metrics_that_exist(self, prometheus):
         rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-        adapter = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
+        adapter = yaml.safe_load((CHART / "adapter-rules.yaml").read_text())["rules"]
         asked = " ".join([rule["expr"] for rule in rules] + [rule["seriesQuery"] for rule in adapter])
         for name in sorted(set(re.findall(r"\bte_\w+", asked))):
             assert prometheus.query(f"count({name})"), name
