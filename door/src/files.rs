@@ -1,7 +1,7 @@
 //! Small files that are read again while the server runs: keys and certificates.
 //!
-//! What must hold: a file that never ends, or that nobody writes, is refused before it is read; no more is
-//! read than such a file may have.
+//! What must hold: a file that never ends, or a pipe without a writer, is refused before it is read; no
+//! more is read than such a file may have.
 
 use std::{fs::File, io::Read, path::Path};
 

@@ -30,7 +30,7 @@ enum StoppedIn {
     SecondHead,
     /// It has sent a part of a body.
     Body,
-    /// It has sent a part of a body that nobody keeps.
+    /// It has sent a part of a body that the server reads and throws away.
     DiscardedBody,
     /// It takes nothing of a large answer.
     LargeAnswer,

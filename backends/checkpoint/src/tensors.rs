@@ -1,8 +1,8 @@
 //! The tensors of a model's files, by name.
 //!
 //! Input: files of any format. Output: tensors of the requested names and shapes. What must hold: a tensor
-//! that is missing or has another shape is an error that names it and its file. So is a tensor that nobody
-//! requested, because ignoring it could change the model's results silently.
+//! that is missing or has another shape is an error that names it and its file. So is a tensor that was
+//! not requested, because ignoring it could change the model's results silently.
 
 use crate::{CheckpointError, ModelFile, Tensor};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The tensors of some files, and which of them nobody has requested yet.
+/// The tensors of some files, and whether each was requested.
 #[derive(Debug)]
 pub struct Tensors {
     by_name: BTreeMap<String, Tensor>,

@@ -83,7 +83,7 @@ impl Repository<'_> {
         }
     }
 
-    /// Opens a file, which the Hub sends now; absent if there is none of this name.
+    /// Opens a file, which the Hub sends now; absent if no file has this name.
     ///
     /// # Errors
     ///

@@ -192,7 +192,7 @@ pub enum Refusal {
          with `--chat-template`"
     )]
     InstructionWithoutSlot,
-    /// A prompt that needs an instruction, and there is none.
+    /// The prompt needs an instruction, and neither flags nor files give one.
     #[error(
         "the model's chat template wants an instruction, and neither it nor the repository has one: give \
          `--default-instruction`"

@@ -1,8 +1,9 @@
 //! Helper threads that share the work of one caller at a time.
 //!
 //! The caller publishes a job, takes part in it, closes it, and waits for the helpers that have begun. A
-//! helper that the system has not run yet finds the job closed, and nobody waits for it: on a busy machine it
-//! may get a CPU only milliseconds later. Helpers and callers wait awake for [`AWAKE`], then they sleep.
+//! helper that the system has not run yet finds the job closed, and the caller does not wait for it: on a
+//! busy machine it may get a CPU only milliseconds later. Helpers and callers wait awake for [`AWAKE`], then
+//! they sleep.
 //!
 //! What must hold: a helper touches a job only while it is registered in [`Board::state`]. It can register
 //! only while the job is open, and the caller keeps the job until it is closed and no helper is registered.

@@ -60,7 +60,7 @@ impl Threads {
         let first = cpus.remove(0);
         let (sender, is_pinned) = mpsc::channel();
         let team = Team::start_threads(count - 1, move |index| {
-            // Nobody receives if a later thread was refused.
+            // The receiver is gone if a later thread was refused.
             let _ = sender.send(core_affinity::set_for_current(cpus[index]));
         })
         .map_err(|error| start_refused(count, &error))?;
