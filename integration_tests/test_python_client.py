@@ -6,6 +6,7 @@ started it, however that ends.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import pickle
@@ -15,12 +16,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import requests
 from busy_stub import Stub
-from server import BINARY, DEMO, ROOT, Server, wait_until
+from fake_hub import FakeHub
+from server import BINARY, DEMO, MODELS, ROOT, Server, wait_until
 
 PYTHON = ROOT / "python"
 sys.path.insert(0, str(PYTHON))
@@ -43,6 +48,24 @@ HOLDER = """
 @pytest.fixture(scope="module")
 def demo(served) -> Server:
     return served(DEMO)
+
+
+@contextlib.contextmanager
+def ask_by(kind: str, url: str) -> Iterator[Callable[..., Any]]:
+    """A function that calls a method of the client of this kind by its name."""
+    if kind == "sync":
+        with ter.Client(url) as client:
+            yield lambda method, *arguments, **options: getattr(client, method)(*arguments, **options)
+        return
+
+    def ask(method: str, *arguments: object, **options: object) -> object:
+        async def run() -> object:
+            async with ter.AsyncClient(url) as client:
+                return await getattr(client, method)(*arguments, **options)
+
+        return asyncio.run(run())
+
+    yield ask
 
 
 def scores_of(server: Server) -> dict[int, float]:
@@ -69,9 +92,63 @@ def test_vectors_and_labels(served):
         for options in ({}, {"normalize": False}, {"dimensions": 4}):
             expected = embedder.post("/embed", {"inputs": TEXTS, **options}).json()
             assert client.embed(TEXTS, **options) == expected
+            array = client.embed_array(numpy.array(TEXTS), **options)
+            assert array.dtype == numpy.float32 and numpy.array_equal(array, numpy.array(expected, numpy.float32))
+        cosines = client.similarity(QUERY, TEXTS)
+        assert cosines == pytest.approx(client.embed_array(TEXTS) @ client.embed_array([QUERY])[0], abs=1e-5)
     with ter.Client(classifier.url) as client:
         expected = classifier.post("/predict", {"inputs": [["a"], ["b", "c"]]}).json()
         assert client.predict(["a", ("b", "c")]) == [[ter.Prediction(**label) for label in row] for row in expected]
+    splade = served(MODELS.parent / "served/bert-splade-saved")
+    with ter.Client(splade.url) as client:
+        expected = splade.post("/embed_sparse", {"inputs": TEXTS}).json()
+        assert client.embed_sparse(TEXTS) == [{entry["index"]: entry["value"] for entry in row} for row in expected]
+
+
+class TestLongLists:
+    """Lists that are longer than the server takes in one request."""
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    @pytest.mark.parametrize("batch", [4, None])
+    def test_they_are_sent_in_parts(self, served, kind, batch):
+        flags = ("--max-client-batch-size", str(batch)) if batch else ()
+        texts = [f"text {number}" for number in range(70 if batch is None else 10)]
+        steps: list[tuple[int, int]] = []
+        with ask_by(kind, served("embedding-last", *flags).url) as ask:
+            vectors = ask("embed", texts, progress=lambda *step: steps.append(step))
+            assert vectors[-1] == pytest.approx(ask("embed", texts[-1:])[0], abs=1e-5)
+            assert len(vectors) == len(texts)
+            assert steps == [(min(end, len(texts)), len(texts)) for end in range(batch or 32, len(texts) + (batch or 32), batch or 32)]
+            cosines = ask("similarity", texts[0], texts)
+            assert cosines == pytest.approx([sum(a * b for a, b in zip(vectors[0], vector, strict=True)) for vector in vectors], abs=1e-5)
+        with ask_by(kind, served("seq-cls-3", *flags).url) as ask:
+            labels = ask("predict", texts)
+            assert len(labels) == len(texts) and {p.label: p.score for p in labels[-1]} == pytest.approx(
+                {p.label: p.score for p in ask("predict", texts[-1:])[0]}, abs=1e-5
+            )
+
+    def test_ranks_of_parts_are_one_ranking(self, served, demo):
+        texts = [f"{word} is number {number}." for number, word in enumerate(["Mars", "Bread", "Venus"] * 3)]
+        whole = demo.rerank(QUERY, texts)
+        with ter.Client(served(DEMO, "--max-rerank-texts", "4").url) as client:
+            ranks = client.rerank(QUERY, texts)
+            assert [rank.index for rank in ranks] == [rank["index"] for rank in whole]
+            assert [rank.score for rank in ranks] == pytest.approx([rank["score"] for rank in whole], abs=1e-5)
+            assert client.rerank(QUERY, texts, top_n=2) == ranks[:2]
+            scores = client.score([QUERY] * 9, texts)
+            assert [scores[rank.index] for rank in ranks] == pytest.approx([rank.score for rank in ranks], abs=1e-5)
+
+    def test_a_listwise_reranker_is_sent_the_whole_list(self, served):
+        listwise = served(MODELS.parent / "rerankers/jina-reranker-v3", "--max-rerank-texts", "2")
+        with ter.Client(listwise.url) as client, pytest.raises(ter.ValidationError, match="3"):
+            client.rerank(QUERY, TEXTS)
+
+    def test_a_refused_part_says_which_one_it_was(self, served, capsys):
+        with ter.Client(served("embedding-last").url) as client:
+            with pytest.raises(ter.EmptyInputError) as found:
+                client.embed(["a"] * 40 + [""], progress=True)
+        assert found.value.__notes__ == ["in the request for the items 32 to 40 of 41, counted from 0"]
+        assert capsys.readouterr().err == "\r32 of 41 done"
 
 
 def test_both_clients_answer_alike(demo):
@@ -98,7 +175,6 @@ def test_both_clients_answer_alike(demo):
         (lambda client: client.embed(["a"]), ter.BackendError, 424, "not an embedding model"),
         (lambda client: client.rerank("", ["a"]), ter.EmptyInputError, 400, "`query`"),
         (lambda client: client.rerank("q", []), ter.EmptyInputError, 400, "texts"),
-        (lambda client: client.score(["q"] * 1001, ["a"] * 1001), ter.ValidationError, 422, "1000"),
         (lambda client: client.rerank("q", ["a" * 3_000_000]), ter.ValidationError, 413, "2000000"),
         (lambda client: client.rerank("q", ["a"] * 2, top_n=0), ter.ValidationError, 422, "top_n"),
     ],
@@ -121,6 +197,10 @@ def test_arguments_that_are_not_lists_or_pairs_are_refused_before_they_are_sent(
         client.score(["q"], ["a", "b"])
     with pytest.raises(ValueError, match="at least 1"):
         ter.Client(attempts=0)
+    for url, words in [("127.0.0.1:8080", "such as `http://127.0.0.1:8080`"), ("localhost", "http://localhost"), ("ftp://a", "http://a")]:
+        for kind in (ter.Client, ter.AsyncClient):
+            with pytest.raises(ValueError, match=words):
+                kind(url)
 
 
 def test_the_key(served):
@@ -209,8 +289,7 @@ def test_serve_for_asyncio_with_flags_of_every_kind():
     async def ask() -> dict:
         flags = {"auto_truncate": False, "pin_threads": True, "max_rerank_texts": 2, "served_model_name": "-name", "revision": None}
         async with ter.serve(DEMO, api_key="k", cors_allow_origin=["http://a", "http://b"], **flags) as client:
-            with pytest.raises(ter.ValidationError):
-                await client.rerank(QUERY, TEXTS)
+            assert len(await client.rerank(QUERY, TEXTS)) == 3
             return await client.info()
 
     info = asyncio.run(ask())
@@ -302,10 +381,40 @@ def test_the_log_goes_to_logging(caplog):
     with ter.serve(DEMO, max_rerank_texts=1) as client:
         # A client's mistake is information. That a request names another model is a warning.
         with pytest.raises(ter.ValidationError):
-            client.rerank(QUERY, TEXTS)
+            client.rerank(QUERY, TEXTS[:1], top_n=0)
         body = {"model": "another", "query": QUERY, "documents": TEXTS[:1]}
         assert requests.post(f"{client.url}/rerank", json=body, timeout=30).status_code == 200
     assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_the_progress_of_a_download_is_shown(shows, tmp_path, monkeypatch, capsys):
+    with FakeHub("a/b", MODELS / "tied-bf16") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "")
+        with ter.serve("a/b", huggingface_hub_cache=tmp_path, progress=shows):
+            pass
+    shown = capsys.readouterr().err
+    assert ("downloaded model.safetensors (" in shown) == shows and (shown == "") != shows, shown
+
+
+def test_it_can_be_imported_where_there_is_no_fork():
+    """Windows has no `fork`, and these modules are of POSIX only."""
+    code = """
+        import os, sys
+        # Python's own modules and httpx's are imported before the removal.
+        import asyncio, httpx, multiprocessing
+        for name in ("fork", "register_at_fork", "killpg", "getuid", "setsid"):
+            delattr(os, name)
+        for name in ("fcntl", "grp", "posix", "pwd", "resource", "termios"):
+            sys.modules[name] = None
+        import text_embeddings_router as ter
+        with ter.Client(sys.argv[1]) as client:
+            print(client.info()["model_id"])
+    """
+    with Server(DEMO) as server:
+        ended = subprocess.run([*program(code), server.url], capture_output=True, text=True, timeout=60, env=environment())
+    assert ended.stdout.strip() == DEMO, ended.stderr
 
 
 def test_no_binary(monkeypatch):

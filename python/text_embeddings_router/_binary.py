@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ._errors import BinaryNotFoundError, ServerStartError
 
-NAME = "text-embeddings-router"
+NAME = "text-embeddings-router.exe" if os.name == "nt" else "text-embeddings-router"
 # Names another binary, such as a build for a GPU.
 VARIABLE = "TEXT_EMBEDDINGS_ROUTER"
 HELP_LIMIT = 30

@@ -1,7 +1,9 @@
 """Clients of a running server with the same methods: one that waits for each answer, and one for asyncio.
 
-Invariants: a request is sent again only if nothing was computed (no connection, 429, 503), at most `attempts`
-times, and after the time that the server names; every other failure raises an error of `_errors` at once.
+Input: lists of texts; a list that is longer than the server's limit is sent as several requests, one after
+the other. Output: scores, vectors, labels. Invariants: a request is sent again only if nothing was computed
+(no connection, 429, 503), at most `attempts` times, and after the time that the server names; every other
+failure raises an error of `_errors` at once.
 """
 
 from __future__ import annotations
@@ -10,13 +12,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
 from . import _protocol as protocol
-from ._errors import AnswerTimeoutError, ServerUnreachableError
-from ._protocol import Call, Patience, Prediction, Rank
+from ._batches import Batches, Call, Progress
+from ._batches import info as info_call
+from ._errors import AnswerTimeoutError, RequestError, ServerUnreachableError
+from ._protocol import Patience, Prediction, Rank
+
+if TYPE_CHECKING:
+    import numpy
 
 T = TypeVar("T")
 
@@ -25,7 +32,7 @@ class _Settings:
     """The settings of both clients."""
 
     def __init__(self, url: str, api_key: str | None, timeout: float, attempts: int, longest_pause: float):
-        self.url = url.rstrip("/")
+        self.url = protocol.checked_url(url)
         self.timeout = timeout
         self._patience = Patience(attempts, longest_pause)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -50,7 +57,8 @@ class Client(_Settings):
     """A client of a server. Several threads may use it at the same time.
 
     `timeout` is the time for one attempt, in seconds. A busy server is asked at most `attempts` times, with
-    pauses of at most `longest_pause` seconds.
+    pauses of at most `longest_pause` seconds. `progress` of the methods is for lists that are longer than the
+    server's limit: with `True`, a line on stderr says how much is done; a function gets the numbers.
     """
 
     def __init__(
@@ -86,13 +94,15 @@ class Client(_Settings):
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[Rank]:
         """Scores texts for a query, best first; with `top_n`, returns only the best ones.
 
         `instruction` says what makes a text relevant. `truncate` says whether a text that is too long is
-        truncated; by default, the server's `--auto-truncate` decides.
+        truncated; by default, the server's `--auto-truncate` decides. A listwise re-ranker, whose scores
+        depend on all texts of a request, refuses more texts than the server's limit.
         """
-        return self._ask(
+        return self._ask_batches(
             protocol.rerank(
                 query,
                 texts,
@@ -101,12 +111,15 @@ class Client(_Settings):
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,
-            )
+            ),
+            progress,
         )
 
-    def score(self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False) -> list[float]:
+    def score(
+        self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False, progress: Progress = False
+    ) -> list[float]:
         """The scores of pairs in their order: the first query with the first text, and so on."""
-        return self._ask(protocol.score(queries, texts, raw_scores=raw_scores))
+        return self._ask_batches(protocol.score(queries, texts, raw_scores=raw_scores), progress)
 
     def embed(
         self,
@@ -116,21 +129,89 @@ class Client(_Settings):
         prompt_name: str | None = None,
         dimensions: int | None = None,
         truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[list[float]]:
         """A vector for each text, of length 1 if `normalize`; `dimensions` keeps only its first values."""
-        return self._ask(
-            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
+        return self._ask_batches(
+            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate),
+            progress,
+        )
+
+    def embed_array(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> numpy.ndarray[Any, Any]:
+        """The vectors of `embed` as the rows of a float32 array. Needs NumPy."""
+        vectors = self.embed(
+            texts,
+            normalize=normalize,
+            prompt_name=prompt_name,
+            dimensions=dimensions,
+            truncate=truncate,
+            progress=progress,
+        )
+        return protocol.array_of(vectors)
+
+    def embed_sparse(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[dict[int, float]]:
+        """A sparse vector for each text: the weights that are not zero, by token id."""
+        return self._ask_batches(protocol.embed_sparse(texts, prompt_name=prompt_name, truncate=truncate), progress)
+
+    def similarity(
+        self,
+        source: str,
+        sentences: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[float]:
+        """The cosine of each sentence with `source`, in their order."""
+        return self._ask_batches(
+            protocol.similarity(source, sentences, prompt_name=prompt_name, truncate=truncate), progress
         )
 
     def predict(
-        self, inputs: Sequence[str | tuple[str, str]], *, raw_scores: bool = False, truncate: bool | None = None
+        self,
+        inputs: Sequence[str | tuple[str, str]],
+        *,
+        raw_scores: bool = False,
+        truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[list[Prediction]]:
         """The labels of each text, or pair of texts, best first."""
-        return self._ask(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate))
+        return self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
 
     def info(self) -> dict[str, Any]:
         """The server's description of itself: the model, its kind and the limits."""
-        return self._ask(protocol.info())
+        return self._ask(info_call())
+
+    def _ask_batches(self, batches: Batches[T], progress: Progress) -> list[T]:
+        steps = batches.steps(progress)
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    result = self._ask(call)
+                except RequestError as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(result)
+        except StopIteration as end:
+            results: list[T] = end.value
+            return results
 
     def _ask(self, call: Call[T]) -> T:
         attempt = 1
@@ -184,9 +265,10 @@ class AsyncClient(_Settings):
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[Rank]:
         """Like `Client.rerank`."""
-        return await self._ask(
+        return await self._ask_batches(
             protocol.rerank(
                 query,
                 texts,
@@ -195,12 +277,15 @@ class AsyncClient(_Settings):
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,
-            )
+            ),
+            progress,
         )
 
-    async def score(self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False) -> list[float]:
+    async def score(
+        self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False, progress: Progress = False
+    ) -> list[float]:
         """Like `Client.score`."""
-        return await self._ask(protocol.score(queries, texts, raw_scores=raw_scores))
+        return await self._ask_batches(protocol.score(queries, texts, raw_scores=raw_scores), progress)
 
     async def embed(
         self,
@@ -210,21 +295,89 @@ class AsyncClient(_Settings):
         prompt_name: str | None = None,
         dimensions: int | None = None,
         truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[list[float]]:
         """Like `Client.embed`."""
-        return await self._ask(
-            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
+        return await self._ask_batches(
+            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate),
+            progress,
+        )
+
+    async def embed_array(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> numpy.ndarray[Any, Any]:
+        """Like `Client.embed_array`."""
+        vectors = await self.embed(
+            texts,
+            normalize=normalize,
+            prompt_name=prompt_name,
+            dimensions=dimensions,
+            truncate=truncate,
+            progress=progress,
+        )
+        return protocol.array_of(vectors)
+
+    async def embed_sparse(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[dict[int, float]]:
+        """Like `Client.embed_sparse`."""
+        return await self._ask_batches(protocol.embed_sparse(texts, prompt_name=prompt_name, truncate=truncate), progress)
+
+    async def similarity(
+        self,
+        source: str,
+        sentences: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[float]:
+        """Like `Client.similarity`."""
+        return await self._ask_batches(
+            protocol.similarity(source, sentences, prompt_name=prompt_name, truncate=truncate), progress
         )
 
     async def predict(
-        self, inputs: Sequence[str | tuple[str, str]], *, raw_scores: bool = False, truncate: bool | None = None
+        self,
+        inputs: Sequence[str | tuple[str, str]],
+        *,
+        raw_scores: bool = False,
+        truncate: bool | None = None,
+        progress: Progress = False,
     ) -> list[list[Prediction]]:
         """Like `Client.predict`."""
-        return await self._ask(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate))
+        return await self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
 
     async def info(self) -> dict[str, Any]:
         """Like `Client.info`."""
-        return await self._ask(protocol.info())
+        return await self._ask(info_call())
+
+    async def _ask_batches(self, batches: Batches[T], progress: Progress) -> list[T]:
+        steps = batches.steps(progress)
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    result = await self._ask(call)
+                except RequestError as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(result)
+        except StopIteration as end:
+            results: list[T] = end.value
+            return results
 
     async def _ask(self, call: Call[T]) -> T:
         attempt = 1

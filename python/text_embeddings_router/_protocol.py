@@ -1,8 +1,8 @@
 """The server's requests and answers without any transport; both clients use it.
 
-Input: the arguments of a client's method, or an answer's status, headers and body. Output: a `Call` to send,
-its result, the pause before the next attempt, or the error to raise. Invariants: nothing here waits or
-connects.
+Input: the arguments of a client's method, or an answer's status, headers and body. Output: the `Batches` or
+the `Call` to send, the pause before the next attempt, or the error to raise. Invariants: nothing here waits
+or connects.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import email.utils
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from ._batches import Batches, Call, Limit
 from ._errors import BY_KIND, RequestError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import numpy
 
 # With these statuses, the server has computed nothing, so the request may be sent again.
 BUSY = (429, 503)
@@ -40,19 +42,6 @@ class Prediction:
 
     label: str
     score: float
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """A request, and the function that reads its result from the answer. Without a body, it is a GET."""
-
-    path: str
-    body: Mapping[str, object] | None
-    read: Callable[[Any], T]
-
-    @property
-    def method(self) -> str:
-        return "GET" if self.body is None else "POST"
 
 
 class ClientSettings(TypedDict, total=False):
@@ -127,6 +116,37 @@ def present(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def checked_url(url: str) -> str:
+    """`url` without a slash at its end. Without a scheme, it is refused: `localhost:8080` is a URL, too."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"the URL `{url}` must begin with http:// or https://, such as `http://{url.rpartition('//')[2]}`")
+    return url.rstrip("/")
+
+
+def array_of(vectors: list[list[float]]) -> numpy.ndarray[Any, Any]:
+    # Imported here, because the package works without NumPy.
+    import numpy
+
+    return numpy.array(vectors, dtype=numpy.float32)
+
+
+def client_batch(info: Mapping[str, Any]) -> int | None:
+    return int(info["max_client_batch_size"])
+
+
+def rerank_batch(info: Mapping[str, Any]) -> int | None:
+    if (info.get("reranker") or {}).get("scores_depend_on_request"):
+        return None
+    # text-embeddings-inference has one limit for all lists.
+    return int(info.get("max_rerank_texts", info["max_client_batch_size"]))
+
+
+TEXTS = Limit(32, client_batch)
+# The sentence that the others are compared with counts.
+SENTENCES = Limit(31, lambda info: max(1, int(info["max_client_batch_size"]) - 1))
+RERANKED = Limit(1000, rerank_batch)
+
+
 def rerank(
     query: str,
     texts: Sequence[str],
@@ -136,14 +156,24 @@ def rerank(
     raw_scores: bool,
     return_text: bool,
     truncate: bool | None,
-) -> Call[list[Rank]]:
+) -> Batches[Rank]:
+    texts = texts_of("texts", texts)
     options = present(top_n=top_n, instruction=instruction, truncate=truncate)
-    flags = {"raw_scores": raw_scores, "return_text": return_text}
-    body = {"query": query, "texts": texts_of("texts", texts), **flags, **options}
-    return Call("/rerank", body, lambda ranks: [Rank(r["index"], r["score"], r.get("text")) for r in ranks])
+    fixed = {"query": query, "raw_scores": raw_scores, "return_text": return_text, **options}
+
+    def call(start: int, end: int) -> Call[list[Rank]]:
+        def read(ranks: Any) -> list[Rank]:
+            return [Rank(start + r["index"], r["score"], r.get("text")) for r in ranks]
+
+        return Call("/rerank", {**fixed, "texts": texts[start:end]}, read)
+
+    def join(ranks: list[Rank]) -> list[Rank]:
+        return sorted(ranks, key=lambda rank: -rank.score)[:top_n]
+
+    return Batches(len(texts), RERANKED, call, join)
 
 
-def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> Call[list[float]]:
+def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> Batches[float]:
     queries, texts = texts_of("queries", queries), texts_of("texts", texts)
     if len(queries) != len(texts):
         raise ValueError(f"{len(queries)} queries and {len(texts)} texts do not make pairs: give as many queries as texts")
@@ -152,27 +182,64 @@ def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> 
         rows = sorted(answer["data"], key=lambda row: row["index"])
         return [row["score"] for row in rows]
 
-    body = {"queries": queries, "documents": texts, "use_activation": not raw_scores}
-    return Call("/score", body, read)
+    def call(start: int, end: int) -> Call[list[float]]:
+        pairs = {"queries": queries[start:end], "documents": texts[start:end]}
+        return Call("/score", {**pairs, "use_activation": not raw_scores}, read)
+
+    return Batches(len(texts), RERANKED, call)
 
 
 def embed(
     texts: Sequence[str], *, normalize: bool, prompt_name: str | None, dimensions: int | None, truncate: bool | None
-) -> Call[list[list[float]]]:
-    options = present(prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
-    return Call("/embed", {"inputs": texts_of("texts", texts), "normalize": normalize, **options}, lambda vectors: vectors)
+) -> Batches[list[float]]:
+    texts = texts_of("texts", texts)
+    options = {"normalize": normalize, **present(prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)}
+
+    def call(start: int, end: int) -> Call[list[list[float]]]:
+        return Call("/embed", {"inputs": texts[start:end], **options}, lambda vectors: vectors)
+
+    return Batches(len(texts), TEXTS, call)
+
+
+def embed_sparse(texts: Sequence[str], *, prompt_name: str | None, truncate: bool | None) -> Batches[dict[int, float]]:
+    texts = texts_of("texts", texts)
+    options = present(prompt_name=prompt_name, truncate=truncate)
+
+    def call(start: int, end: int) -> Call[list[dict[int, float]]]:
+        def read(vectors: Any) -> list[dict[int, float]]:
+            return [{entry["index"]: entry["value"] for entry in vector} for vector in vectors]
+
+        return Call("/embed_sparse", {"inputs": texts[start:end], **options}, read)
+
+    return Batches(len(texts), TEXTS, call)
+
+
+def similarity(
+    source: str, sentences: Sequence[str], *, prompt_name: str | None, truncate: bool | None
+) -> Batches[float]:
+    sentences = texts_of("sentences", sentences)
+    parameters = present(prompt_name=prompt_name, truncate=truncate)
+
+    def call(start: int, end: int) -> Call[list[float]]:
+        inputs = {"source_sentence": source, "sentences": sentences[start:end]}
+        return Call("/similarity", {"inputs": inputs, "parameters": parameters}, lambda cosines: cosines)
+
+    return Batches(len(sentences), SENTENCES, call)
 
 
 def predict(
     inputs: Sequence[str | tuple[str, str]], *, raw_scores: bool, truncate: bool | None
-) -> Call[list[list[Prediction]]]:
+) -> Batches[list[Prediction]]:
     if isinstance(inputs, str):
         raise TypeError("inputs must be a list of texts or of pairs of texts, not a text")
     # A list of lists means several inputs, each a single text or a pair.
     lists = [[text] if isinstance(text, str) else list(text) for text in inputs]
-    body = {"inputs": lists, "raw_scores": raw_scores, **present(truncate=truncate)}
-    return Call("/predict", body, lambda rows: [[Prediction(p["label"], p["score"]) for p in row] for row in rows])
+    options = {"raw_scores": raw_scores, **present(truncate=truncate)}
 
+    def call(start: int, end: int) -> Call[list[list[Prediction]]]:
+        def read(rows: Any) -> list[list[Prediction]]:
+            return [[Prediction(p["label"], p["score"]) for p in row] for row in rows]
 
-def info() -> Call[dict[str, Any]]:
-    return Call("/info", None, lambda answer: answer)
+        return Call("/predict", {"inputs": lists[start:end], **options}, read)
+
+    return Batches(len(lists), TEXTS, call)

@@ -1,9 +1,9 @@
 """Runs the server as a child process of this program.
 
 Input: a model, and the server's flags as keyword arguments. Output: a `Server`, which starts the binary,
-waits until it is ready, passes its log to Python's `logging`, and stops it. Invariants: the server ends when
-this program ends, for whatever reason, because the server watches a pipe that only this process holds open;
-every failure is one sentence.
+waits until it is ready, passes its log to Python's `logging`, writes the progress of a download to stderr,
+and stops it. Invariants: the server ends when this program ends, for whatever reason, because the server
+watches a pipe that only this process holds open; every failure is one sentence.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from types import TracebackType
@@ -29,6 +30,8 @@ from ._protocol import ClientSettings
 LOGGER = logging.getLogger("text_embeddings_router.server")
 LEVELS = {"ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG, "TRACE": 5}
 READY = re.compile(r"Ready: listening on (\S+):(\d+)")
+# The modules whose events tell the progress of a download.
+DOWNLOAD_TARGETS = ("text_embeddings_core::files::progress", "text_embeddings_core::files::hub::transfer")
 # Flags that this module sets itself; and those for TLS, for which a local client has no certificate.
 OWN_FLAGS = {"model_id", "json_output", "stop_with_stdin"}
 TLS_FLAGS = {"tls_cert", "tls_key"}
@@ -44,7 +47,12 @@ FlagValue = str | int | float | bool | os.PathLike[str] | list[str] | None
 
 
 def serve(
-    model_id: str | os.PathLike[str], *, start_timeout: float = 1800.0, client: ClientSettings | None = None, **flags: FlagValue
+    model_id: str | os.PathLike[str],
+    *,
+    start_timeout: float = 1800.0,
+    client: ClientSettings | None = None,
+    progress: bool = True,
+    **flags: FlagValue,
 ) -> Server:
     """A server for a model, as a context manager that gives a client.
 
@@ -54,9 +62,16 @@ def serve(
     `model_id` is a Hub id, a folder, or `demo`. `flags` are the server's flags: `max_batch_tokens=4096` is
     `--max-batch-tokens 4096`. The server listens on 127.0.0.1, on a free port unless `port` is given.
     `start_timeout` (seconds) includes the download of the model. `client` has the client's settings
-    `timeout`, `attempts` and `longest_pause`. With `async with`, the client is an `AsyncClient`.
+    `timeout`, `attempts` and `longest_pause`. With `async with`, the client is an `AsyncClient`. `progress`
+    says whether the progress of a download is written to stderr.
+
+    In a notebook, call `start` and `stop` instead of a block:
+
+        server = text_embeddings_router.serve("demo").start()
+        client = server.client()
+        server.stop()
     """
-    return Server(model_id, start_timeout=start_timeout, client=client, **flags)
+    return Server(model_id, start_timeout=start_timeout, client=client, progress=progress, **flags)
 
 
 class Server:
@@ -68,8 +83,10 @@ class Server:
         *,
         start_timeout: float = 1800.0,
         client: ClientSettings | None = None,
+        progress: bool = True,
         **flags: FlagValue,
     ):
+        self._shows_progress = progress
         self._binary = find_binary()
         self._arguments, self._environment = _command_line(model_id, flags, known_flags(self._binary))
         self._start_timeout = start_timeout
@@ -251,6 +268,8 @@ class Server:
             shown = {"level", "message", "timestamp", "target", "span"}
             fields = " ".join(f"{name}={value}" for name, value in event.items() if name not in shown)
             LOGGER.log(level, "%s", f"{message} {fields}".rstrip())
+        elif self._shows_progress and event.get("target") in DOWNLOAD_TARGETS:
+            print(message, file=sys.stderr, flush=True)
 
     def _start_error(self, is_in_time: bool) -> ServerStartError:
         assert self._process is not None
@@ -317,7 +336,8 @@ def _log_filter() -> str:
         return "debug"
     if LOGGER.isEnabledFor(logging.INFO):
         return "info"
-    return "warn,text_embeddings_router=info,text_embeddings_router::cost=warn"
+    downloads = ",".join(f"{target}=info" for target in DOWNLOAD_TARGETS)
+    return f"warn,text_embeddings_router=info,text_embeddings_router::cost=warn,{downloads}"
 
 
 # Pipe ends that only this process may hold: a forked child would keep the servers alive.
@@ -330,4 +350,6 @@ def _let_go_of_pipes() -> None:
     _HELD_PIPES.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_of_pipes)
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_pipes)
