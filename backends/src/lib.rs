@@ -3,11 +3,11 @@
 //!
 //! What must hold: the requested backend loads the model or says why it does not. No other backend steps in.
 
-pub use text_embeddings_backend_candle::{CUTOFF_LAYERS, DEVICE, InstructionSet, LORA_TASK, ON_CPU};
+pub use text_embeddings_backend_candle::{DEVICE, InstructionSet, ON_CPU};
 pub use text_embeddings_backend_core::{
     Activation, AnswerRule, AnswerToken, AnswerTokens, Backend, BackendError, BackendKind, Batch,
     BatchBuilder, DenseModule, Description, Head, LoadOptions, Loaded, ModelType, Pool, Pooling, Probe,
-    PythonOptions, Text, Wanted,
+    PythonOptions, Text, Wanted, WeightChoices,
 };
 
 use serde_json::Value;
@@ -23,15 +23,20 @@ pub fn is_built_in(backend: BackendKind) -> bool {
     }
 }
 
-/// The description of a model from its `config.json`, for the backend that will load it.
+/// The description of a model from its `config.json` and the user's choices among its weights, for the
+/// backend that will load it.
 ///
 /// # Errors
 ///
 /// [`BackendError::Architecture`] if the backend does not know the architecture, [`BackendError::Load`] if a
-/// setting is missing or not supported.
-pub fn describe(config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
+/// setting is missing or not supported, or if the model does not offer a choice.
+pub fn describe(
+    config: &Value,
+    choices: &WeightChoices,
+    backend: BackendKind,
+) -> Result<Description, BackendError> {
     match backend {
-        BackendKind::Candle => text_embeddings_backend_candle::describe(config),
+        BackendKind::Candle => text_embeddings_backend_candle::describe(config, choices),
         BackendKind::Ort | BackendKind::Python => describe_any(config),
     }
 }

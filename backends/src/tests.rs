@@ -14,9 +14,9 @@ fn what_any_configuration_says_is_what_its_architecture_knows() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let config: Value = serde_json::from_slice(&fs::read(path.join("config.json")).unwrap()).unwrap();
         // Some fixtures exist to be refused.
-        let Ok(native) = describe(&config, BackendKind::Candle) else { continue };
+        let Ok(native) = describe(&config, &WeightChoices::default(), BackendKind::Candle) else { continue };
         for backend in [BackendKind::Ort, BackendKind::Python] {
-            let any = describe(&config, backend).unwrap();
+            let any = describe(&config, &WeightChoices::default(), backend).unwrap();
             assert_eq!((any.hidden, any.vocabulary), (native.hidden, native.vocabulary), "{name}");
             assert!(!native.has_token_types || any.has_token_types, "{name}");
             assert_eq!(any.longest_input, native.longest_input, "{name}");

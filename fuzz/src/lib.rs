@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use text_embeddings_backend::{
     AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
-    describe, load,
+    WeightChoices, describe, load,
 };
 use text_embeddings_backend_core::{Packing, Pooling, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
@@ -150,19 +150,8 @@ pub fn weights(data: &[u8]) {
         config["quantization_config"] = serde_json::from_str(scheme).unwrap_or_default();
     }
     drop(load(&LoadOptions {
-        backend: BackendKind::Candle,
-        folder: folder.root,
-        config,
-        weights: folder.weights,
         max_input_length: LONGEST,
-        head: Head::answers(AnswerTokens::difference(1, Some(2))),
-        dtype: None,
-        threads: 1,
-        pin_threads: false,
-        instruction_set: None,
-        prefix_cache_bytes: 0,
-        flash_attention: true,
-        device_timeout: None,
+        ..LoadOptions::new(config, folder.weights, Head::answers(AnswerTokens::difference(1, Some(2))))
     }));
 }
 
@@ -201,19 +190,8 @@ pub fn gguf(data: &[u8]) {
     let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
     drop(load_tokenizer(folder.tokenizer));
     drop(load(&LoadOptions {
-        backend: BackendKind::Candle,
-        folder: folder.root,
         max_input_length: LONGEST,
-        config: folder.config.raw,
-        weights: folder.weights,
-        head: Head::embedding(Pooling::Mean, Vec::new()),
-        dtype: None,
-        threads: 1,
-        pin_threads: false,
-        instruction_set: None,
-        prefix_cache_bytes: 0,
-        flash_attention: true,
-        device_timeout: None,
+        ..LoadOptions::new(folder.config.raw, folder.weights, Head::embedding(Pooling::Mean, Vec::new()))
     }));
 }
 
@@ -237,7 +215,7 @@ fn read_all(path: &Path, content: &[u8]) {
 
 /// Describes a `config.json` for the backend that loads the folder.
 fn native(config: &Value) -> Result<Description, BackendError> {
-    describe(config, BackendKind::Candle)
+    describe(config, &WeightChoices::default(), BackendKind::Candle)
 }
 
 /// A `config.json`, for each backend. Bytes that do not begin like JSON are changes to one of the seeds.
@@ -245,7 +223,7 @@ pub fn configuration(data: &[u8]) {
     let config = if data.starts_with(b"{") { serde_json::from_slice(data).ok() } else { changed(data) };
     let Some(config) = config else { return };
     for backend in BackendKind::ALL {
-        drop(describe(&config, backend));
+        drop(describe(&config, &WeightChoices::default(), backend));
     }
 }
 

@@ -16,11 +16,11 @@ use std::{fmt, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, DEVICE, LoadOptions, Loaded};
-use text_embeddings_backend_core::{BackendError, DType, Description, WeightChoices, amount};
+use text_embeddings_backend_core::{BackendError, Description, WeightChoices, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
     infer::Engine,
-    model::{Model, ModelFlags, ModelKind, RequestedType, RerankScoring, check_head},
+    model::{Model, ModelFlags, ModelKind, RerankScoring, check_head},
     service::Service,
     tokenization::{Encoder, Tokenization, load_tokenizer},
 };
@@ -46,9 +46,8 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     let mut steps = StepTimes::start();
     let mut source = model_source(&args.model_id, &args.model.hub);
     source.reader.dense_path.clone_from(&flags.dense_path);
-    let folder = load(&source, Choices::new(&flags))
-        .await
-        .map_err(|error| with_default_model(error, &args.model_id))?;
+    let folder =
+        load(&source, Some(&flags)).await.map_err(|error| with_default_model(error, &args.model_id))?;
     steps.done("files");
     let tokenizer = tokenizer(&folder)?;
     let model = Model::resolve(&folder, &tokenizer, &flags)?;
@@ -64,12 +63,12 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     steps.done("check");
     let limits = flags::engine_limits(args, machine);
     let config = flags::service_config(args, model, dimensions);
-    let computation = describe_computation(args, &folder, &loaded);
+    let computation = describe_computation(&folder, &loaded);
     tracing::info!(
         "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {} MB",
         args.model_id,
         config.model.model_type(),
-        loaded.dtype,
+        loaded.numbers.computed,
         loaded.kind,
         loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
         computation.weights,
@@ -80,8 +79,12 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     let memory = memory::planned(machine, args, longest_batch, &loaded)?;
     log_answers(&config.model, dimensions);
     let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", megabytes(plan.loaded)));
-    let summary =
-        format!("{} in {} on {}{held}", args.model_id, loaded.dtype, computer_words(machine, &loaded));
+    let summary = format!(
+        "{} in {} on {}{held}",
+        args.model_id,
+        loaded.numbers.computed,
+        computer_words(machine, &loaded)
+    );
     let info = Info {
         model_id: args.model_id.clone(),
         served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
@@ -111,14 +114,12 @@ fn computer_words(machine: &Machine, loaded: &Loaded) -> String {
 }
 
 /// How the loaded model computes.
-fn describe_computation(args: &Args, folder: &ModelFolder, loaded: &Loaded) -> Computation {
-    // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
-    let dtype = if args.model.dtype == Some(DType::Float16) { DType::Float16 } else { loaded.dtype };
+fn describe_computation(folder: &ModelFolder, loaded: &Loaded) -> Computation {
     Computation {
         backend: loaded.kind.as_str(),
         device: loaded.device,
-        dtype: dtype.to_string(),
-        arithmetic: loaded.dtype.to_string(),
+        dtype: loaded.numbers.reported.to_string(),
+        arithmetic: loaded.numbers.computed.to_string(),
         weights: backend::weight_files(folder),
         instruction_set: loaded.instruction_set.clone(),
         prefix_cache_bytes: loaded.prefix_cache_bytes,
@@ -137,7 +138,8 @@ fn load_weights(
     let options = LoadOptions {
         backend: flags.backend,
         folder: folder.root.clone(),
-        config: Choices::new(flags).applied(&folder.config.raw),
+        config: folder.config.raw.clone(),
+        choices: flags.weights.clone(),
         weights: folder.weights.clone(),
         max_input_length: model.limits.max_input_length,
         head: model.head.clone(),
@@ -197,12 +199,12 @@ impl fmt::Display for StepTimes {
     }
 }
 
-/// Fetches and reads a model. A model that the backend does not serve, or not with these choices, is refused
-/// before its weights are fetched.
-pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Result<ModelFolder> {
+/// Fetches and reads a model. With `flags`, a model that is not served with them is refused before its weights
+/// are fetched.
+pub(crate) async fn load(source: &ModelSource, flags: Option<&ModelFlags>) -> anyhow::Result<ModelFolder> {
     let options = HubOptions::from_environment();
-    let backend = source.reader.backend;
-    let describe = move |config: &Value| choices.describe(config, backend);
+    let (backend, flags) = (source.reader.backend, flags.cloned());
+    let describe = move |config: &Value| describe(config, backend, flags.as_ref());
     let loaded = files::load(source, &options, &describe).await.map_err(backend::with_advice);
     loaded.map_err(|error| match suggestion::hub_id(&source.model_id) {
         Some(meant) => anyhow::anyhow!("{error:#}; did you mean `{meant}`?"),
@@ -210,58 +212,17 @@ pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Resu
     })
 }
 
-/// The flags that choose among the weights of a model. Each sets a field of `config.json`, where the backend
-/// reads it: the flag with its value, the field, and the field's value.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Choices {
-    fields: Vec<(String, &'static str, Value)>,
-    /// Whether the model is to be served, so that its head must be supported.
-    is_served: bool,
-    /// `--model-type`
-    model_type: Option<RequestedType>,
-}
-
-impl Choices {
-    fn new(flags: &ModelFlags) -> Self {
-        let WeightChoices { lora_task, cutoff_layers } = &flags.weights;
-        let mut fields = Vec::new();
-        if let Some(task) = lora_task {
-            let flag = format!("--lora-task {task}");
-            fields.push((flag, text_embeddings_backend::LORA_TASK, task.as_str().into()));
-        }
-        if let Some(layers) = *cutoff_layers {
-            let flag = format!("--cutoff-layers {layers}");
-            fields.push((flag, text_embeddings_backend::CUTOFF_LAYERS, layers.into()));
-        }
-        Self { fields, is_served: true, model_type: flags.model_type }
-    }
-
-    /// The backend's description of `config.json` with the choices. If only a choice is wrong, the error
-    /// names its flag.
-    fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
-        let mut config = config.clone();
-        let mut described = text_embeddings_backend::describe(&config, backend)?;
-        if self.is_served {
-            check_head(&config, self.model_type).map_err(|error| BackendError::Load(error.to_string()))?;
-        }
-        for (flag, field, value) in &self.fields {
-            config[*field] = value.clone();
-            described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
-                BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
-                other => other,
-            })?;
-        }
-        Ok(described)
-    }
-
-    /// `config.json` with the choices.
-    fn applied(&self, config: &Value) -> Value {
-        let mut config = config.clone();
-        for (_, field, value) in &self.fields {
-            config[*field] = value.clone();
-        }
-        config
-    }
+fn describe(
+    config: &Value,
+    backend: BackendKind,
+    flags: Option<&ModelFlags>,
+) -> Result<Description, BackendError> {
+    let Some(flags) = flags else {
+        return text_embeddings_backend::describe(config, &WeightChoices::default(), backend);
+    };
+    let described = text_embeddings_backend::describe(config, &flags.weights, backend)?;
+    check_head(config, flags.model_type).map_err(|error| BackendError::Load(error.to_string()))?;
+    Ok(described)
 }
 
 /// The model of this name, and where it is fetched from.
@@ -341,56 +302,8 @@ fn log_answers(model: &Model, dimensions: usize) {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use std::{fs::File, path::Path, time::Duration};
-
-    /// The `config.json` of a random reference model.
-    fn config_of(model: &str) -> Value {
-        let models = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../integration_tests/reference/fixtures/architectures");
-        serde_json::from_reader(File::open(models.join(model).join("config.json")).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn a_choice_among_the_weights_is_one_of_the_models_own_and_a_wrong_one_names_its_flag() {
-        let choices = |flags: &[&str]| {
-            let start = ["text-embeddings-router", "--model-id", "m"];
-            let args = Args::try_from(start.iter().chain(flags)).unwrap();
-            Choices::new(&flags::model_flags(&args).unwrap())
-        };
-        let with_adapters = config_of("jina-v3");
-        let known = with_adapters["lora_adaptations"][0].as_str().unwrap();
-        for flags in [&[][..], &["--lora-task", ""], &["--lora-task", known]] {
-            assert!(choices(flags).describe(&with_adapters, BackendKind::Candle).is_ok(), "{flags:?}");
-        }
-        for (model, flag, value, part) in [
-            ("jina-v3", "--lora-task", "clustering", "choose one of "),
-            ("bert-embedding", "--lora-task", "clustering", "no adapters for tasks"),
-            ("minicpm-layerwise", "--cutoff-layers", "1", "after 2 to 6 layers"),
-            ("minicpm-layerwise", "--cutoff-layers", "7", "after 2 to 6 layers"),
-            ("bert-embedding", "--cutoff-layers", "2", "after its last layer only"),
-        ] {
-            let message = choices(&[flag, value])
-                .describe(&config_of(model), BackendKind::Candle)
-                .unwrap_err()
-                .to_string();
-            assert!(message.contains(&format!("`{flag} {value}`: ")) && message.contains(part), "{message}");
-        }
-        let layer_wise = config_of("minicpm-layerwise");
-        for (flags, layers) in [(&[][..], 6), (&["--cutoff-layers", "2"], 2), (&["--cutoff-layers", "5"], 5)]
-        {
-            assert_eq!(
-                choices(flags).describe(&layer_wise, BackendKind::Candle).unwrap().cutoff_layers,
-                Some(layers)
-            );
-        }
-        assert_eq!(choices(&[]).applied(&with_adapters), with_adapters);
-        assert_eq!(
-            choices(&["--lora-task", "x"]).applied(&with_adapters)[text_embeddings_backend::LORA_TASK],
-            "x"
-        );
-    }
+    use std::time::Duration;
 
     #[test]
     fn each_step_is_shown_with_its_own_time() {

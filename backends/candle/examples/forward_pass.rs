@@ -8,8 +8,7 @@
 use std::{error::Error, fs, path::Path};
 use text_embeddings_backend_candle::load;
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendError, BackendKind, Batch, BatchBuilder, DType, Head, LoadOptions, Packing,
-    Text, Wanted,
+    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DType, Head, LoadOptions, Packing, Text, Wanted,
 };
 
 /// The part that is counted. It is a function of its own, because the counter finds it by its name.
@@ -28,19 +27,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
     let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")?;
     let mut loaded = load(&LoadOptions {
-        backend: BackendKind::Candle,
-        folder: folder.to_owned(),
-        max_input_length: 0,
-        config,
-        weights: vec![folder.join("model.safetensors").into()],
-        head: Head::answers(AnswerTokens::difference(1, Some(2))),
         dtype: Some(dtype),
-        threads: 1,
-        pin_threads: false,
         instruction_set: Some(instruction_set.clone()),
-        prefix_cache_bytes: 0,
-        flash_attention: true,
-        device_timeout: None,
+        ..LoadOptions::new(
+            config,
+            vec![folder.join("model.safetensors").into()],
+            Head::answers(AnswerTokens::difference(1, Some(2))),
+        )
     })?;
     let batch = batch(loaded.backend.packing(), u32::try_from(vocabulary)?);
     // The first pass fills buffers that later passes reuse.

@@ -36,17 +36,18 @@ use crate::{
     operations::{Operations, Result},
     pass::Pass,
     plain::TensorOperations,
+    plan::Plan,
     prefix_cache::{PrefixCache, TokenShape},
     transformer::Transformer,
 };
 use candle_core::Device;
 pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
-pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
+pub use models::describe;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, Output, Packing, Predictions,
-    Text, Wanted, first_answer_is_finite,
+    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, NumberSupport, Numbers, Output,
+    Packing, Predictions, Text, Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
 
@@ -109,128 +110,150 @@ impl<O: Operations> Backend for CandleBackend<O> {
 /// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's
 /// first answer is not a number.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
-    match device::choose()? {
-        Chosen::Cpu => {
-            let set =
-                options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
-            let set = set.unwrap_or_else(InstructionSet::best);
-            let dtype = match options.dtype {
-                Some(DType::Float16) => instead_of_float16(set),
-                Some(dtype) => dtype,
-                None => default_dtype(set, options)?,
-            };
-            let operations = if options.pin_threads {
-                CpuOperations::on(Threads::start_pinned(options.threads)?, set, dtype)?
-            } else {
-                CpuOperations::start(options.threads, set, dtype)?
-            };
-            let backend = load_on(operations, options)?;
-            // Without shared prefixes, nothing is kept.
-            let keeps = backend.packing().shares_prefixes;
-            Ok(Loaded {
-                backend,
-                kind: BackendKind::Candle,
-                library: None,
-                device: "cpu",
-                dtype,
-                instruction_set: Some(set.to_string()),
-                prefix_cache_bytes: if keeps { options.prefix_cache_bytes } else { 0 },
-            })
-        }
-        Chosen::Candle(device) => load_on_candle(device, options),
+    let device = device::choose()?;
+    let files = ModelFiles::open(options)?;
+    match device {
+        Chosen::Cpu => load_on_cpu(files, options),
+        Chosen::Candle(device) => load_on_candle(device, files, options),
     }
 }
 
+fn load_on_cpu(files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
+    let set = options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
+    let set = set.unwrap_or_else(InstructionSet::best);
+    let support =
+        NumberSupport::Cpu { multiplies_bfloat16: set.has_bf16(), stored_rounded: files.is_stored_rounded() };
+    let numbers = choose_numbers(options.dtype, support)?;
+    let Numbers { computed, reported } = numbers;
+    if computed != reported {
+        tracing::info!(
+            "`--dtype {reported}`: the CPU ({set}) does not multiply {reported}, so it computes in {computed} \
+             instead"
+        );
+    }
+    let operations = if options.pin_threads {
+        CpuOperations::on(Threads::start_pinned(options.threads)?, set, computed)?
+    } else {
+        CpuOperations::start(options.threads, set, computed)?
+    };
+    let backend = files.load_on(operations, options)?;
+    Ok(Loaded {
+        kind: BackendKind::Candle,
+        library: None,
+        device: "cpu",
+        numbers,
+        instruction_set: Some(set.to_string()),
+        prefix_cache_bytes: kept_bytes(backend.as_ref(), options),
+        backend,
+    })
+}
+
 /// Loads a model onto a device that candle drives.
-fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
-    let name = DEVICE;
-    let dtype = options.dtype.unwrap_or(DType::Float32);
-    let (backend, prefix_cache_bytes) = match dtype {
-        DType::Float32 => {
-            // Keys and values would be copied to main memory and back.
-            let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            (load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
-        }
+fn load_on_candle(device: Device, files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
+    let support = if cfg!(feature = "cuda") { NumberSupport::Floats } else { NumberSupport::Float32 };
+    let numbers = choose_numbers(options.dtype, support)?;
+    let (backend, prefix_cache_bytes) = match numbers.computed {
         #[cfg(feature = "cuda")]
-        DType::BFloat16 | DType::Float16 => {
+        dtype @ (DType::BFloat16 | DType::Float16) => {
             let operands =
                 if dtype == DType::Float16 { candle_core::DType::F16 } else { candle_core::DType::BF16 };
             let gpu = cuda::device::Gpu::new(device, operands, options.flash_attention)?;
-            let backend = load_on(CudaOperations::new(gpu, operands), options)?;
-            let keeps = backend.packing().shares_prefixes;
-            (backend, if keeps { options.prefix_cache_bytes } else { 0 })
+            let backend = files.load_on(CudaOperations::new(gpu, operands), options)?;
+            let bytes = kept_bytes(backend.as_ref(), options);
+            (backend, bytes)
         }
         _ => {
-            return Err(BackendError::Load(format!(
-                "`--dtype {dtype}` is not supported on {name}: leave it out"
-            )));
+            // Keys and values would be copied to main memory and back.
+            let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
+            (files.load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
         }
     };
     Ok(Loaded {
         backend,
         kind: BackendKind::Candle,
         library: None,
-        device: name,
-        dtype,
+        device: DEVICE,
+        numbers,
         instruction_set: None,
         prefix_cache_bytes,
     })
 }
 
-/// bfloat16 if all matrices are stored as bfloat16 or quantised, and the CPU multiplies bfloat16; else
-/// float32.
-fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
-    // Quantisation has rounded the values by more than bfloat16 rounds the widened ones.
-    let is_rounded = || Ok::<_, BackendError>(Checkpoint::open(&options.weights)?.is_stored_as(&BF16));
-    let native = set.has_bf16() && (Scheme::of(&options.config)?.is_some() || is_rounded()?);
-    Ok(if native { DType::BFloat16 } else { DType::Float32 })
+fn choose_numbers(requested: Option<DType>, support: NumberSupport) -> Result<Numbers> {
+    Numbers::choose(requested, support).map_err(|dtype| {
+        BackendError::Load(format!("`--dtype {dtype}` is not supported on {DEVICE}: leave it out"))
+    })
 }
 
-/// The type that a CPU computes in if float16 is requested: bfloat16 if the CPU multiplies it, else float32.
-/// The log says so.
-fn instead_of_float16(set: InstructionSet) -> DType {
-    let dtype = if set.has_bf16() { DType::BFloat16 } else { DType::Float32 };
-    tracing::info!(
-        "`--dtype float16`: the CPU ({set}) does not multiply float16, so it computes in {dtype} instead"
-    );
-    dtype
+/// The size of the cache of keys and values: without shared prefixes, nothing is kept.
+fn kept_bytes(backend: &dyn Backend, options: &LoadOptions) -> usize {
+    if backend.packing().shares_prefixes { options.prefix_cache_bytes } else { 0 }
 }
 
-fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
-    let plan = models::plan(&options.config)?;
-    let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
-    let scheme = Scheme::of(&options.config)?;
-    if let Some(scheme) = scheme {
-        let used = if options.dtype == Some(DType::Int8) && scheme.is_bytes() {
-            "its bytes are used as they are"
-        } else {
-            "its matrices are widened, and products use the type of `--dtype`"
-        };
-        tracing::info!("The checkpoint is quantised ({scheme}): {used}");
+/// What a model's files say, read once.
+struct ModelFiles {
+    plan: Plan,
+    checkpoint: Checkpoint,
+    scheme: Option<Scheme>,
+}
+
+impl ModelFiles {
+    fn open(options: &LoadOptions) -> Result<Self> {
+        let plan = models::plan(&options.config, &options.choices)?;
+        let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
+        Ok(Self { checkpoint, scheme: Scheme::of(&options.config)?, plan })
     }
-    let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
-    let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
-    let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
-    checkpoint.finish(&plan.ignored)?;
-    let packing = plan.packing();
-    let shape = TokenShape {
-        layers: plan.layers.len(),
-        values: 2 * plan.heads.keys * plan.heads.size,
-        value_bytes: operations.kept_bytes(),
-    };
-    let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
-    let cache = PrefixCache::new(budget, shape);
-    let mut backend = CandleBackend {
-        operations,
-        model,
-        head,
-        hidden: plan.hidden,
-        cache,
-        packing,
-        values_per_token: plan.values_per_token(),
-    };
-    refuse_nan(&mut backend, options)?;
-    Ok(Box::new(backend))
+
+    /// Whether all matrices are stored in bfloat16 or quantised. Quantisation has rounded the values by more
+    /// than bfloat16 rounds the widened ones.
+    fn is_stored_rounded(&self) -> bool {
+        self.scheme.is_some() || self.checkpoint.is_stored_as(&BF16)
+    }
+
+    fn load_on<O: Operations + 'static>(
+        self,
+        mut operations: O,
+        options: &LoadOptions,
+    ) -> Result<Box<dyn Backend>> {
+        let Self { plan, checkpoint, scheme } = self;
+        if let Some(scheme) = scheme {
+            let used = if options.dtype == Some(DType::Int8) && scheme.is_bytes() {
+                "its bytes are used as they are"
+            } else {
+                "its matrices are widened, and products use the type of `--dtype`"
+            };
+            tracing::info!("The checkpoint is quantised ({scheme}): {used}");
+        }
+        let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
+        let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
+        let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
+        checkpoint.finish(&plan.ignored)?;
+        let packing = plan.packing();
+        let shape = TokenShape {
+            layers: plan.layers.len(),
+            values: 2 * plan.heads.keys * plan.heads.size,
+            value_bytes: operations.kept_bytes(),
+        };
+        let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
+        let cache = PrefixCache::new(budget, shape);
+        let mut backend = CandleBackend {
+            operations,
+            model,
+            head,
+            hidden: plan.hidden,
+            cache,
+            packing,
+            values_per_token: plan.values_per_token(),
+        };
+        refuse_nan(&mut backend, options)?;
+        Ok(Box::new(backend))
+    }
+}
+
+/// Loads a model with operations that already run.
+#[cfg(any(test, feature = "benchmarks"))]
+fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
+    ModelFiles::open(options)?.load_on(operations, options)
 }
 
 /// Refuses a model whose first answer is not finite. Computing that answer also waits for the work that

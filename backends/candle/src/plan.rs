@@ -6,6 +6,7 @@
 //! that it can be checked without weights; a feature of an architecture that no plan can express is refused
 //! by name.
 
+mod choices;
 mod head;
 mod matrix;
 
@@ -14,6 +15,7 @@ use crate::{
     operations::NormKind,
     rope::Rope,
 };
+pub(crate) use choices::LayerHeads;
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
 use text_embeddings_backend_core::{Activation, Packing};
@@ -58,8 +60,8 @@ pub(crate) struct Plan {
     pub(crate) vector_steps: Vec<StepPlan>,
     /// Whether values of vectors are rounded to whole numbers from -128 to 127 (pplx-embed).
     pub(crate) quantised_vectors: bool,
-    /// The number of layers that a layer-wise re-ranker runs, if it can score after several.
-    pub(crate) cutoff_layers: Option<usize>,
+    /// The heads after layers, if the model can score after several.
+    pub(crate) layer_heads: Option<LayerHeads>,
     /// The adapters, if all matrices and tables are stored with some.
     pub(crate) adapters: Option<Adapters>,
 }
@@ -69,9 +71,9 @@ pub(crate) struct Plan {
 /// `….0.lora_A` and `….0.lora_B`.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapters {
-    /// The number of tasks.
-    pub(crate) tasks: usize,
-    /// The task whose product is added. If absent, the original is used alone.
+    /// The names of the tasks.
+    pub(crate) tasks: Vec<String>,
+    /// The index of the task whose product is added. If absent, the original is used alone.
     pub(crate) task: Option<usize>,
     /// Columns of the product's first factor.
     pub(crate) rank: usize,
@@ -104,7 +106,7 @@ impl Plan {
             projector: Vec::new(),
             vector_steps: Vec::new(),
             quantised_vectors: false,
-            cutoff_layers: None,
+            layer_heads: None,
             adapters: None,
         }
     }

@@ -25,7 +25,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
     Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule,
-    ModelFile, Pooling,
+    ModelFile, Pooling, WeightChoices,
 };
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
@@ -57,19 +57,13 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         .collect();
     paths.sort();
     LoadOptions {
-        backend: BackendKind::Candle,
-        folder: PathBuf::new(),
-        max_input_length: 0,
-        config: json(&format!("models/{model}/config.json")),
-        weights: paths.into_iter().map(ModelFile::Disk).collect(),
-        head,
         dtype: Some(DType::Float32),
         threads: 2,
-        pin_threads: false,
-        instruction_set: None,
-        prefix_cache_bytes: 0,
-        flash_attention: true,
-        device_timeout: None,
+        ..LoadOptions::new(
+            json(&format!("models/{model}/config.json")),
+            paths.into_iter().map(ModelFile::Disk).collect(),
+            head,
+        )
     }
 }
 

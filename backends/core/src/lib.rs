@@ -11,6 +11,7 @@ mod head;
 mod kind;
 mod load;
 mod model;
+mod numbers;
 mod onnx;
 mod pool;
 mod python;
@@ -25,6 +26,7 @@ pub use head::{
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded, WeightChoices};
 pub use model::{DType, ModelType, Pool};
+pub use numbers::{NumberSupport, Numbers};
 pub use onnx::{Graph, read_graph};
 pub use pool::Pooling;
 pub use python::{Probe, PythonOptions};

@@ -1,6 +1,6 @@
 //! The options and the result of loading a model, the same for every backend.
 
-use crate::{Backend, BackendKind, DType, Head, ModelFile};
+use crate::{Backend, BackendKind, DType, Head, ModelFile, Numbers};
 use std::{path::PathBuf, time::Duration};
 
 /// The files and settings that a model is loaded with.
@@ -12,15 +12,15 @@ pub struct LoadOptions {
     pub folder: PathBuf,
     /// The content of `config.json`.
     pub config: serde_json::Value,
+    /// The choices among the weights.
+    pub choices: WeightChoices,
     /// The files with weights; for ONNX Runtime, the graph.
     pub weights: Vec<ModelFile>,
     /// The longest input in tokens, prompt included. It bounds the memory of a backend that pads.
     pub max_input_length: usize,
     /// The head: it turns the last hidden states into answers.
     pub head: Head,
-    /// The arithmetic. If absent: the type in which the checkpoint is stored if the CPU multiplies that type
-    /// natively, otherwise `f32`. For float16 the native backend computes on a CPU in bfloat16 if the CPU
-    /// multiplies that, otherwise in `f32`.
+    /// The requested arithmetic: [`Numbers::choose`].
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
@@ -38,6 +38,28 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
+    /// The options for loading this model with candle on one thread, without a cache and a deadline, in the
+    /// arithmetic that fits the machine.
+    #[must_use]
+    pub fn new(config: serde_json::Value, weights: Vec<ModelFile>, head: Head) -> Self {
+        Self {
+            backend: BackendKind::Candle,
+            folder: PathBuf::new(),
+            config,
+            choices: WeightChoices::default(),
+            weights,
+            max_input_length: 0,
+            head,
+            dtype: None,
+            threads: 1,
+            pin_threads: false,
+            instruction_set: None,
+            prefix_cache_bytes: 0,
+            flash_attention: true,
+            device_timeout: None,
+        }
+    }
+
     /// How long a backend that can stop a batch lets it run: nine tenths of the time after which the engine
     /// treats the device as hung and fails all waiting requests. So only the batch fails.
     #[must_use]
@@ -67,7 +89,7 @@ pub struct Loaded {
     /// `cpu`, `cuda` or `metal`: the header `x-compute-type` of answers.
     pub device: &'static str,
     /// The arithmetic in force.
-    pub dtype: DType,
+    pub numbers: Numbers,
     /// The name of the vector instructions in use; `None` if the model does not run on the CPU.
     pub instruction_set: Option<String>,
     /// The size of the cache of keys and values for later texts, in bytes; 0 without a cache.

@@ -19,8 +19,8 @@ use ort::{
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, ModelFile, Output, Packing,
-    Predictions, first_answer_is_finite, read_graph,
+    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, ModelFile, NumberSupport,
+    Numbers, Output, Packing, Predictions, first_answer_is_finite, read_graph,
 };
 use text_embeddings_backend_host::{Padded, describe_any, max_cells};
 
@@ -186,13 +186,13 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
         return Err(BackendError::Load("there is no ONNX file".to_owned()));
     };
     let graph = facts(path)?;
-    if let Some(dtype) = options.dtype.filter(|dtype| *dtype != graph.dtype) {
-        return Err(BackendError::Load(format!(
+    let numbers = Numbers::choose(options.dtype, NumberSupport::Fixed(graph.dtype)).map_err(|dtype| {
+        BackendError::Load(format!(
             "`--dtype {dtype}` was requested, but {} computes in {}: leave it out, or name another file with `--onnx-file`",
             path.display(),
             graph.dtype
-        )));
-    }
+        ))
+    })?;
     let runtime = runtime()?;
     let session = session(&runtime.environment, path, options.threads).map_err(|error| {
         BackendError::Load(format!(
@@ -226,7 +226,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
         kind: BackendKind::Ort,
         library: Some(runtime.library.clone()),
         device: "cpu",
-        dtype: graph.dtype,
+        numbers,
         instruction_set: None,
         prefix_cache_bytes: 0,
     })

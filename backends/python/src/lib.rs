@@ -20,14 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, Output, Packing, Pool,
-    Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, WholeHead,
+    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
+    Output, Packing, Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, WholeHead,
 };
 use text_embeddings_backend_host::{Padded, max_cells};
 use worker::{BatchError, GroupValues, Worker};
 
-/// The dtypes that the worker can request from PyTorch.
-const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 /// The most values of a text or a token: far more than any model has.
 const MOST_VALUES: usize = 1 << 20;
 
@@ -75,8 +73,8 @@ pub struct WorkerSettings {
     pub task: WorkerTask,
     /// The pooling of an embedding model whose files do not name one, in the words of sentence-transformers.
     pub pooling: Option<&'static str>,
-    /// The arithmetic: `float32`, `bfloat16` or `float16`.
-    pub dtype: DType,
+    /// The arithmetic: float32, bfloat16 or float16.
+    pub numbers: Numbers,
     /// The number of compute threads on the CPU.
     pub threads: usize,
     /// Whether Python files of the model may run.
@@ -96,12 +94,25 @@ impl WorkerSettings {
                 Pool::Mean => "mean",
                 Pool::LastToken => "lasttoken",
             }),
-            dtype: options.dtype.unwrap_or(DType::Float32),
+            numbers: choose_numbers(options.dtype)?,
             threads: options.threads,
             trust_remote_code: python.trust_remote_code,
             probes: python.probes.clone(),
         })
     }
+}
+
+/// The arithmetic for the value of `--dtype`.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if PyTorch does not support it.
+pub fn choose_numbers(requested: Option<DType>) -> Result<Numbers, BackendError> {
+    Numbers::choose(requested, NumberSupport::Floats).map_err(|dtype| {
+        BackendError::Load(format!(
+            "`--dtype {dtype}` is not supported by `--backend python`: choose float32, bfloat16 or float16"
+        ))
+    })
 }
 
 /// The worker's time limits.
@@ -150,12 +161,7 @@ pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, Bac
 ///
 /// Like [`load`].
 pub fn start(settings: WorkerSettings, limits: WorkerLimits) -> Result<Loaded, BackendError> {
-    let dtype = settings.dtype;
-    if !DTYPES.contains(&dtype) {
-        return Err(BackendError::Load(format!(
-            "`--dtype {dtype}` is not supported by `--backend python`: choose float32, bfloat16 or float16"
-        )));
-    }
+    let numbers = settings.numbers;
     let worker = Worker::start(&settings, limits)
         .map_err(|reason| BackendError::Load(format!("the Python backend: {reason}")))?;
     let facts = worker.facts().clone();
@@ -167,7 +173,7 @@ pub fn start(settings: WorkerSettings, limits: WorkerLimits) -> Result<Loaded, B
         kind: BackendKind::Python,
         library: Some(frame::told(&facts.versions)),
         device: if facts.device == "cuda" { "cuda" } else { "cpu" },
-        dtype,
+        numbers,
         instruction_set: None,
         prefix_cache_bytes: 0,
     })

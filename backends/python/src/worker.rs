@@ -81,7 +81,7 @@ impl Worker {
         let load = Load {
             model: root.to_str().ok_or("the path of the model's folder is not UTF-8")?,
             task: settings.task.as_str(),
-            dtype: settings.dtype.to_string(),
+            dtype: settings.numbers.computed.to_string(),
             threads: settings.threads,
             trust_remote_code: settings.trust_remote_code,
             pooling: settings.pooling,
@@ -178,7 +178,9 @@ pub(crate) fn answer(
 }
 
 fn check(facts: &Facts, settings: &WorkerSettings) -> Result<(), String> {
-    if !["cpu", "cuda"].contains(&facts.device.as_str()) || facts.dtype != settings.dtype.to_string() {
+    if !["cpu", "cuda"].contains(&facts.device.as_str())
+        || facts.dtype != settings.numbers.computed.to_string()
+    {
         return Err(format!(
             "the worker computes in {} on {}, which was not requested",
             facts.dtype, facts.device

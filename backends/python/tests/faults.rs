@@ -9,9 +9,9 @@ use std::{
 };
 use tempfile::TempDir;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BatchBuilder, DType, Loaded, Output, Packing, Text, TokenVectors, Wanted,
+    Backend, BackendError, BatchBuilder, Loaded, Output, Packing, Text, TokenVectors, Wanted,
 };
-use text_embeddings_backend_python::{WorkerLimits, WorkerSettings, WorkerTask, start};
+use text_embeddings_backend_python::{WorkerLimits, WorkerSettings, WorkerTask, choose_numbers, start};
 
 const LIMITS: WorkerLimits = WorkerLimits {
     hello: Duration::from_mins(1),
@@ -43,7 +43,7 @@ impl Faulty {
             folder: self.folder.path().to_owned(),
             task: WorkerTask::Embedding,
             pooling: None,
-            dtype: DType::Float32,
+            numbers: choose_numbers(None).unwrap(),
             threads: 1,
             trust_remote_code: false,
             probes: Vec::new(),

@@ -36,7 +36,7 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
     let source = startup::model_source(&args.model, &args.hub);
-    let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
+    let folder = block_on(level, startup::load(&source, None))?;
     let mut out = io::stdout().lock();
     // A folder may hold many GGUF files. The root of the demonstration, which is in the binary, is its name.
     let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);

@@ -187,19 +187,15 @@ impl RunningModel {
         let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")? as usize;
         let log = Log::default();
         let options = LoadOptions {
-            backend: BackendKind::Candle,
-            folder: PathBuf::new(),
-            max_input_length: 0,
-            config,
-            weights: vec![folder.join("model.safetensors").into()],
-            head: Head::answers(AnswerTokens::difference(1, Some(2))),
             dtype: Some(dtype),
             threads: machine.threads,
-            pin_threads: false,
             instruction_set: Some(machine.set.to_string()),
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
-            flash_attention: true,
-            device_timeout: None,
+            ..LoadOptions::new(
+                config,
+                vec![folder.join("model.safetensors").into()],
+                Head::answers(AnswerTokens::difference(1, Some(2))),
+            )
         };
         let operations = CpuOperations::start(machine.threads, machine.set, dtype)?.timed(log.clone());
         let backend = load_on(operations, &options)?;

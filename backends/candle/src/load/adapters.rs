@@ -31,7 +31,8 @@ impl Checkpoint {
             return Ok(None);
         }
         let original = self.tensor(&stored("original"), shape)?;
-        let &Adapters { tasks, task, rank, scale } = adapters;
+        let &Adapters { task, rank, scale, .. } = adapters;
+        let tasks = adapters.tasks.len();
         // The first factor has as many rows as the matrix. It is B for a linear layer, and A for a table of
         // vectors.
         let mut factors = ["0.lora_B", "0.lora_A"].map(stored);

@@ -18,9 +18,9 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 use std::num::NonZeroUsize;
-use text_embeddings_backend_core::{Activation, BackendError};
+use text_embeddings_backend_core::Activation;
 
-/// The adapters of jina-embeddings-v3, and the one that the server chose.
+/// The adapters of jina-embeddings-v3.
 #[derive(Debug, Deserialize)]
 struct Lora {
     #[serde(rename = "lora_adaptations")]
@@ -29,9 +29,6 @@ struct Lora {
     rank: NonZeroUsize,
     #[serde(rename = "lora_alpha")]
     alpha: f32,
-    /// [`LORA_TASK`](super::LORA_TASK)
-    #[serde(rename = "lora_task")]
-    task: Option<String>,
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
@@ -93,21 +90,11 @@ fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerP
     }
 }
 
-/// The adapter to add to the matrices, if the checkpoint has adapters.
+/// The adapters, if the checkpoint has some.
 fn adapters(value: &Value) -> Result<Option<Adapters>> {
     if value["lora_adaptations"].is_null() || value["load_trained_adapters"] == false {
         return Ok(None);
     }
-    let Lora { tasks, rank, alpha, task } = parse(value)?;
-    let unknown = |task: &String| {
-        let known = tasks.join(", ");
-        BackendError::Load(format!("the model has no adapter for the task {task:?}: choose one of {known}"))
-    };
-    let index = |task| tasks.iter().position(|known| known == task).ok_or_else(|| unknown(task));
-    Ok(Some(Adapters {
-        tasks: tasks.len(),
-        task: task.as_ref().map(index).transpose()?,
-        rank: rank.get(),
-        scale: alpha / rank.get() as f32,
-    }))
+    let Lora { tasks, rank, alpha } = parse(value)?;
+    Ok(Some(Adapters { tasks, task: None, rank: rank.get(), scale: alpha / rank.get() as f32 }))
 }

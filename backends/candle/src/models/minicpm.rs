@@ -8,17 +8,16 @@
 //! by `s²`. The states after the final norm are the same.
 
 use super::{
-    CUTOFF_LAYERS,
     decoder::{self, DecoderConfig, DecoderFamily},
     parse, refuse, unsupported,
 };
 use crate::{
     operations::Result,
-    plan::{Classification, Plan, Reads},
+    plan::{Classification, LayerHeads, Plan, Reads},
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::{BackendError, amount};
+use text_embeddings_backend_core::amount;
 
 /// The architecture with heads after its layers. `MiniCPM` itself and its embedding models are not supported.
 const LAYER_WISE: &str = "LayerWiseMiniCPMForCausalLM";
@@ -36,7 +35,7 @@ struct Settings {
     head_type: String,
 }
 
-/// The plan of the layers up to the cutoff (`cutoff_layers`) and of the head after them.
+/// The plan of all layers and heads.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let names = value["architectures"].as_array();
     if !names.is_some_and(|names| names.iter().any(|name| name == LAYER_WISE)) {
@@ -52,43 +51,28 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         ],
     )?;
     let (first, layers) = (settings.start_layer, config.num_hidden_layers);
-    let cutoff = cutoff(value, first, layers)?;
+    if first == 0 || first > layers {
+        return Err(unsupported(value, &format!("start_layer {first} of {}", amount(layers, "layer"))));
+    }
     let scale = settings.scale_depth / (layers as f32).sqrt();
     config.rms_norm_eps /= scale * scale;
-    config.num_hidden_layers = cutoff;
     let theta = [Some(10_000.0), None];
     let family = DecoderFamily { theta, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let mut plan = decoder::plan(value, &config, &family)?;
     plan.embeddings.scale = settings.scale_emb / scale;
+    let heads = LayerHeads {
+        first,
+        recommended: if (first..=layers).contains(&RECOMMENDED) { RECOMMENDED } else { layers },
+        logits: (first..=layers).map(|layer| format!("lm_head.{}.linear_head", layer - first)).collect(),
+    };
     plan.classification = Some(Classification {
         reads: Reads::Last,
         steps: Vec::new(),
-        logits: format!("lm_head.{}.linear_head", cutoff - first),
+        logits: heads.logits[layers - first].clone(),
         logits_bias: false,
         width: config.hidden_size,
         divisor: 1.0,
     });
-    plan.ignored.extend((cutoff..layers).map(|layer| format!("layers.{layer}.")));
-    plan.cutoff_layers = Some(cutoff);
+    plan.layer_heads = Some(heads);
     Ok(plan)
-}
-
-/// The number of layers to run: `cutoff_layers`, or else the authors' number if the checkpoint has a head
-/// there, or else all.
-fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
-    if first == 0 || first > layers {
-        return Err(unsupported(value, &format!("start_layer {first} of {}", amount(layers, "layer"))));
-    }
-    let heads = first..=layers;
-    match value[CUTOFF_LAYERS].as_u64() {
-        None if heads.contains(&RECOMMENDED) => Ok(RECOMMENDED),
-        None => Ok(layers),
-        Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
-            BackendError::Load(format!(
-                "the score after {} was requested, but this model scores after {first} to {layers} layers: \
-                 choose one of these",
-                amount(asked, "layer")
-            ))
-        }),
-    }
 }

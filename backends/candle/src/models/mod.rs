@@ -32,7 +32,7 @@ use crate::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use text_embeddings_backend_core::{Activation, BackendError, Description};
+use text_embeddings_backend_core::{Activation, BackendError, Description, WeightChoices};
 
 /// An architecture, or several that differ only in names.
 struct Architecture {
@@ -41,14 +41,6 @@ struct Architecture {
     /// Makes the plan from the configuration.
     plan: fn(&Value) -> Result<Plan>,
 }
-
-/// The field that names the task of the adapter to add. The server adds the field to `config.json`. Without
-/// it, no adapter is added.
-pub const LORA_TASK: &str = "lora_task";
-
-/// The number of layers after which a layer-wise re-ranker scores, under its authors' name for it. The server
-/// adds the field to `config.json`. Without it, the authors' number applies.
-pub const CUTOFF_LAYERS: &str = "cutoff_layers";
 
 /// All supported architectures.
 const ARCHITECTURES: &[Architecture] = &[
@@ -104,12 +96,13 @@ fn name_of(config: &Value) -> Option<&str> {
     }
 }
 
-/// The plan of the model that `config` (the content of `config.json`) describes.
+/// The plan of the model that `config` (the content of `config.json`) describes, with the user's choices
+/// among its weights.
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the architecture or one of its settings is not supported.
-pub(crate) fn plan(config: &Value) -> Result<Plan> {
+/// [`BackendError::Load`] if the architecture, one of its settings or a choice is not supported.
+pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     let name = name_of(config);
     let found = ARCHITECTURES
         .iter()
@@ -132,20 +125,7 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     for value in [config, &config["text_config"]] {
         refuse_countless(value)?;
     }
-    let plan = (architecture.plan)(config)?;
-    if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
-        return Err(BackendError::Load(
-            "a number of layers was chosen, but this model scores after its last layer only: leave the \
-             setting out"
-                .to_owned(),
-        ));
-    }
-    match config[LORA_TASK].as_str().filter(|_| plan.adapters.is_none()) {
-        Some(task) => Err(BackendError::Load(format!(
-            "the task {task:?} was chosen, but this model has no adapters for tasks: leave the setting out"
-        ))),
-        None => Ok(plan),
-    }
+    (architecture.plan)(config)?.with_choices(choices)
 }
 
 /// Settings that determine the lengths of lists in a plan, or the number of heads.
@@ -205,16 +185,16 @@ fn refuse_countless(config: &Value) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the architecture or one of its settings is not supported.
-pub fn describe(config: &Value) -> Result<Description> {
-    let plan = plan(config)?;
+/// [`BackendError::Load`] if the architecture, one of its settings or a choice is not supported.
+pub fn describe(config: &Value, choices: &WeightChoices) -> Result<Description> {
+    let plan = plan(config, choices)?;
     Ok(Description {
         longest_input: plan.longest_input,
         has_token_types: plan.has_token_types(),
         is_causal: plan.packing().shares_prefixes,
         hidden: plan.hidden,
         vocabulary: plan.vocabulary,
-        cutoff_layers: plan.cutoff_layers,
+        cutoff_layers: plan.layer_heads.is_some().then_some(plan.layers.len()),
     })
 }
 

@@ -17,6 +17,7 @@ const OUTPUTS: [&str; 6] = ["cls", "mean", "last", "logits", "splade", "embeddin
 pub(super) struct Fixture {
     pub(super) name: String,
     pub(super) config: Value,
+    pub(super) choices: WeightChoices,
     cases: Vec<Value>,
 }
 
@@ -32,14 +33,14 @@ pub(super) fn fixtures_of_architectures() -> Vec<Fixture> {
     assert!(only.is_some() || names.len() > 70, "{} fixtures", names.len());
     let fixture = |name: String| {
         let expected = json(&format!("architectures/{name}/expected.json"));
-        let mut config = json(&format!("architectures/{name}/config.json"));
-        if let Some((_, task)) = name.rsplit_once("-task-") {
-            config[LORA_TASK] = config["lora_adaptations"][task.parse::<usize>().unwrap()].clone();
-        }
-        if let Some((_, layers)) = name.rsplit_once("-cutoff-") {
-            config[CUTOFF_LAYERS] = layers.parse::<usize>().unwrap().into();
-        }
-        Fixture { cases: expected["cases"].as_array().unwrap().clone(), config, name }
+        let config = json(&format!("architectures/{name}/config.json"));
+        let number_after = |mark| name.rsplit_once(mark).map(|(_, number)| number.parse::<usize>().unwrap());
+        let choices = WeightChoices {
+            lora_task: number_after("-task-")
+                .map(|task| config["lora_adaptations"][task].as_str().unwrap().to_owned()),
+            cutoff_layers: number_after("-cutoff-"),
+        };
+        Fixture { cases: expected["cases"].as_array().unwrap().clone(), config, choices, name }
     };
     names.into_iter().map(fixture).collect()
 }
@@ -58,19 +59,14 @@ impl Fixture {
 
     pub(super) fn options(&self, output: &str) -> LoadOptions {
         LoadOptions {
-            backend: BackendKind::Candle,
-            folder: PathBuf::new(),
-            max_input_length: 0,
-            config: self.config.clone(),
-            weights: vec![fixtures().join("architectures").join(&self.name).join("model.safetensors").into()],
-            head: self.head(output),
+            choices: self.choices.clone(),
             dtype: Some(DType::Float32),
             threads: 2,
-            pin_threads: false,
-            instruction_set: None,
-            prefix_cache_bytes: 0,
-            flash_attention: true,
-            device_timeout: None,
+            ..LoadOptions::new(
+                self.config.clone(),
+                vec![fixtures().join("architectures").join(&self.name).join("model.safetensors").into()],
+                self.head(output),
+            )
         }
     }
 
@@ -272,7 +268,7 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
 fn settings_without_a_plan_are_refused_by_name() {
     for (name, part) in REFUSED {
         let error =
-            models::plan(&json(&format!("architectures/{name}/config.json"))).unwrap_err().to_string();
+            plan_error(&json(&format!("architectures/{name}/config.json")), &WeightChoices::default());
         assert!(error.contains(part), "{name}: {error}");
     }
 }
@@ -331,11 +327,6 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("jina-v2-base", "feed_forward_type", "original".into(), "feed_forward_type \"original\""),
         ("jina-v2-base", "is_decoder", true.into(), "is_decoder true"),
         ("jina-v3", "position_embedding_type", "alibi".into(), "position_embedding_type \"alibi\""),
-        ("jina-v3", LORA_TASK, "clustering".into(), "retrieval.query, retrieval.passage, separation"),
-        ("bert-embedding", LORA_TASK, "separation".into(), "no adapters"),
-        ("bert-embedding", CUTOFF_LAYERS, 2.into(), "after its last layer only"),
-        ("minicpm-layerwise", CUTOFF_LAYERS, 1.into(), "after 2 to 6 layers"),
-        ("minicpm-layerwise", CUTOFF_LAYERS, 7.into(), "after 2 to 6 layers"),
         ("minicpm-layerwise", "start_layer", 0.into(), "start_layer 0"),
         ("minicpm-layerwise", "head_type", "raw".into(), "head_type \"raw\""),
         ("minicpm-layerwise", "head_multi", false.into(), "head_multi false"),
@@ -349,7 +340,41 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
     ] {
         let mut config = json(&format!("architectures/{name}/config.json"));
         config[key] = value;
-        let error = models::plan(&config).map(drop).unwrap_err().to_string();
+        let error = plan_error(&config, &WeightChoices::default());
         assert!(error.contains(part), "{name}: {error}");
     }
+}
+
+#[test]
+fn a_choice_among_the_weights_is_one_of_the_models_own() {
+    let task = |task: &str| WeightChoices { lora_task: Some(task.to_owned()), ..Default::default() };
+    let cutoff = |layers| WeightChoices { cutoff_layers: Some(layers), ..Default::default() };
+    let config = |name: &str| json(&format!("architectures/{name}/config.json"));
+    for (name, choices, part) in [
+        (
+            "jina-v3",
+            task("clustering"),
+            "`--lora-task clustering`: the model has no adapter for the task \"clustering\": choose one of \
+             retrieval.query, retrieval.passage, separation",
+        ),
+        (
+            "bert-embedding",
+            task("separation"),
+            "`--lora-task separation`: the task \"separation\" was chosen, but",
+        ),
+        ("bert-embedding", cutoff(2), "`--cutoff-layers 2`: a number of layers was chosen, but"),
+        ("minicpm-layerwise", cutoff(1), "but this model scores after 2 to 6 layers: choose one of these"),
+        ("minicpm-layerwise", cutoff(7), "`--cutoff-layers 7`: the score after 7 layers was requested"),
+    ] {
+        let error = plan_error(&config(name), &choices);
+        assert!(error.contains(part), "{name}: {error}");
+    }
+    for (choices, layers) in [(WeightChoices::default(), 6), (cutoff(2), 2), (cutoff(5), 5)] {
+        let description = describe(&config("minicpm-layerwise"), &choices).unwrap();
+        assert_eq!(description.cutoff_layers, Some(layers));
+    }
+}
+
+fn plan_error(config: &Value, choices: &WeightChoices) -> String {
+    models::plan(config, choices).map(drop).unwrap_err().to_string()
 }

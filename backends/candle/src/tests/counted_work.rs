@@ -106,7 +106,7 @@ const WINDOWED: [(&str, bool); 5] = [
 
 /// For each layer, its mask, and the pairs of a query and a key that attention multiplied, in all heads.
 fn pairs(config: &serde_json::Value, calls: &Calls, one: &Calls) -> Vec<(Mask, usize)> {
-    let plan = models::plan(config).unwrap();
+    let plan = models::plan(config, &WeightChoices::default()).unwrap();
     let (calls, one) = (multiplications(calls, ATTENTION), multiplications(one, ATTENTION));
     assert_eq!([calls.len(), one.len()], [plan.layers.len(); 2]);
     let layers = plan.layers.iter().zip(calls.iter().zip(one));
@@ -157,7 +157,7 @@ fn attention_with_a_window_multiplies_the_keys_in_the_window() {
             let one = model.calls(&[vec![3]]);
             let [of_short, of_long, of_forest] =
                 [&short, &long, &forest].map(|texts| pairs(&fixture.config, &model.calls(texts), &one));
-            let heads = models::plan(&fixture.config).unwrap().heads.queries;
+            let heads = models::plan(&fixture.config, &fixture.choices).unwrap().heads.queries;
             let (all, needed) = model.rows(&forest);
             let last = of_short.len() - 1;
             for (index, &(mask, in_short)) in of_short.iter().enumerate() {

@@ -13,19 +13,14 @@ fn folder() -> PathBuf {
 
 fn options(prefix_cache_bytes: usize) -> LoadOptions {
     LoadOptions {
-        backend: BackendKind::Candle,
-        folder: PathBuf::new(),
-        max_input_length: 0,
-        config: json("rerankers/jina-reranker-v3/config.json"),
-        weights: vec![folder().join("model.safetensors").into()],
-        head: Head::PROJECTOR,
         dtype: Some(DType::Float32),
         threads: 2,
-        pin_threads: false,
-        instruction_set: None,
         prefix_cache_bytes,
-        flash_attention: true,
-        device_timeout: None,
+        ..LoadOptions::new(
+            json("rerankers/jina-reranker-v3/config.json"),
+            vec![folder().join("model.safetensors").into()],
+            Head::PROJECTOR,
+        )
     }
 }
 
@@ -149,6 +144,6 @@ fn marks_need_an_architecture_with_a_projector_and_such_a_model_has_no_windows()
     config["use_sliding_window"] = true.into();
     config["sliding_window"] = 64.into();
     config["layer_types"] = serde_json::json!(["full_attention", "sliding_attention"]);
-    let error = models::plan(&config).map(drop).unwrap_err().to_string();
+    let error = models::plan(&config, &WeightChoices::default()).map(drop).unwrap_err().to_string();
     assert!(error.contains("a sliding window of a listwise re-ranker"), "{error}");
 }

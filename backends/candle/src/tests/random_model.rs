@@ -129,19 +129,13 @@ impl RandomModel {
     /// The options for loading it with this head.
     pub(super) fn options(&self, head: Head) -> LoadOptions {
         LoadOptions {
-            backend: BackendKind::Candle,
-            folder: PathBuf::new(),
-            max_input_length: 0,
-            config: self.config.clone(),
-            weights: self.weights.iter().cloned().map(ModelFile::Disk).collect(),
-            head,
             dtype: Some(crate::DType::Float32),
             threads: 2,
-            pin_threads: false,
-            instruction_set: None,
-            prefix_cache_bytes: 0,
-            flash_attention: true,
-            device_timeout: None,
+            ..LoadOptions::new(
+                self.config.clone(),
+                self.weights.iter().cloned().map(ModelFile::Disk).collect(),
+                head,
+            )
         }
     }
 }

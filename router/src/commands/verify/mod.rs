@@ -133,7 +133,7 @@ fn unknown_model(name: &str) -> Usage {
 
 async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
     let source = startup::model_source(&args.model, &args.how.hub);
-    let loaded = startup::load(&source, startup::Choices::default()).await;
+    let loaded = startup::load(&source, None).await;
     let folder = loaded.and_then(|folder| {
         let text = describe_files(&folder)?;
         Ok((folder, text))
