@@ -199,8 +199,8 @@ impl fmt::Display for StepTimes {
     }
 }
 
-/// Fetches and reads a model. With `flags`, a model that is not served with them is refused before its weights
-/// are fetched.
+/// Fetches and reads a model. With `flags`, a model that is not served with them is refused before its
+/// weights are fetched.
 pub(crate) async fn load(source: &ModelSource, flags: Option<&ModelFlags>) -> anyhow::Result<ModelFolder> {
     let options = HubOptions::from_environment();
     let (backend, flags) = (source.reader.backend, flags.cloned());

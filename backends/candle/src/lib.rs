@@ -111,18 +111,18 @@ impl<O: Operations> Backend for CandleBackend<O> {
 /// first answer is not a number.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     let device = device::choose()?;
-    let files = ModelFiles::open(options)?;
+    let model = OpenModel::open(options)?;
     match device {
-        Chosen::Cpu => load_on_cpu(files, options),
-        Chosen::Candle(device) => load_on_candle(device, files, options),
+        Chosen::Cpu => load_on_cpu(model, options),
+        Chosen::Candle(device) => load_on_candle(device, model, options),
     }
 }
 
-fn load_on_cpu(files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
+fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
     let set = options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
     let set = set.unwrap_or_else(InstructionSet::best);
     let support =
-        NumberSupport::Cpu { multiplies_bfloat16: set.has_bf16(), stored_rounded: files.is_stored_rounded() };
+        NumberSupport::Cpu { multiplies_bfloat16: set.has_bf16(), stored_rounded: model.is_stored_rounded() };
     let numbers = choose_numbers(options.dtype, support)?;
     let Numbers { computed, reported } = numbers;
     if computed != reported {
@@ -136,7 +136,7 @@ fn load_on_cpu(files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
     } else {
         CpuOperations::start(options.threads, set, computed)?
     };
-    let backend = files.load_on(operations, options)?;
+    let backend = model.load_on(operations, options)?;
     Ok(Loaded {
         kind: BackendKind::Candle,
         library: None,
@@ -149,7 +149,7 @@ fn load_on_cpu(files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
 }
 
 /// Loads a model onto a device that candle drives.
-fn load_on_candle(device: Device, files: ModelFiles, options: &LoadOptions) -> Result<Loaded> {
+fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
     let support = if cfg!(feature = "cuda") { NumberSupport::Floats } else { NumberSupport::Float32 };
     let numbers = choose_numbers(options.dtype, support)?;
     let (backend, prefix_cache_bytes) = match numbers.computed {
@@ -158,14 +158,14 @@ fn load_on_candle(device: Device, files: ModelFiles, options: &LoadOptions) -> R
             let operands =
                 if dtype == DType::Float16 { candle_core::DType::F16 } else { candle_core::DType::BF16 };
             let gpu = cuda::device::Gpu::new(device, operands, options.flash_attention)?;
-            let backend = files.load_on(CudaOperations::new(gpu, operands), options)?;
+            let backend = model.load_on(CudaOperations::new(gpu, operands), options)?;
             let bytes = kept_bytes(backend.as_ref(), options);
             (backend, bytes)
         }
         _ => {
             // Keys and values would be copied to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            (files.load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
+            (model.load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
         }
     };
     Ok(Loaded {
@@ -190,14 +190,14 @@ fn kept_bytes(backend: &dyn Backend, options: &LoadOptions) -> usize {
     if backend.packing().shares_prefixes { options.prefix_cache_bytes } else { 0 }
 }
 
-/// What a model's files say, read once.
-struct ModelFiles {
+/// A model before its weights are loaded: its plan, and its open files.
+struct OpenModel {
     plan: Plan,
     checkpoint: Checkpoint,
     scheme: Option<Scheme>,
 }
 
-impl ModelFiles {
+impl OpenModel {
     fn open(options: &LoadOptions) -> Result<Self> {
         let plan = models::plan(&options.config, &options.choices)?;
         let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
@@ -253,7 +253,7 @@ impl ModelFiles {
 /// Loads a model with operations that already run.
 #[cfg(any(test, feature = "benchmarks"))]
 fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
-    ModelFiles::open(options)?.load_on(operations, options)
+    OpenModel::open(options)?.load_on(operations, options)
 }
 
 /// Refuses a model whose first answer is not finite. Computing that answer also waits for the work that

@@ -15,7 +15,7 @@ use crate::{
     operations::NormKind,
     rope::Rope,
 };
-pub(crate) use choices::LayerHeads;
+pub(crate) use choices::{Adapters, LayerHeads};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
 use text_embeddings_backend_core::{Activation, Packing};
@@ -64,21 +64,6 @@ pub(crate) struct Plan {
     pub(crate) layer_heads: Option<LayerHeads>,
     /// The adapters, if all matrices and tables are stored with some.
     pub(crate) adapters: Option<Adapters>,
-}
-
-/// Low-rank adapters for several tasks (`LoRA`). A matrix `X.weight` is stored as
-/// `X.parametrizations.weight.original`. Loading adds to it the product of the chosen task's slices of
-/// `….0.lora_A` and `….0.lora_B`.
-#[derive(Debug, Clone)]
-pub(crate) struct Adapters {
-    /// The names of the tasks.
-    pub(crate) tasks: Vec<String>,
-    /// The index of the task whose product is added. If absent, the original is used alone.
-    pub(crate) task: Option<usize>,
-    /// Columns of the product's first factor.
-    pub(crate) rank: usize,
-    /// The factor of the product.
-    pub(crate) scale: f32,
 }
 
 impl Plan {

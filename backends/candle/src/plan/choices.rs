@@ -3,6 +3,21 @@
 use super::{Classification, Plan};
 use text_embeddings_backend_core::{BackendError, WeightChoices, amount};
 
+/// Low-rank adapters for several tasks (`LoRA`). A matrix `X.weight` is stored as
+/// `X.parametrizations.weight.original`. Loading adds to it the product of the chosen task's slices of
+/// `….0.lora_A` and `….0.lora_B`.
+#[derive(Debug, Clone)]
+pub(crate) struct Adapters {
+    /// The names of the tasks.
+    pub(crate) tasks: Vec<String>,
+    /// The index of the task whose product is added. If absent, the original is used alone.
+    pub(crate) task: Option<usize>,
+    /// Columns of the product's first factor.
+    pub(crate) rank: usize,
+    /// The factor of the product.
+    pub(crate) scale: f32,
+}
+
 /// The heads of a layer-wise re-ranker: one after each layer from `first` on.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerHeads {

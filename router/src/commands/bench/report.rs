@@ -19,7 +19,7 @@ pub(super) struct Report {
 }
 
 #[derive(Serialize)]
-struct Numbers<'a> {
+struct JsonReport<'a> {
     mode: &'static str,
     concurrency: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl Report {
         histogram::svg(&self.measured.latencies, &marks, &rates)
     }
 
-    fn numbers(&self) -> Numbers<'_> {
+    fn numbers(&self) -> JsonReport<'_> {
         let LoadResult { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } =
             &self.measured;
         let seconds = elapsed.as_secs_f64();
@@ -84,7 +84,7 @@ impl Report {
             .collect();
         latency_ms.insert("min", milliseconds(latencies.first().copied().unwrap_or_default()));
         latency_ms.insert("max", milliseconds(latencies.last().copied().unwrap_or_default()));
-        Numbers {
+        JsonReport {
             mode: if rate.is_some() { "open" } else { "closed" },
             concurrency: *concurrency,
             rate: *rate,
