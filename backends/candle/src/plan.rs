@@ -6,19 +6,19 @@
 //! that it can be checked without weights; a feature of an architecture that no plan can express is refused
 //! by name.
 
-mod choices;
 mod head;
 mod matrix;
+mod variants;
 
 use crate::{
     attention::{Heads, Mask},
     operations::NormKind,
     rope::Rope,
 };
-pub(crate) use choices::{Adapters, LayerHeads};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
 use text_embeddings_backend_core::{Activation, Packing};
+pub(crate) use variants::{Adapters, LayerHeads};
 
 /// A model up to its last hidden states, and its own heads.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 //! refused with a list of the supported ones before anything else is checked.
 
 mod bert;
+mod choices;
 mod deberta;
 mod decoder;
 mod distilbert;
@@ -125,7 +126,7 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     for value in [config, &config["text_config"]] {
         refuse_countless(value)?;
     }
-    (architecture.plan)(config)?.with_choices(choices)
+    choices::choose_weights((architecture.plan)(config)?, choices)
 }
 
 /// Settings that determine the lengths of lists in a plan, or the number of heads.
