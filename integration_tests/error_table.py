@@ -274,13 +274,6 @@ ERRORS = {
         VALIDATION,
         ["[query, document]"],
     ),
-    "no best": (
-        "tied-bf16",
-        ("/rerank", {"query": "q", "texts": ["a"], "top_n": 0}),
-        ("rerank.Rerank", rerank(query="q", texts=["a"], top_n=0)),
-        VALIDATION,
-        ["top_n"],
-    ),
     "no such direction": (
         "tied-bf16",
         ("/rerank", {"query": "q", "texts": ["a"], "truncation_direction": "up"}),

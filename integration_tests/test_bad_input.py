@@ -75,7 +75,6 @@ BODIES = {
     "text is an object": ("/rerank", b'{"query": "q", "texts": [{"text": "a"}]}', VALIDATION, ["texts[0]", "string"]),
     "raw_scores is a string": ("/rerank", b'{"query": "q", "texts": ["a"], "raw_scores": "yes"}', VALIDATION, ["raw_scores"]),
     "unknown direction": ("/rerank", b'{"query": "q", "texts": ["a"], "truncation_direction": "up"}', VALIDATION, ["truncation_direction", "Left"]),
-    "top_n 0": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 0}', VALIDATION, ["top_n", "1"]),
     "top_n negative": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": -1}', VALIDATION, ["top_n"]),
     "instruction is a list": ("/rerank", b'{"query": "q", "texts": ["a"], "instruction": []}', VALIDATION, ["instruction"]),
     "empty texts": ("/rerank", b'{"query": "q", "texts": []}', EMPTY, ["texts", "empty"]),

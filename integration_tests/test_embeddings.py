@@ -4,6 +4,7 @@ import base64
 import random
 import struct
 from functools import cache
+from pathlib import Path
 
 import pytest
 from reference_data import TEXTS, VECTORS
@@ -156,7 +157,7 @@ def by_other_routes(server: Server, model: str) -> dict[str, list[list[float]]]:
 
     def openai(path: str, **options: str) -> list:
         answer = server.post(path, {"input": texts(model), "model": "any", **options}).json()
-        assert (answer["object"], answer["model"]) == ("list", server.get("/info").json()["served_model_name"])
+        assert (answer["object"], answer["model"]) == ("list", Path(server.get("/info").json()["model_id"]).name)
         assert [row["index"] for row in answer["data"]] == list(range(len(texts(model))))
         tokens = sum(len(VECTORS[model][name]["ids"]) for name in names(model) if name != "long-left")
         assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}

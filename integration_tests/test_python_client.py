@@ -176,7 +176,6 @@ def test_both_clients_answer_alike(demo):
         (lambda client: client.rerank("", ["a"]), ter.EmptyInputError, 400, "`query`"),
         (lambda client: client.rerank("q", []), ter.EmptyInputError, 400, "texts"),
         (lambda client: client.rerank("q", ["a" * 3_000_000]), ter.ValidationError, 413, "2000000"),
-        (lambda client: client.rerank("q", ["a"] * 2, top_n=0), ter.ValidationError, 422, "top_n"),
     ],
 )
 def test_each_error_has_its_type_and_the_servers_message(demo, ask, kind, status, words):

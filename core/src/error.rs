@@ -36,7 +36,7 @@ pub enum Error {
         max: usize,
     },
     /// An input has too many tokens and must not be truncated.
-    #[error("Input validation error: `inputs` must have less than {max} tokens. Given: {got}")]
+    #[error("Input validation error: `inputs` must have less than {max} tokens. Given: {got}; {max} fit")]
     TooLong {
         /// The number of tokens of the whole input, the template included.
         got: usize,
@@ -44,7 +44,7 @@ pub enum Error {
         max: usize,
     },
     /// An input has too many characters to be tokenized.
-    #[error("Input validation error: `inputs` must have less than {max} characters. Given: {got}")]
+    #[error("Input validation error: `inputs` must have less than {max} characters. Given: {got}; {max} fit")]
     TooManyCharacters {
         /// The number of characters of the input.
         got: usize,

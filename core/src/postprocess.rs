@@ -36,7 +36,11 @@ pub(crate) fn probabilities(raw: &[f32]) -> Vec<f32> {
 pub(crate) fn order(scores: &[f32], top_n: Option<usize>) -> Vec<usize> {
     let mut indices: Vec<usize> = (0..scores.len()).collect();
     indices.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-    indices.truncate(top_n.unwrap_or(usize::MAX));
+    match top_n {
+        // As in vLLM, whose clients send it by default.
+        None | Some(0) => {}
+        Some(count) => indices.truncate(count),
+    }
     indices
 }
 

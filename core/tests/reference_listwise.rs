@@ -105,7 +105,7 @@ fn kind_and_family_follow_from_the_architecture() {
     let mut renamed = files.clone();
     renamed.root = "model".into();
     for files in [files, renamed] {
-        let kind = detect_kind(&files, None, None).unwrap().model_type;
+        let kind = detect_kind(&files, None, None, None).unwrap().model_type;
         assert_eq!(kind, ModelType::ListwiseReranker);
         assert_eq!(files.evidence().family().unwrap().0.name, NAME);
         // Its name alone does not decide, because no other architecture has the head for it.

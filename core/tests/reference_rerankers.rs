@@ -117,7 +117,7 @@ fn every_folder_of_the_fixtures_is_listed() {
 fn kind_and_family_follow_from_name_and_architecture() {
     for (name, family, kind) in FOLDERS {
         let files = open(name);
-        assert_eq!(detect_kind(&files, None, None).unwrap().model_type, kind, "{name}");
+        assert_eq!(detect_kind(&files, None, None, None).unwrap().model_type, kind, "{name}");
         assert_eq!(files.evidence().family().unwrap().0.name, family, "{name}");
         // Recognised by `_name_or_path`, in a folder whose name does not say anything.
         let mut renamed = files.clone();
@@ -149,7 +149,7 @@ fn models_that_generate_are_refused_with_a_reason() {
         files.root = name.into();
         files.config.model_type = Some(model_type.to_owned());
         files.config.architectures = vec!["XForCausalLM".to_owned()];
-        let message = detect_kind(&files, None, None).unwrap_err().to_string();
+        let message = detect_kind(&files, None, None, None).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains(part), "{message}");
     }
 }

@@ -83,7 +83,7 @@ fn the_kind_follows_from_the_files() {
         ("xlm-roberta-reranker", None, ModelType::Reranker),
     ];
     for (name, pooling, expected) in table {
-        let found = detect_kind(&open(name), None, pooling);
+        let found = detect_kind(&open(name), None, pooling, None);
         assert_eq!(found.unwrap().model_type, expected, "{name}");
     }
 }

@@ -74,7 +74,8 @@ fn summary(model: &Model) -> String {
     let instruction = reranker.shown_instruction().map(|text| text.chars().take(12).collect::<String>());
     let answers = reranker.answers.as_deref().unwrap_or("-");
     let score = &reranker.score;
-    format!("{reading}; {family}; {answers}; {} by {}; {instruction:?}", score.value, score.source)
+    let source = score.source.split("; sentence-transformers").next().unwrap_or_default();
+    format!("{reading}; {family}; {answers}; {} by {source}; {instruction:?}", score.value)
 }
 
 /// Resolves each model with its flags, and compares the summary.
@@ -91,6 +92,11 @@ fn check<const N: usize>(table: [(&str, ModelFlags, &str); N]) {
 #[test]
 fn flags_take_precedence_over_the_files_of_a_re_ranker() {
     check([
+        (
+            "tied-f32-bare",
+            flags(|it| it.chat_template = Some(family("qwen3-reranker"))),
+            "template; qwen3-reranker; `yes` (262) less `no` (259), by the family qwen3-reranker; sigmoid by the family qwen3-reranker; Some(\"Given a web \")",
+        ),
         (
             "tied-bf16",
             flags(|_| ()),
@@ -205,6 +211,23 @@ fn an_embedding_model_s_outputs_and_a_classifier_s_labels() {
         resolve("bge-m3", &flags(|it| it.default_prompt = Some("Q: ".to_owned()))).unwrap().prompts().default,
         "Q: "
     );
+}
+
+#[test]
+fn an_activation_of_the_files_that_does_not_apply_is_said_with_the_one_that_does() {
+    for (flag, expected) in [
+        (
+            None,
+            "the rule for all re-rankers; sentence-transformers applies the model's own activation, identity, instead",
+        ),
+        (Some("identity"), "`--rerank-activation`"),
+    ] {
+        let flags = flags(|it| it.rerank_activation = flag.map(|rule| rule.parse().unwrap()));
+        let model = resolve("bert-cross-encoder", &flags).unwrap();
+        let reranker = model.reranker().unwrap();
+        assert_eq!(reranker.score_activation.as_deref(), Some("identity"));
+        assert_eq!(reranker.score.source, expected);
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     );
     let info = Info {
         model_id: args.model_id.clone(),
-        served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
+        served_model_name: served_name(args, &folder),
         model_sha: folder.revision_sha.clone(),
         config: config.clone(),
         limits,
@@ -100,6 +100,16 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         config,
     );
     Ok(Served { service, info, summary })
+}
+
+/// The model's name in answers: `--served-model-name`, else the model id. Of a local path it is the folder's
+/// or file's own name, because clients have no use for the server's folders.
+fn served_name(args: &Args, folder: &ModelFolder) -> String {
+    match &args.served_model_name {
+        Some(name) => name.clone(),
+        None if folder.revision_sha.is_none() => folder.name(),
+        None => args.model_id.clone(),
+    }
 }
 
 /// The device that computes, for a CPU with its threads and instructions.
@@ -287,15 +297,6 @@ fn log_answers(model: &Model, dimensions: usize) {
                 tracing::info!("Scores are those of the label `{}`", reranker.labels[class]);
             }
             tracing::info!("{reranker}");
-            let score = reranker.score.value.to_string();
-            if let Some(activation) = &reranker.score_activation
-                && *activation != score
-            {
-                tracing::info!(
-                    "sentence-transformers applies this model's own activation ({activation}) to the raw \
-                     score instead"
-                );
-            }
         }
     }
 }

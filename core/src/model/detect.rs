@@ -1,7 +1,8 @@
 //! Decides the kind of a model. A pure function of the model's files and the user's flags.
 //!
-//! Input: the files as [`ModelFolder`] describes them, `--model-type`, `--pooling`. Output: [`Detected`], or
-//! an error that names the deciding flag. The rules, in this order:
+//! Input: the files as [`ModelFolder`] describes them, `--model-type`, `--pooling`, and the family that
+//! `--chat-template` names. Output: [`Detected`], or an error that names the deciding flag. The rules, in
+//! this order:
 //!
 //! 1. an explicit flag wins;
 //! 2. a `LogitScore` in `modules.json` makes a generative re-ranker, and modules that end in scores make a
@@ -10,9 +11,9 @@
 //!    re-ranker with two labels needs the flag); a head with one label that only the weights name, as in
 //!    jina-reranker-v1, makes a re-ranker;
 //! 4. a `SpladePooling` module makes a SPLADE model, a `Pooling` module or folder an embedding model;
-//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, if
-//!    a known family has its name, or if its config or its name says so; a few embedding models are
-//!    known by their names;
+//! 5. `--chat-template` with a family's name makes a re-ranker; a causal language model is a generative
+//!    re-ranker if its chat template has query and document roles, if a known family has its name, or if its
+//!    config or its name says so; a few embedding models are known by their names;
 //! 6. a kind of BERT is an embedding model with CLS pooling, as in TEI;
 //! 7. everything else would be an embedding model with unknown pooling and is refused, because a wrong guess
 //!    would silently give wrong scores.
@@ -187,7 +188,7 @@ impl Detected {
 
 /// Decides the kind of a model by the rules at the top of this file. `requested` is `--model-type`, `pooling`
 /// is `--pooling`: without `--model-type`, it asks for embeddings. For a model with a classification head it
-/// is ignored, as in TEI.
+/// is ignored, as in TEI. `family` is the family that `--chat-template` names.
 ///
 /// # Errors
 ///
@@ -196,6 +197,7 @@ pub fn detect_kind(
     files: &ModelFolder,
     requested: Option<RequestedType>,
     pooling: Option<Pool>,
+    family: Option<&Family>,
 ) -> Result<Detected, DetectError> {
     match (requested, pooling) {
         (Some(requested), pooling) => {
@@ -207,7 +209,7 @@ pub fn detect_kind(
         (None, Some(pool)) if !files.is_classification() => {
             Ok(Detected::new(ModelType::Embedding(pool), "`--pooling` asks for embeddings"))
         }
-        (None, _) => from_files(files),
+        (None, _) => from_files(files, family),
     }
 }
 
@@ -245,7 +247,8 @@ fn from_flag(
             Ok(ModelType::Reranker)
         }
         (_, None) if !files.is_classification() => {
-            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture })
+            let advice = advice_without_head(files);
+            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture, advice })
         }
         (RequestedType::Reranker, None) if files.config.label_count() > 2 => {
             Err(DetectError::SeveralLabels { name, labels: files.config.label_count() })
@@ -255,7 +258,18 @@ fn from_flag(
     }
 }
 
-fn from_files(files: &ModelFolder) -> Result<Detected, DetectError> {
+/// What to do about a `--model-type` that needs a classification head.
+fn advice_without_head(files: &ModelFolder) -> String {
+    match from_files(files, None) {
+        Ok(found) => format!("leave the flag out, and it is served as {}", found.model_type),
+        Err(_) if files.is_causal() => "give `--model-type listwise-reranker` if it is a generative \
+            re-ranker, or `--chat-template` with the name of its family"
+            .to_owned(),
+        Err(_) => "give `--model-type embedding` and `--pooling` if it is an embedding model".to_owned(),
+    }
+}
+
+fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
     let (model_type, reason) = if files.has_logit_score() {
         (ModelType::ListwiseReranker, "modules.json names a LogitScore")
     } else if files.ends_in_scores {
@@ -275,14 +289,18 @@ fn from_files(files: &ModelFolder) -> Result<Detected, DetectError> {
             not by its first token";
         (ModelType::Embedding(Pool::Cls), reason)
     } else {
-        return from_hints(files);
+        return from_hints(files, family);
     };
     Ok(Detected::new(model_type, reason))
 }
 
 /// Rules 5 and 7, for causal language models and models without any hints.
-fn from_hints(files: &ModelFolder) -> Result<Detected, DetectError> {
+fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
     let (name, evidence) = (files.name(), files.evidence());
+    if let Some(family) = family {
+        let reason = format!("`--chat-template` names the family {}", family.name);
+        return Ok(Detected::new(family.kind(), reason));
+    }
     if files.template_has_roles() && files.is_causal() {
         let reason = "its chat template has the roles query and document";
         return Ok(Detected::new(ModelType::ListwiseReranker, reason));
@@ -399,7 +417,7 @@ mod tests {
     }
 
     fn kind(files: &ModelFolder, (requested, pooling): Flags) -> Result<ModelType, DetectError> {
-        detect_kind(files, requested, pooling).map(|found| found.model_type)
+        detect_kind(files, requested, pooling, None).map(|found| found.model_type)
     }
 
     fn check(table: Vec<(&str, ModelFolder, Flags, Result<ModelType, &str>)>) {
@@ -530,11 +548,43 @@ mod tests {
                 asked(Reranker),
                 Err("has 3"),
             ),
-            ("no head, asked to re-rank", scored(qwen("r")), asked(Reranker), Err("listwise-reranker")),
+            (
+                "no head, asked to re-rank",
+                scored(qwen("r")),
+                asked(Reranker),
+                Err("leave the flag out, and it is served as generative re-ranker"),
+            ),
+            (
+                "no head and no hints, asked to re-rank",
+                qwen("model"),
+                asked(Reranker),
+                Err("is Qwen3ForCausalLM: give `--model-type listwise-reranker`"),
+            ),
+            (
+                "no head and not causal, asked to re-rank",
+                model("MPNetModel", "model"),
+                asked(Reranker),
+                Err("give `--model-type embedding` and `--pooling`"),
+            ),
             ("no head, asked to classify", qwen("r"), asked(Classifier), Err("classification head")),
             ("head, asked to generate", one(), asked(ListwiseReranker), Err("--model-type reranker")),
             ("flags that exclude each other", qwen("r"), exclusive, Err("--pooling last-token")),
         ]);
+    }
+
+    #[test]
+    fn a_familys_name_decides_where_the_files_have_no_head_and_no_pooling() {
+        let zerank = crate::families::by_name("zerank").unwrap();
+        for (row, files, expected) in [
+            ("renamed folder", qwen("model"), LISTWISE),
+            ("head", labelled("Qwen3ForSequenceClassification", 1), RERANKER),
+            ("pooling", pooled(qwen("e"), "lasttoken"), LAST_TOKEN),
+        ] {
+            let found = detect_kind(&files, None, None, Some(zerank)).unwrap();
+            assert_eq!(Ok(found.model_type), expected, "{row}");
+        }
+        let reason = detect_kind(&qwen("model"), None, None, Some(zerank)).unwrap().reason;
+        assert_eq!(reason, "`--chat-template` names the family zerank");
     }
 
     #[test]
@@ -646,7 +696,7 @@ mod tests {
             (qwen("My-Reranker"), NO_FLAGS, "its name"),
         ];
         for (files, (requested, pooling), expected) in table {
-            let reason = detect_kind(&files, requested, pooling).unwrap().reason;
+            let reason = detect_kind(&files, requested, pooling, None).unwrap().reason;
             assert!(reason.contains(expected), "{reason}");
         }
     }

@@ -130,6 +130,15 @@ pub const FLAGS: [FlagScope; 14] = [
 ];
 
 impl ModelFlags {
+    /// The family that `--chat-template` names.
+    #[must_use]
+    pub fn named_family(&self) -> Option<&'static Family> {
+        match self.chat_template {
+            Some(PromptFlag::Builtin(family)) => Some(family),
+            _ => None,
+        }
+    }
+
     fn given_scopes(&self) -> impl Iterator<Item = &'static FlagScope> {
         FLAGS.iter().filter(|flag| self.given.contains(&flag.name))
     }

@@ -72,7 +72,8 @@ impl Model {
     /// [`Refusal`] if files and flags leave something open, contradict each other, or name something that is
     /// not supported.
     pub fn resolve(files: &ModelFolder, tokenizer: &Tokenizer, flags: &ModelFlags) -> Result<Self, Refusal> {
-        let Detected { model_type, reason } = detect_kind(files, flags.model_type, flags.pooling)?;
+        let Detected { model_type, reason } =
+            detect_kind(files, flags.model_type, flags.pooling, flags.named_family())?;
         flags.check_kind(model_type, &files.model_id)?;
         let (kind, head) = match model_type {
             ModelType::Embedding(pool) => {

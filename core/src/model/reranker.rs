@@ -99,7 +99,7 @@ impl Reranker {
             let model = Self {
                 prompt_source: format!("that of the family {}: {}", family.value.name, family.source),
                 scoring: RerankScoring::Lists,
-                score: score_rule(flags, Some(family.value)),
+                score: score_rule(flags, Some(family.value), None),
                 instruction: default_instruction(files, flags, &reading, Some(family.value))?,
                 family: Some(family),
                 reading,
@@ -108,15 +108,15 @@ impl Reranker {
             return Ok((model, Head::PROJECTOR));
         }
         let FoundPrompt { family, agrees, reading } = find_prompt(files, tokenizer, flags, is_generative)?;
-        let family =
-            if agrees || matches!(flags.chat_template, Some(PromptFlag::Builtin(_))) { family } else { None };
+        let family = if agrees || flags.named_family().is_some() { family } else { None };
         let row = family.as_ref().map(|family| family.value);
         let answers = if is_generative { Some(find_answers(files, tokenizer, flags, row)?) } else { None };
+        let activation = score_activation(files, &base.labels);
         let model = Self {
             answers: answers.as_ref().map(|answers| answer_words(answers, tokenizer)),
             scoring: RerankScoring::Logits { positive },
-            score: score_rule(flags, row),
-            score_activation: score_activation(files, &base.labels),
+            score: score_rule(flags, row, activation.as_deref()),
+            score_activation: activation,
             instruction: default_instruction(files, flags, &reading.value, row)?,
             reading: reading.value,
             prompt_source: reading.source,
@@ -201,13 +201,24 @@ fn has_family_head(files: &ModelFolder) -> bool {
     !is_named && family.is_some_and(|(family, _)| family.kind() == ModelType::Reranker)
 }
 
-/// The rule of default scores: by flag, family, else the sigmoid as in TEI.
-fn score_rule(flags: &ModelFlags, family: Option<&Family>) -> Sourced<ScoreRule> {
-    match (flags.rerank_activation, family) {
-        (Some(rule), _) => Sourced::new(rule, "`--rerank-activation`"),
-        (None, Some(family)) => Sourced::new(family.score, format!("the family {}", family.name)),
-        (None, None) => Sourced::new(ScoreRule::SIGMOID, "the rule for all re-rankers"),
+/// The rule of default scores: by flag, family, else the sigmoid as in TEI. Its source says so if
+/// sentence-transformers applies another function, the model's own `activation`.
+fn score_rule(flags: &ModelFlags, family: Option<&Family>, activation: Option<&str>) -> Sourced<ScoreRule> {
+    if let Some(rule) = flags.rerank_activation {
+        return Sourced::new(rule, "`--rerank-activation`");
     }
+    let (rule, mut source) = match family {
+        Some(family) => (family.score, format!("the family {}", family.name)),
+        None => (ScoreRule::SIGMOID, "the rule for all re-rankers".to_owned()),
+    };
+    if let Some(activation) = activation
+        && activation != rule.to_string()
+    {
+        source += "; sentence-transformers applies the model's own activation, ";
+        source += activation;
+        source += ", instead";
+    }
+    Sourced::new(rule, source)
 }
 
 /// sentence-transformers' function in a word, such as `identity`, or by its name in the files if it is not

@@ -37,7 +37,7 @@ pub struct RerankRequest {
     pub raw_scores: bool,
     /// Whether to send the texts back.
     pub return_text: bool,
-    /// The number of best texts to return; all if absent.
+    /// The number of best texts to return; all if absent or 0.
     pub top_n: Option<usize>,
 }
 
@@ -130,11 +130,7 @@ impl Service {
         if request.query.trim().is_empty() {
             return Err(Error::Empty { field: "query" });
         }
-        check_length("texts", request.texts.len(), self.config.max_rerank_texts)?;
-        if request.top_n == Some(0) {
-            return Err(Error::Validation("`top_n` must be at least 1".to_owned()));
-        }
-        Ok(())
+        check_length("texts", request.texts.len(), self.config.max_rerank_texts)
     }
 }
 
@@ -187,7 +183,9 @@ mod tests {
         let raw = |text: &String| fixture.raw_score(request.instruction.as_deref(), &request.query, text).0;
         let mut ranks: Vec<_> = request.texts.iter().map(raw).enumerate().collect();
         ranks.sort_by(|a, b| b.1.total_cmp(&a.1));
-        ranks.truncate(request.top_n.unwrap_or(usize::MAX));
+        if let Some(count @ 1..) = request.top_n {
+            ranks.truncate(count);
+        }
         let score = |raw: f32| if request.raw_scores { raw } else { sigmoid(raw) };
         let text = |index: usize| request.return_text.then(|| request.texts[index].clone());
         ranks.into_iter().map(|(index, raw)| Rank { index, score: score(raw), text: text(index) }).collect()
@@ -200,6 +198,7 @@ mod tests {
             let fixture = fixture(budget);
             for (top_n, raw_scores, instruction) in [
                 (None, false, None),
+                (Some(0), false, None),
                 (Some(3), true, None),
                 (Some(100), false, Some("w500 w501")),
                 (Some(1), true, Some("w502")),
@@ -247,7 +246,6 @@ mod tests {
             ("", &many[..], Some(0), Error::Empty { field: "query" }),
             (" \n\u{3000}", &many[..1], None, Error::Empty { field: "query" }),
             ("w100", &many[..], Some(0), Error::BatchTooLarge { got: 17, max: 16 }),
-            ("w100", &many[..16], Some(0), Error::Validation("`top_n` must be at least 1".to_owned())),
         ] {
             let request = RerankRequest { top_n, ..request(query, texts) };
             assert_eq!(service.rerank(request).await.unwrap_err(), wanted);

@@ -111,8 +111,8 @@ impl Service {
     /// # Errors
     ///
     /// [`Error::Empty`] without lists; [`Error::BatchTooLarge`] for too many; [`Error::EmptyInput`] for an
-    /// empty list; [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if a list cannot be
-    /// decoded.
+    /// empty list; [`Error::Validation`] for an id that the tokenizer does not have; [`Error::Overloaded`]
+    /// without a free permit; [`Error::Tokenizer`] if a list cannot be decoded.
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
         counted_for_tokenizer(method(is_batch), async move {
@@ -123,6 +123,12 @@ impl Service {
             })?;
             let decode = move |encoder: &Encoder, ids: Vec<u32>| {
                 let tokenizer = encoder.tokenizer();
+                // The tokenizer would leave it out silently.
+                if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
+                    return Err(Error::Validation(format!(
+                        "`ids` holds the token id {id}, which this model's tokenizer does not have"
+                    )));
+                }
                 tokenizer
                     .decode(&ids, skip_special_tokens)
                     .map_err(|error| Error::Tokenizer(error.to_string()))
@@ -337,7 +343,7 @@ mod tests {
         let refused = tokenize(max + 1).await.unwrap_err();
         assert_eq!(refused, Error::TooManyCharacters { got: max + 1, max });
         let message = format!(
-            "Input validation error: `inputs` must have less than {max} characters. Given: {}",
+            "Input validation error: `inputs` must have less than {max} characters. Given: {}; {max} fit",
             max + 1
         );
         assert_eq!(refused.to_string(), message);

@@ -253,7 +253,9 @@ mod tests {
             ),
             (
                 text(&"a".repeat(601)),
-                invalid("Input validation error: `inputs` must have less than 600 tokens. Given: 601"),
+                invalid(
+                    "Input validation error: `inputs` must have less than 600 tokens. Given: 601; 600 fit",
+                ),
             ),
             (
                 v1::EmbedRequest { truncation_direction: 3, ..text("a") },

@@ -59,7 +59,7 @@ mod tests {
             (
                 Error::TooLong { got: 9, max: 8 },
                 Code::InvalidArgument,
-                "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
+                "Input validation error: `inputs` must have less than 8 tokens. Given: 9; 8 fit",
             ),
             (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "tokenizer error odd"),
             (NOT_A_RERANKER, Code::FailedPrecondition, "Backend error: model is not a re-ranker model"),

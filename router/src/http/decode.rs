@@ -80,6 +80,11 @@ mod tests {
                 r#"{"error":"Input validation error: `input_ids` cannot be empty","error_type":"Empty"}"#,
             ),
             (
+                r#"{"ids":[[32],[33,260]]}"#,
+                422,
+                r#"{"error":"Input validation error: `ids` holds the token id 260, which this model's tokenizer does not have","error_type":"Validation"}"#,
+            ),
+            (
                 r#"{"ids":[-1]}"#,
                 422,
                 r#"{"error":"invalid request: `ids`: expected a list of ids or a list of lists of ids at line 1 column 12","error_type":"Validation"}"#,

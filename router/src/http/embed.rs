@@ -473,7 +473,7 @@ mod tests {
             (
                 json!({"inputs": long, "truncate": false}),
                 422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 601",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 601; 600 fit",
                 "Validation",
             ),
             (

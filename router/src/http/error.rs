@@ -252,7 +252,7 @@ mod tests {
             (
                 Error::TooLong { got: 9, max: 8 },
                 422,
-                "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
+                "Input validation error: `inputs` must have less than 8 tokens. Given: 9; 8 fit",
                 "Validation",
             ),
             (Error::Tokenizer("odd".to_owned()), 422, "tokenizer error odd", "Tokenizer"),

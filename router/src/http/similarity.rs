@@ -222,7 +222,7 @@ mod tests {
         let inputs = json!({"source_sentence": "a", "sentences": ["b".repeat(601)]});
         let body = json!({"inputs": inputs, "parameters": parameters}).to_string();
         let answer = server.post("/similarity", &body, &[]).await;
-        let expected = r#"{"error":"Input validation error: `inputs` must have less than 600 tokens. Given: 601","error_type":"Validation"}"#;
+        let expected = r#"{"error":"Input validation error: `inputs` must have less than 600 tokens. Given: 601; 600 fit","error_type":"Validation"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (422, expected));
     }
 }

@@ -67,8 +67,7 @@ pub enum DetectError {
     },
     /// `--model-type` asks for a classification head, but the model has none.
     #[error(
-        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the \
-         flag out, or give `--model-type listwise-reranker` if it is a generative re-ranker"
+        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: {advice}"
     )]
     NoClassificationHead {
         /// The requested kind.
@@ -77,6 +76,8 @@ pub enum DetectError {
         name: String,
         /// Its architecture.
         architecture: String,
+        /// What to do.
+        advice: String,
     },
     /// `--model-type reranker` for a head with more than two labels.
     #[error(

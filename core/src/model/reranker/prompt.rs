@@ -38,10 +38,7 @@ pub(super) fn list_family(
     tokenizer: &Tokenizer,
     flags: &ModelFlags,
 ) -> Result<Option<Sourced<&'static Family>>, Refusal> {
-    let chosen = match &flags.chat_template {
-        Some(PromptFlag::Builtin(family)) => Some(*family),
-        _ => None,
-    };
+    let chosen = flags.named_family();
     let (family, reason) = match (files.evidence().family(), chosen) {
         (Some((family, reason)), _) if family.list.is_some() => (family, reason),
         (_, Some(&Family { name: family, architectures, list: Some(_), .. })) => {
@@ -118,9 +115,9 @@ pub(super) fn find_prompt(
 
 /// The family by flag, by the model's architecture or by its name.
 fn named_family(files: &ModelFolder, flags: &ModelFlags) -> Option<Sourced<&'static Family>> {
-    match &flags.chat_template {
-        Some(PromptFlag::Builtin(family)) => Some(Sourced::new(*family, "`--chat-template` names it")),
-        _ => files.evidence().family().map(|(family, reason)| Sourced::new(family, reason)),
+    match flags.named_family() {
+        Some(family) => Some(Sourced::new(family, "`--chat-template` names it")),
+        None => files.evidence().family().map(|(family, reason)| Sourced::new(family, reason)),
     }
 }
 

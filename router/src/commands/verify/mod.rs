@@ -177,7 +177,9 @@ fn check_model(
         checks.check::<()>("kind", Err(error))?;
         return Ok(false);
     }
-    let Detected { model_type, reason } = detect_kind(folder, served.model.model_type, served.pooling)?;
+    let flags = startup::flags::model_flags(served)?;
+    let Detected { model_type, reason } =
+        detect_kind(folder, flags.model_type, flags.pooling, flags.named_family())?;
     checks.check("kind", Ok(((), format!("{model_type}: {reason}"))))?;
     if matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker) {
         checks.check::<()>(part, Err(error))?;

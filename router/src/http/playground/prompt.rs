@@ -224,7 +224,7 @@ mod tests {
                 &server,
                 json!({"query": "q", "text": long, "truncate": false}),
                 422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 920",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 920; 600 fit",
                 "Validation",
             ),
             (

@@ -180,7 +180,7 @@ impl DocumentsBody {
         }
         let request = RerankRequest {
             return_text,
-            top_n: self.top_n.or(self.top_k).filter(|count| *count > 0),
+            top_n: self.top_n.or(self.top_k),
             ..options.request(self.query.0, texts)
         };
         let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());

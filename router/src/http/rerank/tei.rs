@@ -43,11 +43,11 @@ pub(crate) struct RerankBody {
     /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(default = json!(null))]
     chat_template_kwargs: Option<TemplateArguments>,
-    /// The number of results, best first; all if absent.
-    #[schema(default = json!(null), minimum = 1)]
+    /// The number of results, best first; all if it is absent, null or 0.
+    #[schema(default = json!(null))]
     top_n: Option<usize>,
     /// Voyage's name for `top_n`.
-    #[schema(default = json!(null), minimum = 1)]
+    #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// The most tokens of each text; 0 for no limit but the model's.
     #[schema(default = json!(null))]
@@ -222,13 +222,7 @@ mod tests {
             (
                 json!({"query": "q", "texts": [long], "truncate": false}),
                 422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 920",
-                "Validation",
-            ),
-            (
-                json!({"query": "q", "texts": ["a"], "top_n": 0}),
-                422,
-                "Input validation error: `top_n` must be at least 1",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 920; 600 fit",
                 "Validation",
             ),
             (
