@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
+from langchain_openai import OpenAIEmbeddings
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from reference_data import LOGITS, TEXTS, VECTORS
 from server import Server
@@ -115,11 +116,21 @@ class TestOpenAI:
         one = self.client(embedder).embeddings.create(model="any", input=INPUTS[0], user="me", **options)
         check([one.data[0].embedding], EXPECTED[:1])
 
-    def test_token_ids(self, embedder):
+    def test_token_ids(self, embedder, served):
         ids = [VECTORS[MODEL][name]["ids"] for name in NAMES]
-        client = self.client(embedder)
+        with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
+            self.client(embedder).embeddings.create(model="any", input=ids)
+        client = self.client(served(MODEL, "--accept-openai-token-ids"))
         check([row.embedding for row in client.embeddings.create(model="any", input=ids).data])
         check([client.embeddings.create(model="any", input=ids[0]).data[0].embedding], EXPECTED[:1])
+
+    def test_more_texts_than_other_routes_take(self, embedder):
+        answer = self.client(embedder).embeddings.create(model="any", input=INPUTS * 10)
+        check([row.embedding for row in answer.data], EXPECTED * 10)
+
+    def test_a_prompt(self, embedder):
+        answer = self.client(embedder).embeddings.create(model="any", input=QUERY, extra_body={"prompt_name": "query"})
+        check([answer.data[0].embedding], [QUERY_VECTOR])
 
     def test_dimensions(self, embedder):
         for count, first in VECTORS[MODEL]["english"]["dimensions"].items():
@@ -136,7 +147,7 @@ class TestOpenAI:
     def test_errors(self, embedder, keyed, served):
         table = [
             (embedder, openai.UnprocessableEntityError, {"input": "a", "dimensions": 10_000}, (422, "Validation")),
-            (embedder, openai.UnprocessableEntityError, {"input": ["a"] * 33}, (422, "Validation")),
+            (embedder, openai.UnprocessableEntityError, {"input": ["a"] * 2049}, (422, "Validation")),
             (embedder, openai.BadRequestError, {"input": []}, (400, "Empty")),
             (keyed, openai.AuthenticationError, {"input": "a"}, (401, "Unauthorized")),
             (served("tied-bf16"), openai.APIStatusError, {"input": "a"}, (424, "Backend")),
@@ -179,17 +190,27 @@ class TestLlamaIndex:
 
 
 class TestLangChain:
-    """`langchain-huggingface`'s endpoint embeddings, with the server's address as their model."""
+    """`langchain-huggingface` with a client of the server's address, and `langchain-openai`."""
+
+    def client(self, server: Server, key: str | None = None, **options: object) -> HuggingFaceEndpointEmbeddings:
+        embeddings = HuggingFaceEndpointEmbeddings(model="any", **options)
+        embeddings.client = InferenceClient(server.url, token=key)
+        embeddings.async_client = AsyncInferenceClient(server.url, token=key)
+        return embeddings
 
     def test_documents_and_queries(self, embedder):
-        client = HuggingFaceEndpointEmbeddings(model=embedder.url)
+        client = self.client(embedder)
         # The client replaces line breaks by spaces.
         assert not any("\n" in text for text in INPUTS)
         check(client.embed_documents(INPUTS))
         check([client.embed_query(INPUTS[4])], EXPECTED[4:5])
-        prompted = HuggingFaceEndpointEmbeddings(model=embedder.url, model_kwargs={"prompt_name": "query"})
+        prompted = self.client(embedder, model_kwargs={"prompt_name": "query"})
         check([prompted.embed_query(QUERY)], [QUERY_VECTOR])
 
     def test_asynchronously_with_a_key(self, keyed):
-        client = HuggingFaceEndpointEmbeddings(model=keyed.url, huggingfacehub_api_token=KEY)
-        check(asyncio.run(client.aembed_documents(INPUTS)))
+        check(asyncio.run(self.client(keyed, KEY).aembed_documents(INPUTS)))
+
+    def test_openais_embeddings(self, keyed):
+        client = OpenAIEmbeddings(base_url=f"{keyed.url}/v1", api_key=KEY, model="any", check_embedding_ctx_length=False)
+        check(client.embed_documents(INPUTS * 10), EXPECTED * 10)
+        check([client.embed_query(INPUTS[4])], EXPECTED[4:5])

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) lora_task: Option<String>,
 
-    /// The model's name in OpenAI-style answers [default: the model id].
+    /// The model's name in OpenAI-style answers [default: the model id, or the name of its folder or file].
     #[arg(long, env, help_heading = "Model")]
     pub(crate) served_model_name: Option<String>,
 
@@ -87,7 +87,7 @@ pub(crate) struct Args {
     )]
     pub(crate) max_concurrent_requests: NonZeroUsize,
 
-    /// The most inputs of one client request [default: 32].
+    /// The most inputs of one client request [default: 32, on OpenAI's routes 2048].
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_client_batch_size: Option<NonZeroUsize>,
 
@@ -95,6 +95,13 @@ pub(crate) struct Args {
     /// 1000].
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
+
+    /// Take token ids from OpenAI's SDK on `/v1/embeddings`, as ids of this model's vocabulary.
+    ///
+    /// Without it they are refused, because LangChain and others make them with OpenAI's vocabulary. Other
+    /// clients may send ids in any case.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
+    pub(crate) accept_openai_token_ids: bool,
 
     /// The most bytes of one request's body; more are refused with status 413.
     #[arg(

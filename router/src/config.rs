@@ -34,6 +34,8 @@ pub(crate) struct ServerConfig {
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
+    /// Whether token ids from `OpenAI`'s SDK are taken as ids of the model's vocabulary.
+    pub(crate) accept_openai_token_ids: bool,
     /// Whether all routes except probes require the key.
     pub(crate) key_everywhere: bool,
     /// How the server ends.
@@ -89,6 +91,7 @@ impl ServerConfig {
             collector,
             prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
+            accept_openai_token_ids: args.accept_openai_token_ids,
             key_everywhere: args.door.api_key_everywhere,
             shutdown: Shutdown {
                 delay: Duration::from_secs(args.shutdown_delay.into()),

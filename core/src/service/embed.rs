@@ -48,6 +48,12 @@ impl EmbedInputs {
     pub fn batch(inputs: Vec<EmbedInput>) -> Self {
         Self { inputs, is_batch: true }
     }
+
+    /// Whether any of them is token ids.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.inputs.iter().any(|input| matches!(input, EmbedInput::Ids(ids) if !ids.is_empty()))
+    }
 }
 
 /// The rules by which an input becomes tokens.
@@ -108,9 +114,26 @@ impl Service {
     /// SPLADE model; [`Error::EmptyInput`], [`Error::Validation`] and [`Error::TooLong`] for an invalid
     /// input; [`Error::Overloaded`] without a free permit; failures of tokenizer and backend.
     pub async fn embed_vectors(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
+        self.embed_up_to(request, self.config.max_client_batch_size).await
+    }
+
+    /// The same with `OpenAI`'s limit on the number of inputs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Service::embed_vectors`].
+    pub async fn embed_openai(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
+        self.embed_up_to(request, self.config.max_openai_inputs).await
+    }
+
+    async fn embed_up_to(
+        &self,
+        request: EmbedRequest,
+        max_inputs: usize,
+    ) -> Result<Answer<Vec<Vec<f32>>>, Error> {
         measured(method(request.inputs.is_batch), async {
             let is_splade = self.is_splade();
-            self.check_inputs(&request.inputs, || {
+            Self::check_inputs(&request.inputs, max_inputs, || {
                 self.embedder()?;
                 if is_splade && request.normalize {
                     Err(Error::Splade { what: "`normalize`" })
@@ -143,7 +166,7 @@ impl Service {
         outputs: Wanted,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
         measured(method(request.inputs.is_batch), async {
-            self.check_inputs(&request.inputs, || {
+            Self::check_inputs(&request.inputs, self.config.max_client_batch_size, || {
                 self.embedder()?;
                 if outputs.tokens && self.is_splade() {
                     return Err(Error::Splade { what: "`embed_all`" });
@@ -169,7 +192,8 @@ impl Service {
     /// As for [`Service::embed_vectors`]; [`Error::ModelType`] if the model does not have sparse vectors.
     pub async fn embed_sparse(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
         measured(method(request.inputs.is_batch), async {
-            self.check_inputs(&request.inputs, || self.require_sparse())?;
+            let max_inputs = self.config.max_client_batch_size;
+            Self::check_inputs(&request.inputs, max_inputs, || self.require_sparse())?;
             let answer = self.outputs(request, Wanted::SPARSE).await?;
             Ok(answer.map(|outputs| outputs.into_iter().filter_map(|output| output.sparse).collect()))
         })
@@ -188,7 +212,7 @@ impl Service {
         measured("batch", async {
             let texts = [request.source_sentence].into_iter().chain(request.sentences);
             let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
-            self.check_inputs(&texts, || {
+            Self::check_inputs(&texts, self.config.max_client_batch_size, || {
                 self.embedder()?;
                 if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
             })?;
@@ -201,14 +225,14 @@ impl Service {
         .await
     }
 
-    /// Refuses too many inputs. Then refuses all of them if `check` says that the model cannot embed them in
-    /// this way.
+    /// Refuses more than `max` inputs. Then refuses all of them if `check` says that the model cannot embed
+    /// them in this way.
     fn check_inputs(
-        &self,
         inputs: &EmbedInputs,
+        max: usize,
         check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Failed> {
-        check_length("inputs", inputs.inputs.len(), self.config.max_client_batch_size)?;
+        check_length("inputs", inputs.inputs.len(), max)?;
         check().map_err(|error| Failed::of_texts(error, inputs.inputs.len()))
     }
 

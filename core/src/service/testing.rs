@@ -113,6 +113,7 @@ fn config(kind: ModelKind, head: Head) -> ServiceConfig {
         dimensions: 0,
         max_rerank_texts: 16,
         max_client_batch_size: 4,
+        max_openai_inputs: 4,
         auto_truncate: true,
         queue_timeout: None,
     }

@@ -4,10 +4,12 @@
 //! list of numbers or as base64 of its little-endian float32 values. What must hold: the numbers equal those
 //! that `/embed` gives; every error has `OpenAI`'s error body, also one of the key or the body's format.
 
-use axum::{extract::State, response::Response};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::{extract::State, http::HeaderMap, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::service::{EmbedEncoding, EmbedRequest};
+use text_embeddings_core::service::{EmbedEncoding, EmbedInputs, EmbedRequest};
 use utoipa::ToSchema;
 
 use super::{
@@ -32,6 +34,9 @@ pub(crate) struct OpenAiBody {
     /// The number of a vector's first values to return (Matryoshka).
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
+    /// The name of the model's prompt that goes before each text.
+    #[schema(default = json!(null))]
+    prompt_name: Option<String>,
     /// Without effect: there is one model.
     #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
     model: Option<String>,
@@ -54,7 +59,7 @@ impl OpenAiBody {
     pub(crate) fn split(self) -> (EmbedRequest, EncodingFormat) {
         let request = EmbedRequest {
             inputs: self.input.0,
-            encoding: EmbedEncoding::default(),
+            encoding: EmbedEncoding { prompt_name: self.prompt_name, ..EmbedEncoding::default() },
             normalize: true,
             dimensions: self.dimensions,
         };
@@ -130,6 +135,33 @@ impl EmbeddingsBody {
     }
 }
 
+/// The start of the names of the headers that `OpenAI`'s SDK sends, which is made by Stainless.
+const SDK_HEADERS: &str = "x-stainless-";
+
+/// Refuses token ids that `OpenAI`'s SDK sends, unless `accepted`: they are ids of `OpenAI`'s vocabulary, and
+/// this model would answer them with vectors of other texts. Says once in the log that a client sends ids.
+fn check_token_ids(inputs: &EmbedInputs, headers: &HeaderMap, accepted: bool) -> Result<(), ApiError> {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !inputs.has_ids() {
+        return Ok(());
+    }
+    if !accepted && headers.keys().any(|name| name.as_str().starts_with(SDK_HEADERS)) {
+        return Err(ApiError::invalid(
+            "`input` holds token ids of OpenAI's vocabulary, which this model does not have: send texts, in \
+             LangChain's `OpenAIEmbeddings` with `check_embedding_ctx_length=False`; if the ids are this \
+             model's, start the server with `--accept-openai-token-ids`"
+                .to_owned(),
+        ));
+    }
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "a request on OpenAI's route sends token ids instead of texts; they are taken as ids of this \
+             model's vocabulary (said once)"
+        );
+    }
+    Ok(())
+}
+
 /// Embed texts or token ids, in `OpenAI`'s format. Only with an embedding model.
 #[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed",
     tag = TAG, request_body = OpenAiBody,
@@ -139,10 +171,12 @@ impl EmbeddingsBody {
     ))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
+    headers: HeaderMap,
     ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
     let (request, encoding) = body.split();
-    let answer = state.served().service.embed_vectors(request).await?;
+    check_token_ids(&request.inputs, &headers, state.server.accept_openai_token_ids)?;
+    let answer = state.served().service.embed_openai(request).await?;
     let tokens = answer.cost.tokens;
     let body =
         |vectors| EmbeddingsBody::new(vectors, encoding, &state.served().info.served_model_name, tokens);
@@ -171,10 +205,12 @@ mod tests {
             };
             assert_eq!(split(json!({ "input": input })), (expected, EncodingFormat::Float), "{input}");
         }
-        let (request, format) = split(
-            json!({"input": "a", "encoding_format": "base64", "dimensions": 3, "model": "m", "user": "u"}),
-        );
+        let (request, format) = split(json!({
+            "input": "a", "encoding_format": "base64", "dimensions": 3, "prompt_name": "query", "model": "m",
+            "user": "u"
+        }));
         assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64));
+        assert_eq!(request.encoding.prompt_name.as_deref(), Some("query"));
         let (request, format) = split(
             json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": null}),
         );
@@ -296,6 +332,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn token_ids_from_openais_sdk_are_refused_unless_a_flag_accepts_them() {
+        let sdk = [("X-Stainless-Lang", "python"), ("User-Agent", "OpenAI/Python 3.54.0")];
+        let (server, accepting) = tokio::join!(
+            Server::start_with("--model-type embedding"),
+            Server::start_with("--model-type embedding --accept-openai-token-ids")
+        );
+        for input in [json!([57, 65]), json!([[57], [65]]), json!(["a", [57]])] {
+            let body = json!({ "input": input }).to_string();
+            let refused = server.post("/v1/embeddings", &body, &sdk).await;
+            assert_eq!(refused.status, 422, "{body}");
+            assert!(refused.body.contains("`check_embedding_ctx_length=False`"), "{}", refused.body);
+            assert_eq!(server.post("/v1/embeddings", &body, &[]).await.status, 200, "{body}");
+            assert_eq!(accepting.post("/v1/embeddings", &body, &sdk).await.status, 200, "{body}");
+        }
+        assert_eq!(server.post("/v1/embeddings", r#"{"input":"a"}"#, &sdk).await.status, 200);
+    }
+
+    #[tokio::test]
     async fn an_embedding_models_errors_are_in_openais_words() {
         let server = Server::start_with("--model-type embedding --max-concurrent-requests 1").await;
         let table = [
@@ -312,6 +366,12 @@ mod tests {
                 json!({"input": "a", "dimensions": 4}),
                 422,
                 "Input validation error: `dimensions` should be smaller than the maximum embedding dimension. It is 3; given: 4",
+                "Validation",
+            ),
+            (
+                json!({"input": "a", "prompt_name": "query"}),
+                422,
+                "Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
                 "Validation",
             ),
             (json!({"input": "#"}), 424, "Backend error: inference failed: the test wants it", "Backend"),

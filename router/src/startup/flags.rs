@@ -20,13 +20,15 @@ use crate::{
 
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
+/// `OpenAI`'s own limit. Clients of `OpenAI` send up to this many texts in one request.
+const DEFAULT_MAX_OPENAI_INPUTS: usize = 2048;
 
 /// The flags about the model.
 ///
 /// # Errors
 ///
 /// If the file of `--chat-template` cannot be read.
-pub(super) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
+pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
     let model = &args.model;
     let chat_template = match &model.chat_template {
         None => None,
@@ -122,6 +124,7 @@ pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> Se
             .or(max_client_batch_size)
             .unwrap_or(DEFAULT_MAX_RERANK_TEXTS),
         max_client_batch_size: max_client_batch_size.unwrap_or(DEFAULT_MAX_CLIENT_BATCH_SIZE),
+        max_openai_inputs: max_client_batch_size.unwrap_or(DEFAULT_MAX_OPENAI_INPUTS),
         auto_truncate: args.model.auto_truncate,
         queue_timeout: args.queue_timeout,
     }
@@ -184,16 +187,17 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_reranking_follows_teis_flag_where_that_is_given() {
+    fn the_limits_of_reranking_and_openais_route_follow_teis_flag_where_that_is_given() {
         let table = [
-            ("", 1000),
-            ("--max-client-batch-size 16", 16),
-            ("--max-client-batch-size 5000", 5000),
-            ("--max-rerank-texts 7", 7),
-            ("--max-client-batch-size 16 --max-rerank-texts 200", 200),
+            ("", 1000, 2048),
+            ("--max-client-batch-size 16", 16, 16),
+            ("--max-client-batch-size 5000", 5000, 5000),
+            ("--max-rerank-texts 7", 7, 2048),
+            ("--max-client-batch-size 16 --max-rerank-texts 200", 200, 16),
         ];
-        for (flags, expected) in table {
-            assert_eq!(config(flags).max_rerank_texts, expected, "{flags}");
+        for (flags, rerank, openai) in table {
+            let config = config(flags);
+            assert_eq!((config.max_rerank_texts, config.max_openai_inputs), (rerank, openai), "{flags}");
         }
     }
 
