@@ -38,6 +38,7 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"))]
+#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct Args {
     /// The model to serve: a Hub id, a local path, or `demo`.
     ///
@@ -87,7 +88,7 @@ pub(crate) struct Args {
     )]
     pub(crate) max_concurrent_requests: NonZeroUsize,
 
-    /// The most inputs of one client request [default: 32, on OpenAI's routes 2048].
+    /// The most inputs of one client request [default: 32; 2048 on `/v1/embeddings`].
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_client_batch_size: Option<NonZeroUsize>,
 
@@ -96,10 +97,10 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
-    /// Take token ids from OpenAI's SDK on `/v1/embeddings`, as ids of this model's vocabulary.
+    /// Take token ids from the package `openai` on `/v1/embeddings`, as ids of this model's vocabulary.
     ///
-    /// Without it they are refused, because LangChain and others make them with OpenAI's vocabulary. Other
-    /// clients may send ids in any case.
+    /// Without it they are refused, because `LangChain` and others make them with another vocabulary. Ids from
+    /// other clients are taken in any case.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
     pub(crate) accept_openai_token_ids: bool,
 
