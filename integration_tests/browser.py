@@ -85,7 +85,7 @@ class Playground:
 
     def _requested(self, request) -> None:
         address = urlsplit(request.url)
-        if address.scheme != "data" and address.netloc != f"127.0.0.1:{self.server.port}":
+        if address.scheme not in ("data", "blob") and address.netloc != f"127.0.0.1:{self.server.port}":
             self.problems.append(f"another host: {request.url}")
         if request.method == "POST":
             self.bodies.append({"path": address.path, **request.post_data_json})
@@ -118,8 +118,8 @@ class Playground:
         return [tuple(row) for row in rows.evaluate_all(read)]
 
     def open_prompt(self, document: int, ranking: int = 0) -> Locator:
-        """Opens the prompt of a document, counted from 1, and waits until it is shown."""
-        row = self.page.locator(".ranking").nth(ranking).locator(f".rank[data-index='{document - 1}']")
+        """Opens the prompt of a document, counted from 0, and waits until it is shown."""
+        row = self.page.locator(".ranking").nth(ranking).locator(f".rank[data-index='{document}']")
         row.get_by_role("button").click()
         row.locator(".prompt").wait_for()
         return row.locator(".prompt")

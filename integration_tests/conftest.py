@@ -101,10 +101,11 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(chromium) -> Iterator[Callable[..., Playground]]:
-    """Opens the page of a server. `statuses` are the error statuses that the test provokes."""
+    """Opens the page of a server; by default, a link without content keeps it from running its example.
+    `statuses` are the error statuses that the test provokes."""
     with ExitStack() as stack:
 
-        def visit(server: Server, path: str = "/playground", statuses: tuple = (), **settings: object) -> Playground:
+        def visit(server: Server, path: str = "/playground#{}", statuses: tuple = (), **settings: object) -> Playground:
             return stack.enter_context(opened(chromium, server, path, set(statuses), **settings))
 
         yield visit

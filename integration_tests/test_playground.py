@@ -1,17 +1,21 @@
 """The page at `/playground`, driven in Chromium: everything that it shows comes from the server's answers."""
 
+import csv
+import io
 import json
+import math
 import re
 import subprocess
 import sys
 from urllib.parse import unquote, urlsplit
 
+import numpy
 import programs
 import pytest
 import requests
 from browser import DOCUMENTS, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
 from playwright.sync_api import expect
-from server import variables
+from server import MODELS, variables
 
 pytestmark = WITH_CHROMIUM
 
@@ -27,13 +31,14 @@ class TestRanking:
         rows = page.page.locator(".rank")
         expect(rows.locator(".text")).to_have_text([DOCUMENTS[index] for index, _ in wanted])
         expect(rows.locator(".place")).to_have_text([str(place + 1) for place in range(5)])
-        expect(rows.locator(".origin")).to_have_text([f"document {index + 1}" for index, _ in wanted])
+        expect(rows.locator(".origin")).to_have_text([f"document {index}" for index, _ in wanted])
         widths = rows.locator(".fill").evaluate_all("nodes => nodes.map(node => parseFloat(node.style.width))")
         assert widths == [pytest.approx(100 * score.expected, abs=0.01) for _, score in wanted]
         cost = server.post("/rerank", {"query": QUERY, "texts": DOCUMENTS}).headers
         expect(page.page.locator(".cost")).to_contain_text(f"Tokens{cost['x-compute-tokens']}")
-        expect(page.page.locator(".cost")).to_contain_text(re.compile(r"Latency\d+ ms tokenizer \d+, queue \d+, model \d+"))
-        expect(page.page.get_by_role("status")).to_have_text(re.compile(rf"5 documents ranked .*Best: document {wanted[0][0] + 1}\."))
+        latency = re.search(r"Latency(\d+) ms tokenizer (\d+) \+ queue and model (\d+)", page.page.locator(".cost").inner_text().replace("\n", ""))
+        assert int(latency[1]) == int(latency[2]) + int(latency[3])
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(rf"5 documents ranked .*Best: document {wanted[0][0]}\."))
 
     def test_raw_scores_and_an_instruction_are_sent(self, visit, server):
         page = visit(server)
@@ -72,7 +77,7 @@ class TestRanking:
         expect(page.page.locator(".ranking").nth(0).locator(".move")).to_have_count(0)
         moved = sum(mark[0] != "=" for mark in marks)
         expect(page.page.get_by_role("status")).to_have_text(f"Instruction B moves {moved} of 5 documents.")
-        expect(page.open_prompt(1, ranking=1).locator(".piece.instruction")).to_contain_text("Find the capital")
+        expect(page.open_prompt(0, ranking=1).locator(".piece.instruction")).to_contain_text("Find the capital")
 
     @pytest.mark.parametrize(
         ("text", "texts", "note"),
@@ -82,11 +87,15 @@ class TestRanking:
             ("a\n\n b \n\t\nc\n", ["a", " b ", "c"], "3 documents, one per line, 2 blank lines left out."),
             ('["a\\nb", "", "c"]', ["a\nb", "", "c"], "3 documents, understood as a JSON list."),
             (' [{"text": "a", "id": 1}, "b"]\n', ["a", "b"], "2 documents, understood as a JSON list."),
-            ('["a", {"title": "b"}]', [], "Entry 2 of this JSON list is neither"),
-            ("[1]", [], "Entry 1 of this JSON list is neither"),
-            ("[null]", [], "Entry 1 of this JSON list is neither"),
+            ('["a", {"title": "b"}]', [], "Entry 1 of this JSON list, counted from 0, is neither"),
+            ("[1]", [], "Entry 0 of this JSON list, counted from 0, is neither"),
+            ("[null]", [], "Entry 0 of this JSON list, counted from 0, is neither"),
             ("[1] is a footnote\nb", ["[1] is a footnote", "b"], "2 documents, one per line. It begins like a JSON list"),
             ("[]", [], "0 documents, understood as a JSON list."),
+            ('{"id": 1, "text": "a"}\n\n{"text": "b\\nc"}\n"d"\n', ["a", "b\nc", "d"], "3 documents, understood as JSON Lines."),
+            ('{"text": "a"}\n{"title": "b"}', [], "Line 2 of these JSON Lines is neither a text nor an object with a “text”."),
+            ("{a} is a set\nb", ["{a} is a set", "b"], "2 documents, one per line. It begins like JSON Lines, but line 1 is no JSON"),
+            ("a\n" * 1001, [], "1,001 documents, but this server takes at most 1,000 in one request."),
         ],
     )
     def test_documents_are_lines_or_a_list(self, visit, server, text, texts, note):
@@ -98,18 +107,54 @@ class TestRanking:
             assert page.bodies[0]["texts"] == texts
         else:
             page.button("Run").click()
-            expect(page.page.locator("#problem")).to_have_text("There are no documents to rank yet.")
+            problem = page.page.locator("#problem")
+            expect(problem).to_contain_text("There are no documents yet." if note in ("One per line",) or note[0] == "0" else note)
             expect(page.field("Documents")).to_be_focused()
             assert page.bodies == []
 
-    @pytest.mark.parametrize("model", ["embedding-last", "seq-cls-3"])
-    def test_a_model_that_does_not_rank_is_explained(self, visit, served, model):
-        page = visit(served(model))
-        notice = page.page.get_by_role("region", name="What this server serves")
-        route, kind = ("/embed", "an embedding model") if model == "embedding-last" else ("/predict", "a classifier")
-        expect(notice).to_contain_text(f"This server serves {kind}")
-        expect(notice.get_by_text(route, exact=True)).to_be_visible()
-        expect(page.button("Run")).to_be_hidden()
+    def test_an_edited_query_marks_its_ranking_as_old(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, LINES)
+        page.run()
+        old = page.page.get_by_text("this is the answer from before")
+        expect(old).to_be_hidden()
+        for field, text in [("Query", QUERY), ("Documents", LINES), ("Instruction", "")]:
+            page.field(field).fill("another")
+            expect(old).to_be_visible()
+            page.field(field).fill(text)
+            expect(old).to_be_hidden()
+        page.field("Query").fill("another")
+        page.run()
+        expect(old).to_be_hidden()
+
+    def test_its_example_runs_on_load(self, visit, server):
+        page = visit(server, "/playground")
+        page.page.locator(".rank").nth(4).wait_for()
+        body = {"query": page.field("Query").input_value(), "texts": page.field("Documents").input_value().split("\n")}
+        assert page.bodies == [{"path": "/rerank", **body}]
+        assert page.page.evaluate("scrollY") == 0
+
+    def test_a_long_ranking_is_compact(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, "\n".join(f"{number} {'is a number ' * 20}" for number in range(51)))
+        page.run()
+        heights = page.page.locator(".rank").evaluate_all("nodes => nodes.map(node => node.offsetHeight)")
+        assert len(heights) == 51 and max(heights) < 60, heights
+        page.open_prompt(50)
+
+    @pytest.mark.parametrize("form", ["CSV", "JSON"])
+    def test_a_ranking_can_be_saved(self, visit, server, form):
+        page = visit(server)
+        page.fill(QUERY, json.dumps(["=1+1", *HOSTILE]))
+        page.run()
+        with page.page.expect_download() as download:
+            page.button(f"Save {form}").click()
+        content = download.value.path().read_text("utf-8")
+        rows = json.loads(content) if form == "JSON" else list(csv.DictReader(io.StringIO(content, newline="")))
+        assert [(int(row["index"]), float(row["score"])) for row in rows] == page.ranks()
+        start = "'" if form == "CSV" else ""
+        texts = {int(row["index"]): row["text"] for row in rows}
+        assert texts == {0: f"{start}=1+1", **dict(enumerate(HOSTILE, 1))}
 
     def test_a_reranker_with_a_classification_head_ranks(self, visit, served):
         page = visit(served("seq-cls-1"))
@@ -118,12 +163,64 @@ class TestRanking:
         assert page.ranks() == expected(served("seq-cls-1"))
 
 
+class TestOtherModels:
+    def test_an_embedding_model_shows_the_nearest_texts(self, visit, served):
+        server = served("embedding-last")
+        page = visit(server, "/playground")
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(r"5 vectors in \d+ ms\."))
+        expect(page.page.locator("#query-field, #instruction-field, #raw-field")).to_have_count(3)
+        for field in ("query", "instruction", "raw"):
+            expect(page.page.locator(f"#{field}-field")).to_be_hidden()
+        page.field("Texts").fill(LINES)
+        page.run()
+        assert page.bodies[-1] == {"path": "/embed", "inputs": DOCUMENTS}
+        vectors = numpy.array(server.post("/embed", {"inputs": DOCUMENTS}).json())
+        cosines = vectors @ vectors.T
+        shown = page.page.locator(".cosines tbody tr").evaluate_all("rows => rows.map(row => [...row.cells].slice(1).map(cell => cell.textContent))")
+        assert shown == [[f"{cosine:.2f}".replace("-", "−") for cosine in row] for row in cosines]
+        for index in range(5):
+            nearest = page.page.locator(f".rank[data-index='{index}'] .neighbour")
+            order = [other for other in numpy.argsort(-cosines[index], kind="stable") if other != index][:3]
+            expect(nearest.locator(".origin")).to_have_text([f"{other} " for other in order])
+            values = nearest.locator("data").evaluate_all("nodes => nodes.map(node => Number(node.value))")
+            assert values == pytest.approx([cosines[index][other] for other in order], abs=1e-5)
+        page.field("Texts").fill("a\n" * 33)
+        expect(page.page.locator("#documents-note")).to_have_text("33 texts, but this server takes at most 32 in one request.")
+
+    def test_sparse_vectors_have_cosines_too(self, visit, served):
+        server = served(MODELS.parent / "served/bert-splade-saved")
+        page = visit(server)
+        page.field("Texts").fill("red planet\nred planet\nbread")
+        page.run()
+        assert page.bodies[-1]["path"] == "/embed_sparse"
+        one, _, other = ({entry["index"]: entry["value"] for entry in vector} for vector in server.post("/embed_sparse", {"inputs": ["red planet", "red planet", "bread"]}).json())
+        length = lambda vector: math.hypot(*vector.values())  # noqa: E731
+        cosine = sum(value * other.get(place, 0) for place, value in one.items()) / length(one) / length(other)
+        row = page.page.locator(".cosines tbody tr").first.locator("td")
+        expect(row).to_have_text(["1.00", "1.00", f"{cosine:.2f}"])
+
+    def test_a_classifier_shows_a_bar_for_each_label(self, visit, served):
+        server = served("seq-cls-3")
+        page = visit(server, "/playground")
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(r"3 texts labelled in \d+ ms\."))
+        page.field("Texts").fill("\n".join(HOSTILE[:2]))
+        page.field("Raw scores log-odds instead of probabilities").check()
+        page.run()
+        body = {"inputs": [[text] for text in HOSTILE[:2]], "raw_scores": True}
+        assert page.bodies[-1] == {"path": "/predict", **body}
+        for index, labels in enumerate(server.post("/predict", body).json()):
+            row = page.page.locator(f".rank[data-index='{index}'] .neighbour")
+            expect(row.locator(".text")).to_have_text([label["label"] for label in labels])
+            values = row.locator("data").evaluate_all("nodes => nodes.map(node => Number(node.value))")
+            assert values == pytest.approx([label["score"] for label in labels], abs=1e-5)
+
+
 class TestPrompt:
     def test_it_is_shown_piece_by_piece(self, visit, server):
         page = visit(server)
         page.fill(QUERY, LINES, instruction="Judge the planets.")
         page.run()
-        shown = page.open_prompt(2)
+        shown = page.open_prompt(1)
         answer = server.post("/playground/prompt", page.bodies[-1]).json()
         assert page.bodies[-1]["text"] == DOCUMENTS[1]
         pieces = answer["pieces"]
@@ -152,16 +249,18 @@ class TestPrompt:
         page = visit(server)
         page.fill(QUERY, '["", "no"]')
         page.run()
-        shown = page.open_prompt(1)
+        shown = page.open_prompt(0)
         expect(shown.locator(".tag").last).to_have_text("document 0")
         expect(shown.locator(".part-title")).to_contain_text(["Shared prefix", "Document 0 tokens", "Suffix 9 tokens"])
 
     def test_the_part_that_was_cut_is_marked(self, visit, short):
         page = visit(short)
         long = "the planet is in it. " * 60
-        page.fill(QUERY, f"{long}\nno")
+        page.fill(QUERY, f"yes\n{long}\nno")
         page.run()
-        expect(page.page.locator(".cost")).to_contain_text("Cut1 document")
+        expect(page.page.locator(".cost")).to_contain_text("Cut1 document: 1")
+        expect(page.page.locator(".rank[data-index='1'] .about .mark")).to_have_text(re.compile(r"✂ \d+ tokens cut"))
+        expect(page.page.locator(".about .mark")).to_have_count(1)
         shown = page.open_prompt(1)
         answer = short.post("/playground/prompt", {"query": QUERY, "text": long}).json()
         kept, cut = [piece for piece in answer["pieces"] if piece["kind"] == "document"]
@@ -195,7 +294,7 @@ class TestKey:
         headers = {"Authorization": f"Bearer {KEY}"}
         answer = requests.post(f"{server.url}/rerank", json={"query": QUERY, "texts": DOCUMENTS}, headers=headers, timeout=60)
         assert [index for index, _ in page.ranks()] == [rank["index"] for rank in answer.json()]
-        page.open_prompt(1)
+        page.open_prompt(0)
         page.button("Copy link").click()
         page.page.wait_for_url("**/playground#*")
         for place in (page.page.url, unquote(page.page.url), page.page.content(), server.log()):

@@ -21,7 +21,7 @@ class TestTexts:
             rows = page.page.locator(".ranking").nth(ranking).locator(".rank .text")
             texts = rows.evaluate_all("nodes => nodes.map(node => node.textContent)")
             assert texts == [HOSTILE[index] for index, _ in page.ranks(ranking)]
-            for document in range(1, len(HOSTILE) + 1):
+            for document in range(len(HOSTILE)):
                 page.open_prompt(document, ranking)
         page.page.get_by_text("This request as code").first.click()
         assert page.page.locator("#columns :is(script, style, iframe, img, svg, a)").count() == 0
@@ -38,7 +38,7 @@ class TestTexts:
         expect(page.page.locator("#problem")).to_have_text("Write a query first.")
         page.fill(QUERY, "\n".join(["a"] * 1001), instruction="")
         page.button("Run").click()
-        expect(page.page.locator("#problem")).to_have_text("The server refused this: batch size 1001 > maximum allowed batch size 1000; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum.")
+        expect(page.page.locator("#problem")).to_have_text("1,001 documents, but this server takes at most 1,000 in one request.")
         page.fill(QUERY, LINES)
         page.run()
         expect(page.page.locator("#problem")).to_be_hidden()
@@ -70,7 +70,7 @@ class TestTexts:
         page.fill(QUERY, LINES)
         page.run()
         assert page.ranks() == expected(server)
-        page.open_prompt(2)
+        page.open_prompt(1)
         page.page.get_by_text("This request as code").click()
         expect(page.page.locator("pre[data-language=curl]")).to_contain_text(f"curl '{server.url}/some/prefix/rerank'")
 
@@ -111,10 +111,10 @@ class TestUse:
         expect(page.page.locator(".rank")).to_have_count(5)
         wanted = expected(server)
         assert page.ranks() == wanted
-        # After the fields comes the button of the first row.
-        for _ in range(6):
+        # After the fields come the two buttons that save the ranking, and the button of the first row.
+        for _ in range(8):
             keyboard.press("Tab")
-        button = page.button(f"Prompt of document {wanted[0][0] + 1}")
+        button = page.button(f"Prompt of document {wanted[0][0]}")
         expect(button).to_be_focused()
         keyboard.press("Space")
         expect(button).to_have_attribute("aria-expanded", "true")
@@ -127,7 +127,7 @@ class TestUse:
         page.field("Compare with a second instruction").check()
         page.fill(QUERY, LINES)
         page.run(2)
-        page.open_prompt(1)
+        page.open_prompt(0)
         tree = page.page.locator("body").aria_snapshot()
         roles = re.findall(r"- (textbox|checkbox|button|link|region|article|list)\b(.*)", tree)
         assert len(roles) > 25
@@ -137,12 +137,12 @@ class TestUse:
         assert page.page.locator("h1").count() == 1
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_text_has_enough_contrast_in_both_schemes(self, visit, short, scheme):
+    def test_text_has_enough_contrast_in_both_schemes(self, visit, served, short, scheme):
         page = visit(short, color_scheme=scheme, reduced_motion="reduce")
         page.field("Compare with a second instruction").check()
         page.fill(QUERY, f"{LINES}\n{'the planet. ' * 60}", second="Find the capital of a country in Asia.")
         page.run(2)
-        page.open_prompt(6)
+        page.open_prompt(5)
         page.page.get_by_text("This request as code").first.click()
         page.fill("", LINES)
         page.button("Run").click()
@@ -150,6 +150,10 @@ class TestUse:
         contrasts = page.page.evaluate(CONTRASTS)
         assert len(contrasts) > 60
         assert [row for row in contrasts if row[0] < 4.5] == []
+        for model in ("embedding-last", "seq-cls-3"):
+            other = visit(served(model), "/playground", color_scheme=scheme, reduced_motion="reduce")
+            other.page.locator(".rank").first.wait_for()
+            assert [row for row in other.page.evaluate(CONTRASTS) if row[0] < 4.5] == []
         background = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
         light = sum(map(int, re.findall(r"\d+", background))) > 3 * 128
         assert light == (scheme == "light"), background
@@ -166,14 +170,18 @@ class TestUse:
         page.run(2)
         assert page.width() == width
         expect(page.page.locator(".ranking").first).to_be_in_viewport()
-        for document in range(1, len(HOSTILE) + 1):
+        for document in range(len(HOSTILE)):
             page.open_prompt(document)
         for code in page.page.get_by_text("This request as code").all():
             code.click()
         assert page.width() == width
-        for model, flags in [("tied-bf16", ("--api-key", KEY)), ("embedding-last", ())]:
-            page = visit(served(model, *flags), statuses=[401], **phone)
-            expect(page.page.locator(".notice:visible")).to_have_count(1)
+        page = visit(served("tied-bf16", "--api-key", KEY), statuses=[401], **phone)
+        expect(page.page.locator(".notice:visible")).to_have_count(1)
+        assert page.width() == width
+        for model in ("embedding-last", "seq-cls-3"):
+            page = visit(served(model), **phone)
+            page.field("Texts").fill("\n".join(HOSTILE))
+            page.run()
             assert page.width() == width
 
 

@@ -38,15 +38,20 @@ struct PageFile {
     content: &'static str,
 }
 
-const FILES: [PageFile; 10] = [
+const FILES: [PageFile; 15] = [
     PageFile::new("", "text/html; charset=utf-8", include_str!("page/index.html")),
     PageFile::new("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     PageFile::new("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
     PageFile::new("main.js", SCRIPT, include_str!("page/main.js")),
     PageFile::new("api.js", SCRIPT, include_str!("page/api.js")),
+    PageFile::new("classifier.js", SCRIPT, include_str!("page/classifier.js")),
     PageFile::new("code.js", SCRIPT, include_str!("page/code.js")),
+    PageFile::new("cost.js", SCRIPT, include_str!("page/cost.js")),
+    PageFile::new("cut.js", SCRIPT, include_str!("page/cut.js")),
     PageFile::new("documents.js", SCRIPT, include_str!("page/documents.js")),
     PageFile::new("elements.js", SCRIPT, include_str!("page/elements.js")),
+    PageFile::new("embedding.js", SCRIPT, include_str!("page/embedding.js")),
+    PageFile::new("export.js", SCRIPT, include_str!("page/export.js")),
     PageFile::new("prompt.js", SCRIPT, include_str!("page/prompt.js")),
     PageFile::new("ranking.js", SCRIPT, include_str!("page/ranking.js")),
 ];

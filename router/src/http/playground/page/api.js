@@ -31,20 +31,18 @@ export async function info() {
   return (await send("info", {})).json();
 }
 
-/** Ranks the texts of a body. Returns `{ranks, cost, request}`; `request` is what was sent, to be shown as code. */
-export async function rerank(body, signal) {
-  const request = { url: address("rerank"), body, keyed: key() !== "" };
-  const answer = await send("rerank", post(body, signal));
+/** Sends a body to a route. Returns `{result, cost, request}`; `request` is shown as code. */
+export async function ask(route, body, signal) {
+  const request = { url: address(route), body, keyed: key() !== "" };
+  const answer = await send(route, post(body, signal));
   const header = (name) => Number(answer.headers.get(name) ?? NaN);
   const cost = {
     tokens: header("x-compute-tokens"),
     truncated: header("x-truncated-texts"),
     total: header("x-total-time"),
     tokenization: header("x-tokenization-time"),
-    queue: header("x-queue-time"),
-    inference: header("x-inference-time"),
   };
-  return { ranks: await answer.json(), cost, request };
+  return { result: await answer.json(), cost, request };
 }
 
 /** The pieces of the prompt for a query and a document. */

@@ -29,8 +29,7 @@ export function python({ url, body, keyed }) {
     "    timeout=60,",
     ")",
     "answer.raise_for_status()",
-    "for rank in answer.json():",
-    '    print(rank["index"], rank["score"])',
+    ...(body.query === undefined ? ["print(answer.json())"] : ["for rank in answer.json():", '    print(rank["index"], rank["score"])']),
   ];
   return lines.join("\n");
 }

@@ -1,8 +1,8 @@
 // Makes elements. Texts become text nodes: no file of the page parses text as markup.
 
 /**
- * An element with attributes and children. Attributes such as `onclick` are listeners; false and undefined are
- * left out. Strings among the children become text.
+ * An element with attributes and children. Attributes such as `onclick` are listeners; false and undefined
+ * are left out. Strings among the children become text.
  */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

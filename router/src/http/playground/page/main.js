@@ -1,26 +1,20 @@
 // The page's fields and buttons.
 
-import { info, key, Refused, rerank, setKey } from "./api.js";
+import { info, key, Refused, setKey } from "./api.js";
+import { CLASSIFIER } from "./classifier.js";
 import { readDocuments } from "./documents.js";
 import { amount, byId, copy, element } from "./elements.js";
-import { moved, placesOf, rankingOf } from "./ranking.js";
+import { embeddingView } from "./embedding.js";
+import { RANKING } from "./ranking.js";
 
-const EXAMPLE = {
-  query: "What is the capital of France?",
-  documents: [
-    "The Seine flows through Paris.",
-    "Lyon is a large city in France.",
-    "Berlin is the capital of Germany.",
-    "Paris is the capital of France.",
-    "French cheese is famous all over the world.",
-  ].join("\n"),
-};
-/** Routes of models that do not rank. */
-const ROUTES = {
-  embedding: ["an embedding model, which makes vectors", ["/embed", "/v1/embeddings", "/similarity"]],
-  classifier: ["a classifier, which gives labels", ["/predict"]],
-};
-
+/** For the kind of the model: its fields, its requests, and how answers are shown. */
+let view = RANKING;
+/** The texts of one request by the server's `/info`. */
+let limit = Infinity;
+/** Whether nobody has typed yet, and no link has filled the fields. */
+let isUntouched = true;
+/** The requests whose answers are shown, as JSON. */
+let shown;
 let running;
 
 start();
@@ -39,12 +33,12 @@ function start() {
   byId("key-form").addEventListener("submit", useKey);
   byId("forget").addEventListener("click", forgetKey);
   byId("compare").addEventListener("change", showSecond);
-  byId("documents").addEventListener("input", countDocuments);
+  for (const kind of ["input", "change"]) byId("form").addEventListener(kind, touch);
   byId("stop").addEventListener("click", () => running?.abort());
-  byId("example").addEventListener("click", () => fill(EXAMPLE));
+  byId("example").addEventListener("click", () => fill(view.example));
   byId("clear").addEventListener("click", () => {
     fill({});
-    byId("query").focus();
+    focusFirst();
   });
   byId("link").addEventListener("click", copyLink);
   window.addEventListener("hashchange", () => {
@@ -52,14 +46,20 @@ function start() {
     if (state) fill(state);
   });
   if (/Mac|iPhone|iPad/.test(navigator.platform)) byId("run").querySelector("kbd").textContent = "⌘\u202f↵";
-  fill(stateOfLink() ?? EXAMPLE);
+  const state = stateOfLink();
+  fill(state ?? view.example);
+  isUntouched = state === undefined;
   describe();
 }
 
-/** Asks the server for its `/info`, and the user for the key if the server needs it. */
+/** Asks the server for its `/info`, and the user for a key if the server needs one; then runs the example. */
 async function describe() {
   try {
     show(await info());
+    if (isUntouched) {
+      fill(view.example);
+      run({ isExample: true });
+    }
     return true;
   } catch (error) {
     byId("model").textContent = error.status === 401 ? "A server with a key." : error.message;
@@ -70,27 +70,24 @@ async function describe() {
 
 function show(served) {
   const { served_model_name: model, model_kind: kind, model_dtype: dtype, max_input_length: longest, default_instruction: instruction } = served;
+  if (kind === "embedding") view = embeddingView(served.model_type?.embedding?.pooling === "splade");
+  else if (kind === "classifier") view = CLASSIFIER;
+  else view = RANKING;
+  limit = view === RANKING ? served.max_rerank_texts : served.max_client_batch_size;
   const detail = (text) => element("span", { class: "detail" }, text);
   byId("model").replaceChildren(element("code", {}, model), detail(kind), detail(dtype), detail(`up to ${amount(longest, "token")}`));
   document.title = `Playground: ${model}`;
   byId("key-form").hidden = true;
   byId("forget").hidden = key() === "";
-  if (ROUTES[kind]) return showOtherModel(...ROUTES[kind]);
+  for (const field of ["query", "instruction", "raw"]) byId(`${field}-field`).hidden = !view.fields.includes(field);
+  byId("documents-label").textContent = view.noun === "document" ? "Documents" : "Texts";
   for (const id of ["instruction", "second"]) {
     byId(id).placeholder = instruction ?? "";
     byId(id).disabled = byId("compare").disabled = instruction === null;
   }
   if (instruction === null) byId("instruction-note").textContent = "The prompt of this model has no place for an instruction.";
-}
-
-function showOtherModel(kind, routes) {
-  const listed = routes.flatMap((route, index) => [index === 0 ? "" : index === routes.length - 1 ? " or " : ", ", element("code", {}, route)]);
-  byId("other-model").replaceChildren(
-    element("p", {}, element("strong", {}, "There is nothing to rank with here.")),
-    element("p", {}, `This server serves ${kind}. Send texts to `, ...listed, "; ", element("a", { href: "docs/" }, "the description of the API"), " says how."),
-  );
-  byId("other-model").hidden = false;
-  byId("main").hidden = true;
+  showSecond();
+  markOld();
 }
 
 function askForKey(problem) {
@@ -105,7 +102,7 @@ async function useKey(event) {
   if (await describe()) {
     byId("key").value = "";
     byId("key-problem").textContent = "";
-    byId("query").focus();
+    focusFirst();
   }
 }
 
@@ -116,39 +113,61 @@ function forgetKey() {
   describe();
 }
 
+function focusFirst() {
+  byId(view.fields.includes("query") ? "query" : "documents").focus();
+}
+
 function showSecond() {
-  const compares = byId("compare").checked;
+  const compares = byId("compare").checked && view.fields.includes("instruction");
   byId("second-field").hidden = !compares;
   byId("instruction-label").textContent = compares ? "Instruction A" : "Instruction";
 }
 
 function countDocuments() {
-  const { texts, note, problem } = readDocuments(byId("documents").value);
-  byId("documents-note").textContent = note;
-  byId("documents-note").classList.toggle("problem", problem === true);
-  return texts;
+  const read = readDocuments(byId("documents").value, view.noun, limit);
+  byId("documents-note").textContent = read.note;
+  byId("documents-note").classList.toggle("problem", read.problem === true);
+  return read;
+}
+
+function touch() {
+  isUntouched = false;
+  markOld();
+}
+
+/** Says whether the fields have changed since the answers that are shown. */
+function markOld() {
+  const { texts } = countDocuments();
+  const isOld = shown !== undefined && JSON.stringify(bodies(texts)) !== shown;
+  byId("old").hidden = !isOld;
+  byId("columns").classList.toggle("old", isOld);
+}
+
+/** The requests for the fields. */
+function bodies(texts) {
+  const fields = byId("compare").checked ? ["instruction", "second"] : ["instruction"];
+  const instructions = fields.map((field) => byId(field).value);
+  return view.bodies({ query: byId("query").value, texts, instructions, raw: byId("raw").checked });
 }
 
 function announce(text) {
   byId("status").textContent = text;
 }
 
-/** Ranks the documents in the fields, for one instruction or for both. */
-async function run() {
+/** Sends the texts in the fields. The example runs without a click, so that it must not scroll. */
+async function run({ isExample } = {}) {
   running?.abort();
-  const texts = countDocuments();
-  const query = byId("query").value;
+  const { texts, note, problem } = countDocuments();
   complain("");
-  if (query.trim() === "") return complain("Write a query first.", "query");
-  if (texts.length === 0) return complain("There are no documents to rank yet.", "documents");
-  const compares = byId("compare").checked;
-  const fields = compares ? ["instruction", "second"] : ["instruction"];
-  const bodies = fields.map((field) => bodyOf(query, texts, byId(field).value));
+  if (view.fields.includes("query") && byId("query").value.trim() === "") return complain("Write a query first.", "query");
+  if (problem) return complain(note, "documents");
+  if (texts.length === 0) return complain(`There are no ${view.noun}s yet.`, "documents");
+  const requests = bodies(texts);
   const mine = (running = new AbortController());
   busy(true);
   try {
-    const answers = await Promise.all(bodies.map((body) => rerank(body, mine.signal)));
-    if (running === mine) showAnswers(answers);
+    const answers = await Promise.all(requests.map((body) => view.ask(body, mine.signal)));
+    if (running === mine) showAnswers(answers, requests, isExample);
   } catch (error) {
     if (running === mine) fail(error);
   } finally {
@@ -156,34 +175,17 @@ async function run() {
   }
 }
 
-function bodyOf(query, texts, instruction) {
-  const body = { query, texts };
-  if (instruction.trim() !== "") body.instruction = instruction;
-  if (byId("raw").checked) body.raw_scores = true;
-  return body;
-}
-
-function showAnswers(answers) {
-  const titles = answers.length === 1 ? ["Ranking"] : ["Ranking A", "Ranking B"];
-  const places = placesOf(answers[0].ranks);
-  const columns = answers.map((answer, index) =>
-    rankingOf({ title: titles[index], answer, places: index === 0 ? undefined : places, compares: answers.length > 1, announce }),
-  );
+function showAnswers(answers, requests, isExample) {
+  const { columns, summary } = view.show(answers, announce);
   byId("columns").replaceChildren(...columns);
   byId("columns").classList.toggle("pair", answers.length === 2);
   byId("empty").hidden = true;
-  announce(summary(answers));
+  shown = JSON.stringify(requests);
+  markOld();
+  announce(summary);
   // On a phone the results are below the fields.
   const results = byId("results");
-  if (results.getBoundingClientRect().top > window.innerHeight / 2) results.scrollIntoView();
-}
-
-function summary(answers) {
-  const [{ ranks, cost }, second] = answers;
-  if (!second) return `${amount(ranks.length, "document")} ranked in ${cost.total} ms. Best: document ${ranks[0].index + 1}.`;
-  const count = moved(ranks, second.ranks);
-  if (count === 0) return `Both instructions rank the ${amount(ranks.length, "document")} alike.`;
-  return `Instruction B moves ${count} of ${amount(ranks.length, "document")}.`;
+  if (!isExample && results.getBoundingClientRect().top > window.innerHeight / 2) results.scrollIntoView();
 }
 
 function fail(error) {
@@ -202,7 +204,7 @@ function complain(text, field) {
 function busy(is) {
   byId("results").setAttribute("aria-busy", String(is));
   byId("stop").hidden = !is;
-  if (is) announce("Ranking …");
+  if (is) announce("Computing …");
 }
 
 /** The fields that a link holds. The key is never one of them. */
@@ -238,6 +240,7 @@ function fill(state) {
   for (const id of ["query", "instruction", "second", "documents"]) byId(id).value = text(state[id]);
   byId("compare").checked = typeof state.second === "string";
   byId("raw").checked = state.raw === true;
+  isUntouched = false;
   showSecond();
-  countDocuments();
+  markOld();
 }

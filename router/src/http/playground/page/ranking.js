@@ -1,59 +1,104 @@
-// A ranking: the texts best first, each with its score, its place in the request and, on request, its prompt.
+// A ranking: the texts best first, each with its score, its index in the request and, on request, its prompt.
 
-import { prompt } from "./api.js";
+import { ask, prompt } from "./api.js";
 import { codeOf } from "./code.js";
+import { costOf } from "./cost.js";
+import { markCut } from "./cut.js";
 import { amount, element } from "./elements.js";
+import { exportOf } from "./export.js";
 import { promptOf } from "./prompt.js";
 
+/** With more documents, each row is one line. */
+const MAX_TALL_ROWS = 50;
+
+/** The view of a model that ranks. */
+export const RANKING = {
+  noun: "document",
+  example: {
+    query: "What is the capital of France?",
+    documents: [
+      "The Seine flows through Paris.",
+      "Lyon is a large city in France.",
+      "Berlin is the capital of Germany.",
+      "Paris is the capital of France.",
+      "French cheese is famous all over the world.",
+    ].join("\n"),
+  },
+  fields: ["query", "instruction", "raw"],
+  /** A body for each instruction. */
+  bodies: ({ query, texts, instructions, raw }) =>
+    instructions.map((instruction) => {
+      const body = { query, texts };
+      if (instruction.trim() !== "") body.instruction = instruction;
+      if (raw) body.raw_scores = true;
+      return body;
+    }),
+  ask: (body, signal) => ask("rerank", body, signal),
+  show: (answers, announce) => ({ columns: columnsOf(answers, announce), summary: summaryOf(answers) }),
+};
+
+function columnsOf(answers, announce) {
+  const titles = answers.length === 1 ? ["Ranking"] : ["Ranking A", "Ranking B"];
+  const places = placesOf(answers[0].result);
+  return answers.map((answer, index) =>
+    rankingOf({ title: titles[index], answer, places: index === 0 ? undefined : places, compares: answers.length > 1, announce }),
+  );
+}
+
+function summaryOf([{ result: ranks, cost }, second]) {
+  if (!second) return `${amount(ranks.length, "document")} ranked in ${cost.total} ms. Best: document ${ranks[0].index}.`;
+  const count = moved(ranks, second.result);
+  if (count === 0) return `Both instructions rank the ${amount(ranks.length, "document")} alike.`;
+  return `Instruction B moves ${count} of ${amount(ranks.length, "document")}.`;
+}
+
 /**
- * An element that shows a ranking. `answer` is the result of `rerank`; `places` maps indices to places in the
+ * An element that shows a ranking. `answer` is the result of `ask`; `places` maps indices to places in the
  * ranking that this one is compared with; `announce` passes a text to screen readers.
  */
-export function rankingOf({ title, answer, places, compares, announce }) {
-  const { ranks, request } = answer;
-  const raw = request.body.raw_scores === true;
-  const scale = raw ? Math.max(1e-9, ...ranks.map((rank) => Math.abs(rank.score))) : 1;
+function rankingOf({ title, answer, places, compares, announce }) {
+  const { result: ranks, request, cost } = answer;
+  const body = request.body;
+  const raw = body.raw_scores === true;
+  const scale = scaleOf(ranks, raw);
   const rows = ranks.map((rank, place) =>
-    rowOf({ rank, place, body: request.body, bar: barOf(rank.score, raw, scale), move: moveOf(place, places?.get(rank.index)) }),
+    rowOf({ rank, place, body, bar: barOf(rank.score, raw, scale), move: moveOf(place, places?.get(rank.index)) }),
   );
+  const list = element("span", {});
+  const cut = cost.truncated > 0 ? [["Cut", amount(cost.truncated, "document"), list]] : [];
+  // The list is not shown yet, and the search ends when it is no longer shown.
+  if (cut.length > 0) {
+    const byIndex = new Map(ranks.map((rank, place) => [rank.index, rows[place]]));
+    setTimeout(() => markCut({ body, count: cost.truncated, rows: byIndex, list }));
+  }
+  const size = ranks.length > MAX_TALL_ROWS ? "ranks compact" : "ranks";
   return element(
     "article",
     { class: "ranking", "aria-label": title },
     element("h2", {}, title),
-    compares ? element("p", { class: "by", dir: "auto" }, request.body.instruction ?? "The server’s own instruction") : "",
-    costOf(answer.cost),
-    element("ol", { class: "ranks", role: "list" }, ...rows),
+    compares ? element("p", { class: "by", dir: "auto" }, body.instruction ?? "The server’s own instruction") : "",
+    costOf(cost, ...cut),
+    exportOf("ranking", ranks.map(({ index, score }) => ({ index, score, text: body.texts[index] }))),
+    element("ol", { class: size, role: "list" }, ...rows),
     codeOf(request, announce),
   );
 }
 
 /** Places by index. */
-export function placesOf(ranks) {
+function placesOf(ranks) {
   return new Map(ranks.map((rank, place) => [rank.index, place]));
 }
 
 /** The number of documents that have another place in the second ranking. */
-export function moved(first, second) {
+function moved(first, second) {
   const places = placesOf(first);
   return second.filter((rank, place) => places.get(rank.index) !== place).length;
-}
-
-function costOf(cost) {
-  const entry = (name, ...value) => element("div", {}, element("dt", {}, name), element("dd", {}, ...value));
-  const steps = `tokenizer ${cost.tokenization}, queue ${cost.queue}, model ${cost.inference}`;
-  return element(
-    "dl",
-    { class: "cost" },
-    entry("Latency", `${cost.total} ms `, element("span", { class: "hint" }, steps)),
-    entry("Tokens", cost.tokens.toLocaleString("en")),
-    cost.truncated > 0 ? entry("Cut", amount(cost.truncated, "document")) : "",
-  );
 }
 
 function rowOf({ rank, place, body, bar, move }) {
   const panel = element("div", { class: "panel", id: nextId(), hidden: true });
   const button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": panel.id }, "Prompt");
-  button.setAttribute("aria-label", `Prompt of document ${rank.index + 1}`);
+  button.setAttribute("aria-label", `Prompt of document ${rank.index}`);
   button.addEventListener("click", () => toggle(button, panel, { query: body.query, text: body.texts[rank.index], instruction: body.instruction }));
   return element(
     "li",
@@ -61,13 +106,18 @@ function rowOf({ rank, place, body, bar, move }) {
     element("span", { class: "place" }, String(place + 1)),
     element("p", { class: "text", dir: "auto" }, body.texts[rank.index]),
     bar,
-    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index + 1}`), move, button),
+    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}`), move, button),
     panel,
   );
 }
 
+/** The score whose bar is the longest. */
+export function scaleOf(scored, raw) {
+  return raw ? Math.max(1e-9, ...scored.map(({ score }) => Math.abs(score))) : 1;
+}
+
 /** A bar from 0 to 1. A bar of a raw score starts in the middle and goes to either side. */
-function barOf(score, raw, scale) {
+export function barOf(score, raw, scale) {
   const fill = element("span", { class: score < 0 ? "fill negative" : "fill" });
   const width = (Math.abs(score) / scale) * (raw ? 50 : 100);
   fill.style.width = `${width}%`;
@@ -82,7 +132,7 @@ function barOf(score, raw, scale) {
 
 function formatted(score, raw) {
   if (raw) return score.toFixed(3).replace("-", "−");
-  return score > 0 && score < 0.00005 ? score.toExponential(1).replace("-", "−") : score.toFixed(4);
+  return (score > 0 && score < 0.00005 ? score.toExponential(1) : score.toFixed(4)).replace("-", "−");
 }
 
 function moveOf(place, before) {
