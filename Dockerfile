@@ -28,6 +28,8 @@ COPY . .
 ARG REVISION=unknown
 RUN GIT_SHA="${REVISION}" cargo build --release --locked --package text-embeddings-router \
     && install -D --strip target/release/text-embeddings-router /image/usr/local/bin/text-embeddings-router \
+    # Health checks written for text-embeddings-inference call curl; the binary answers them under that name.
+    && install -d /image/usr/bin && ln -s ../local/bin/text-embeddings-router /image/usr/bin/curl \
     # The user of the image below must be able to write this folder.
     && install -d --owner 65532 --group 65532 /image/data
 

@@ -20,8 +20,9 @@ import programs
 import pytest
 import requests
 import yaml
+from document_blocks import blocks
 from kubernetes_validate import utils as kubernetes
-from server import ROOT, VERSION, Server, run, wait_until
+from server import BINARY, ROOT, VERSION, Server, run, wait_until
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -242,23 +243,46 @@ class TestKubernetes:
         assert ended.returncode != 0 and "values don't meet the specifications of the schema" in ended.stderr, ended.stderr
 
 
-@pytest.fixture(scope="module")
-def services() -> dict[str, dict]:
-    return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+@pytest.fixture(scope="module", params=["compose.yaml", "three-models.yaml"])
+def services(request) -> dict[str, dict]:
+    return yaml.safe_load((COMPOSE / request.param).read_text())["services"]
 
 
 class TestCompose:
     def test_each_variable_is_a_flag_of_the_server(self, services, variables):
-        assert set(services["server"]["environment"]) <= variables
+        for service in own(services):
+            assert set(service.get("environment", ())) <= variables
 
     def test_the_server_has_the_time_to_end(self, services):
-        drain = int(services["server"]["environment"]["DRAIN_TIMEOUT"])
-        assert drain < int(services["server"]["stop_grace_period"].removesuffix("s"))
+        for service in own(services):
+            drain = int(service.get("environment", {}).get("DRAIN_TIMEOUT", 25))
+            assert drain < int(service["stop_grace_period"].removesuffix("s"))
 
     def test_mounted_files_exist(self, services):
         for name, service in services.items():
             sources = [volume.split(":")[0] for volume in service["volumes"]]
             assert all((COMPOSE / source).exists() for source in sources if source.startswith("./")), name
+
+    def test_the_health_check_of_teis_compose_file_works(self, served, tmp_path):
+        """The image has the binary under the name `curl` (test_images.py)."""
+        (block,) = [block.text for block in blocks(COMPOSE / "README.md") if block.language == "yaml"]
+        ((_, service),) = yaml.safe_load(block)["services"].items()
+        kind, program, *arguments = service["healthcheck"]["test"]
+        assert (kind, program) == ("CMD", "curl")
+        (tmp_path / "curl").symlink_to(BINARY)
+        ready = str(served("demo").port)
+        for port, code in [(ready, 0), ("1", 1)]:
+            words = [argument.replace("localhost:80/", f"localhost:{port}/") for argument in arguments]
+            assert words != arguments
+            ended = subprocess.run([tmp_path / "curl", *words], capture_output=True, text=True, timeout=30)
+            assert ended.returncode == code and (ended.stderr == "") == (code == 0), ended
+        other = subprocess.run([tmp_path / "curl", "http://example.com/"], capture_output=True, text=True, timeout=30)
+        assert other.returncode == 1 and other.stderr.startswith("Error: `curl` is here for health checks"), other
+
+
+def own(services: dict[str, dict]) -> list[dict]:
+    """The services with this project's image."""
+    return [service for service in services.values() if "text-embeddings-router" in service["image"]]
 
 
 class TestRules:

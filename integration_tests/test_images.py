@@ -105,6 +105,8 @@ def test_the_image_has_what_the_server_knows(name):
     command = json.loads(re.search(r"^CMD (.*)$", last, re.MULTILINE)[1])
     for arguments in (health[1:], command):
         assert run(*arguments, "--help").returncode == 0, arguments
+    # For health checks that call curl; relative, because the folder becomes the image's root.
+    assert "ln -s ../local/bin/text-embeddings-router /image/usr/bin/curl" in DOCKERFILES[name]
     # The first line of the log and `/info` name the commit, which is not in the build context.
     assert re.search(r"^RUN .*GIT_SHA=\"\$\{REVISION\}\" cargo build", DOCKERFILES[name].replace("\\\n", " "), re.MULTILINE)
 

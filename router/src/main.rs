@@ -62,6 +62,9 @@ use crate::{
 fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => (run(*args, &given), given),
+        Invocation::Curl(arguments) => {
+            (commands::curl::answer_check(&arguments).map(|()| ExitCode::SUCCESS), Given::default())
+        }
         Invocation::Run(command, given) => (command.run().map(|()| ExitCode::SUCCESS), given),
     };
     match ended {

@@ -46,14 +46,18 @@ pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
     if !server.starts_with("http://") && !server.starts_with("https://") {
         return Err(Usage(format!("`--url {server}` has no scheme: write http://{server}"), "health").into());
     }
-    let address = format!("{}/health/ready", server.trim_end_matches('/'));
+    ask_route(&format!("{}/health/ready", server.trim_end_matches('/')), speaks_tls)
+}
+
+/// Asks a health route. Over TLS the certificate is not checked.
+pub(super) fn ask_route(address: &str, speaks_tls: bool) -> anyhow::Result<()> {
     block_on("warn", async {
         // A proxy for other machines cannot reach a server on this one.
         let client = Client::builder().timeout(LIMIT).no_proxy();
         // The certificate is for this machine's public name, and the request holds no secret.
         let client = client.danger_accept_invalid_certs(speaks_tls);
         let client = client.build().context("cannot make a request")?;
-        let answer = client.get(&address).send().await.map_err(reqwest::Error::without_url);
+        let answer = client.get(address).send().await.map_err(reqwest::Error::without_url);
         let answer = answer.with_context(|| format!("no answer from {address}"))?;
         if !answer.status().is_success() {
             bail!("{address} says {}: the server is not ready", answer.status());

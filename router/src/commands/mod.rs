@@ -6,6 +6,7 @@
 //! server's, because they come from its engine.
 
 mod bench;
+pub(crate) mod curl;
 mod download;
 mod generated;
 mod health;
@@ -13,7 +14,7 @@ mod rerank;
 mod screen;
 mod verify;
 
-use std::{ffi::OsString, io};
+use std::{ffi::OsString, io, path::Path};
 
 use anyhow::Context;
 use clap::{
@@ -52,6 +53,9 @@ const SHORT_HELP: [&str; 9] = [
 
 /// The widest help in columns. Longer lines are hard to read, whatever the terminal shows.
 const WIDEST_HELP: usize = 110;
+
+/// The name under which the image has the program a second time, for health checks.
+const CURL: &str = "curl";
 
 /// Variables without a flag, with their meaning.
 pub(crate) const VARIABLES: [(&str, &str); 15] = [
@@ -96,6 +100,8 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
 pub(crate) enum Invocation {
     /// To serve.
     Serve(Box<Args>, Given),
+    /// To answer a health check that calls curl with these arguments.
+    Curl(Vec<String>),
     /// Something else.
     Run(Box<CommandArgs>, Given),
 }
@@ -158,6 +164,11 @@ impl Invocation {
     /// clap's, for an argument that is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut arguments = arguments.to_vec();
+        if arguments.first().is_some_and(|program| Path::new(program).file_name() == Some(CURL.as_ref())) {
+            return Ok(Self::Curl(
+                arguments[1..].iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            ));
+        }
         let says_serve = arguments.get(1).is_some_and(|word| word == SERVE);
         if says_serve {
             arguments.remove(1);
