@@ -1,6 +1,10 @@
 """Clients of other projects get sentence-transformers' vectors, and errors of their own types."""
 
 import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import huggingface_hub
 import openai
@@ -11,7 +15,7 @@ from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from reference_data import LOGITS, TEXTS, VECTORS
-from server import Server
+from server import ROOT, Server
 from vectors import check_reference, check_same, cosine
 
 MODEL = "embedding-last"
@@ -214,3 +218,22 @@ class TestLangChain:
         client = OpenAIEmbeddings(base_url=f"{keyed.url}/v1", api_key=KEY, model="any", check_embedding_ctx_length=False)
         check(client.embed_documents(INPUTS * 10), EXPECTED * 10)
         check([client.embed_query(INPUTS[4])], EXPECTED[4:5])
+
+
+def test_the_pinned_clients_are_the_newest():
+    """Skipped with a list of newer versions: somebody's release must not make the tests fail. A version with
+    a comment in requirements.txt is held back on purpose."""
+    section = (ROOT / "integration_tests/requirements.txt").read_text().partition("# The clients that are tested")[2].partition("\n\n")[0]
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)$", section, re.MULTILINE))
+    assert len(pinned) > 15
+    command = [str(Path(sys.executable).parent / "uv"), "pip", "compile", "--quiet", "--no-cache", "--no-deps", "--no-header", "--no-annotate", "-"]
+    try:
+        ended = subprocess.run(command, input="\n".join(pinned), capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the package index does not answer within 20 s: nobody knows whether the pinned clients are the newest")
+    if ended.returncode != 0:
+        pytest.skip(f"the package index cannot be asked for newer clients: {ended.stderr.strip()[-200:]}")
+    newest = dict(line.split("==") for line in ended.stdout.split())
+    newer = [f"{name} {newest[name]} (pinned: {version})" for name, version in pinned.items() if newest[name] != version]
+    if newer:
+        pytest.skip(f"there are newer versions of tested clients: {', '.join(newer)}; pin them in integration_tests/requirements.txt")
