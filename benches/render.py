@@ -235,27 +235,25 @@ def request_costs_part(results: dict) -> str:
 
 
 def summary_part(peers: Peers, encoders: dict) -> str:
-    """Speed of all systems, then memory and latency of this server, with a row for each model."""
+    """Speed of all systems, then latency of this server, with a row for each model."""
     labels = ["this server, float32", "this server, bfloat16", "this server, int8", "transformers, bfloat16", "OpenVINO, bfloat16",
               "onnxruntime, float32", "onnxruntime, int8", "llama.cpp, BF16"]
-    speeds, costs = [], []
+    speeds, latencies = [], []
     for model in encoders["models"]:
         systems, title = model["systems"], model["title"].split(" (")[0]
         rates = [statistics.median(systems[label]["many"]) if label in systems else None for label in labels]
         speeds.append([f"{title}, {'pairs' if model['pairs'] else 'texts'}/s", *rates])
         ours = [systems[label] for label in labels[:3]]
-        costs.append([title, *(figure(row["memory_mb"] * MEBIBYTE / 1e9, 2) for row in ours),
-                      *(f"{statistics.median(row['one']):.0f}" for row in ours)])
+        latencies.append([title, *(f"{statistics.median(row['one']):.0f}" for row in ours)])
     named = {system["label"]: system for system in peers.systems}
     qwen = "Qwen3-Reranker-0.6B's shape"
     speeds.append([f"{qwen}, pairs/s", *(peers.median(named[label]["name"], "W1") if label in named else None for label in labels)])
-    costs.append([qwen, *(figure(named[label]["memory_mb"] * MEBIBYTE / 1e9, 2) for label in labels[:3]),
-                  *(f"{peers.median(named[label]['name'], 'W2'):.0f}" for label in labels[:3])])
+    latencies.append([qwen, *(f"{peers.median(named[label]['name'], 'W2'):.0f}" for label in labels[:3])])
     rows = [[name, *("–" if rate is None else f"{rate:.1f}" for rate in rates)] for name, *rates in speeds]
     kinds = ["float32", "bfloat16", "int8"]
     return "\n".join([
         table(["32 texts or pairs of about 128 tokens in one request", *labels], rows),
-        table(["this server", *(f"memory, GB, {kind}" for kind in kinds), *(f"one short text or pair, ms, {kind}" for kind in kinds)], costs),
+        table(["one short text or pair, ms", *(f"this server, {kind}" for kind in kinds)], latencies),
     ])
 
 

@@ -200,19 +200,20 @@ def summary(shape: Shape, readings: list[dict]) -> dict:
 
 
 def table(results: dict) -> str:
-    """The table for docs/rerankers.md."""
+    """The table for docs/rerankers.md. It has no absolute speeds: docs/performance.md has the base model's, from
+    another machine."""
     lines = [
         f"{results['date']}, {results['machine']}, {results['threads']} threads, {results['dtype']}, commit {results['commit']}; "
         f"medians of {results['rounds']} rounds.",
         "",
-        "| shape of | layers computed | tokens of W1, computed of them | pairs a second | GFLOP/s against Qwen3's in the same rounds |",
+        "| shape of | layers computed | tokens of W1, computed of them | pairs a second, of Qwen3's | GFLOP/s, of Qwen3's |",
         "|---|---|---|---|---|",
     ]
     for row in results["rows"]:
         of, base = row["shape"], row["base"]
         lines.append(
             f"| {of['name']} ({of['parameters']}) | {of['layers']} of {of['all_layers']} | {of['tokens']}, {of['computed']} | "
-            f"{of['pairs_per_second']:.1f} | {of['gflops']:.0f}, {100 * of['gflops'] / base['gflops']:.0f} % |"
+            + " | ".join(f"{100 * of[rate] / base[rate]:.0f} %" for rate in ("pairs_per_second", "gflops")) + " |"
         )
     return "\n".join(lines) + "\n"
 
