@@ -200,8 +200,8 @@ def summary(shape: Shape, readings: list[dict]) -> dict:
 
 
 def table(results: dict) -> str:
-    """The table for docs/rerankers.md. It has no absolute speeds: docs/performance.md has the base model's, from
-    another machine."""
+    """The table for docs/rerankers.md. It has no absolute speeds, because docs/performance.md has the base
+    model's from another machine."""
     lines = [
         f"{results['date']}, {results['machine']}, {results['threads']} threads, {results['dtype']}, commit {results['commit']}; "
         f"medians of {results['rounds']} rounds.",

@@ -5,6 +5,7 @@ The reference is brute force on random texts, numbers computed by hand, and the 
 
 import json
 import random
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -174,6 +175,15 @@ def test_medians_need_no_even_number_of_readings():
     assert render.spread([2.0], 1) == "2.0" and render.spread([], 1) == ""
 
 
+def test_the_speeds_in_the_readme_are_those_of_the_run():
+    peers = render.Peers(json.loads((BENCHES / "results/peers.json").read_text()))
+    section = (BENCHES.parent / "README.md").read_text().partition("## How fast")[2].partition("##")[0]
+    said = [float(number) for number in re.findall(r"(\d+\.\d)\b|(?:takes|and) (\d+)\s+ms", section) for number in number if number]
+    systems = ("bfloat16", "int8", "transformers-bfloat16")
+    pairs = [round(peers.median(system, "W1"), 1) for system in systems]
+    assert said == pairs + [round(peers.median(system, "W2")) for system in systems]
+
+
 class TestRerankers:
     """The shapes of re-rankers, and the table made from their readings."""
 
@@ -199,6 +209,10 @@ class TestRerankers:
         rows = [line for line in page.split("## What each does")[0].splitlines() if line.startswith("| `")]
         assert {row.split("`")[1] for row in rows} == shapes
         assert page.count(speeds.BEGIN) == page.count(speeds.END) == 1
+
+    def test_the_checked_in_page_has_the_checked_in_readings(self, speeds):
+        results = json.loads((BENCHES / "results/rerankers.json").read_text())
+        assert speeds.BEGIN + speeds.table(results) + speeds.END in speeds.PAGE.read_text()
 
     def test_a_reading_becomes_a_row(self, speeds):
         pairs = len(speeds.WORKLOAD["documents"])
