@@ -138,7 +138,7 @@ class TestClassifier:
         ):
             answer = classifier.post(path, body)
             assert answer.status_code == 424
-            assert answer.json() == {"error": f"Backend error: {kind}", "error_type": "Backend"}
+            assert answer.json() == {"error": f"Backend error: {kind}; it is a classifier: POST /predict", "error_type": "Backend"}
 
     def test_two_labels_are_a_classifier(self, served):
         server = served("seq-cls-2")

@@ -55,8 +55,13 @@ pub enum Error {
     #[error("tokenizer error {0}")]
     Tokenizer(String),
     /// The route needs another kind of model than the served one.
-    #[error("Backend error: {0}")]
-    ModelType(&'static str),
+    #[error("Backend error: {problem}; {advice}")]
+    ModelType {
+        /// The problem in the words of text-embeddings-inference.
+        problem: &'static str,
+        /// The kind of the model, and its main route.
+        advice: &'static str,
+    },
     /// The model is a SPLADE model, which does not support this.
     #[error("Backend error: {what} is not available for SPLADE models")]
     Splade {
@@ -136,13 +141,13 @@ pub enum Cause {
 }
 
 /// The route is for classifiers and re-rankers.
-pub const NOT_A_CLASSIFIER: Error = Error::ModelType("Model is not a classifier model");
+pub const NOT_A_CLASSIFIER: &str = "Model is not a classifier model";
 /// The route is for embedding models.
-pub const NOT_AN_EMBEDDING_MODEL: Error = Error::ModelType("Model is not an embedding model");
+pub const NOT_AN_EMBEDDING_MODEL: &str = "Model is not an embedding model";
 /// The route is for embedding models with sparse vectors.
-pub const NOT_A_SPARSE_MODEL: Error = Error::ModelType("Model is not an embedding model with SPLADE pooling");
+pub const NOT_A_SPARSE_MODEL: &str = "Model is not an embedding model with SPLADE pooling";
 /// The route is for re-rankers.
-pub const NOT_A_RERANKER: Error = Error::ModelType("model is not a re-ranker model");
+pub const NOT_A_RERANKER: &str = "model is not a re-ranker model";
 
 impl Error {
     /// The class of this error.
@@ -155,7 +160,7 @@ impl Error {
             | Self::TooLong { .. }
             | Self::TooManyCharacters { .. } => ErrorKind::Validation,
             Self::Tokenizer(_) => ErrorKind::Tokenizer,
-            Self::ModelType(_) | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
+            Self::ModelType { .. } | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
                 ErrorKind::Backend
             }
             Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
@@ -175,7 +180,7 @@ impl Error {
             | Self::BatchTooLarge { .. }
             | Self::TooLong { .. }
             | Self::TooManyCharacters { .. }
-            | Self::ModelType(_)
+            | Self::ModelType { .. }
             | Self::Splade { .. } => Cause::Request,
             Self::Overloaded { .. } | Self::QueueTimeout { .. } | Self::DeadlineExceeded { .. } => {
                 Cause::Load
@@ -207,7 +212,7 @@ impl Error {
             | Self::TooLong { .. }
             | Self::TooManyCharacters { .. }
             | Self::Tokenizer(_) => "tokenization",
-            Self::ModelType(_) | Self::Splade { .. } => "model_type",
+            Self::ModelType { .. } | Self::Splade { .. } => "model_type",
             Self::Inference(_) => "inference",
             Self::MissingValues => "missing_values",
             Self::Overloaded { .. } => "overloaded",

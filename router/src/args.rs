@@ -99,8 +99,8 @@ pub(crate) struct Args {
 
     /// Take token ids from the package `openai` on `/v1/embeddings`, as ids of this model's vocabulary.
     ///
-    /// Without it they are refused, because `LangChain` and others make them with another vocabulary. Ids from
-    /// other clients are taken in any case.
+    /// Without it they are refused, because `LangChain` and others make them with another vocabulary. Ids
+    /// from other clients are taken in any case.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
     pub(crate) accept_openai_token_ids: bool,
 

@@ -6,17 +6,24 @@
 use std::{fmt, fs, num::NonZeroUsize};
 
 use text_embeddings_backend::InstructionSet;
+use text_embeddings_backend_core::amount;
 
 use crate::{
     args::Args,
+    config::ConfigError,
     control_groups::{ControlGroup, Cores},
 };
+
+/// With more compute threads for each core the machine would hardly do anything else.
+const MAX_THREADS_PER_CORE: usize = 4;
 
 /// Threads, instructions and memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     /// Threads that compute.
     pub(crate) threads: usize,
+    /// The threads that can use all CPU time that this process has.
+    pub(crate) cores: usize,
     /// Whether each of them is kept on a CPU of its own.
     pub(crate) pin_threads: bool,
     /// The CPU's vector instructions; absent: the best.
@@ -31,18 +38,35 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The machine as the flags share it out: by default all cores compute, and all but one tokenize.
-    pub(crate) fn from_args(args: &Args) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If `--threads` is so far above the cores that the threads would only wait for each other.
+    pub(crate) fn from_args(args: &Args) -> Result<Self, ConfigError> {
         let Cores { threads: cores, quota: cpu_quota } = Cores::read_limits();
         let model = &args.model;
+        let threads = model.threads.map_or(cores, NonZeroUsize::get);
+        if threads > cores.saturating_mul(MAX_THREADS_PER_CORE) {
+            return Err(ConfigError::Value {
+                flag: "--threads",
+                value: threads.to_string(),
+                problem: format!(
+                    "is more than {MAX_THREADS_PER_CORE} times what this process may use, {}: leave the \
+                     flag out",
+                    amount(cores, "core")
+                ),
+            });
+        }
         let workers = model.tokenization_workers.map(NonZeroUsize::get);
-        Self {
-            threads: model.threads.map_or(cores, NonZeroUsize::get),
+        Ok(Self {
+            threads,
+            cores,
             pin_threads: model.pin_threads,
             instruction_set: model.instruction_set,
             tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
             cpu_quota,
             memory: Available::read(),
-        }
+        })
     }
 }
 
@@ -96,11 +120,17 @@ mod tests {
         let start = ["text-embeddings-router", "--model-id", "m"];
         let machine =
             |flags: &[&str]| Machine::from_args(&Args::try_from(start.iter().chain(flags)).unwrap());
-        let default = machine(&[]);
+        let default = machine(&[]).unwrap();
         assert!((1..=64).contains(&default.tokenization_workers) && default.threads > 0);
-        let given = machine(&["--tokenization-workers", "99", "--threads", "3", "--pin-threads"]);
+        let given = machine(&["--tokenization-workers", "99", "--threads", "3", "--pin-threads"]).unwrap();
         assert_eq!((given.tokenization_workers, given.threads, given.pin_threads), (99, 3, true));
         assert!(!default.pin_threads);
+        let most = default.cores * MAX_THREADS_PER_CORE;
+        assert_eq!(machine(&["--threads", &most.to_string()]).unwrap().threads, most);
+        let more = most + 1;
+        let error = machine(&["--threads", &more.to_string()]).unwrap_err().to_string();
+        let expected = format!("`--threads {more}` is more than 4 times what this process may use, ");
+        assert!(error.starts_with(&expected) && error.ends_with(": leave the flag out"), "{error}");
     }
 
     #[test]

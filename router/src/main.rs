@@ -37,6 +37,7 @@ mod transports;
 use std::{
     fmt::Write as _,
     io::{self, Write},
+    net::SocketAddr,
     process::ExitCode,
     sync::Arc,
 };
@@ -125,7 +126,7 @@ async fn start_and_serve(
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
-    let machine = Machine::from_args(&args);
+    let machine = Machine::from_args(&args)?;
     let signals = StopSignals::listen();
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
@@ -166,6 +167,16 @@ async fn start_and_serve(
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(Ended::Asked)
         }
+    }
+}
+
+/// The address of the server for a browser on this machine.
+fn browser_address(address: SocketAddr, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    if address.ip().is_unspecified() {
+        format!("{scheme}://localhost:{}", address.port())
+    } else {
+        format!("{scheme}://{address}")
     }
 }
 
@@ -210,6 +221,10 @@ impl Ports {
             write!(ready, ", and on {}", file.path().display())?;
         }
         tracing::info!("{ready}; {} serves {summary}", info::PROGRAM);
+        if cfg!(feature = "http") {
+            let page = browser_address(at, certificate.is_some());
+            tracing::info!("Try it in a browser: {page}/playground; {page}/docs lists the routes");
+        }
         let socket = socket.map(|(listener, file)| Listener::Unix(listener, file));
         Ok(Listeners { first, second, socket })
     }

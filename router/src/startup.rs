@@ -268,6 +268,14 @@ fn log_model(model: &Model, flags: &ModelFlags, machine: &Machine) {
         let threads = amount(machine.threads, "compute thread");
         tracing::info!("This container may use {quota:.2} CPUs at a time: {threads}");
     }
+    if machine.threads > machine.cores {
+        tracing::warn!(
+            "`--threads {}` is more than the {} that this process may use: threads wait for each other, and \
+             every answer takes longer",
+            machine.threads,
+            amount(machine.cores, "core")
+        );
+    }
     if flags.parse_special_tokens {
         tracing::warn!(
             "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can write \

@@ -94,7 +94,7 @@ impl Drop for Running {
 
 /// The state of a server with these flags.
 fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
-    let machine = Machine::from_args(args);
+    let machine = Machine::from_args(args).unwrap();
     let limits = engine_limits(args, &machine);
     let config = service_config(args, model(args), 3);
     let server = ServerConfig::resolve(args).unwrap();

@@ -243,7 +243,7 @@ impl Service {
     /// Refuses sparse vectors if the model does not have them.
     fn require_sparse(&self) -> Result<(), Error> {
         let is_sparse = self.embedder().is_ok_and(|model| model.outputs.sparse);
-        if is_sparse { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
+        if is_sparse { Ok(()) } else { Err(self.other_kind(NOT_A_SPARSE_MODEL)) }
     }
 
     /// Refuses a number of values that the requested vectors do not have. The length of a token's vector is
@@ -706,17 +706,17 @@ mod tests {
             (
                 fixture(100).service,
                 None,
-                "Backend error: Model is not an embedding model with SPLADE pooling",
+                "Backend error: Model is not an embedding model with SPLADE pooling; it is an embedding model: POST /embed",
             ),
             (
                 classifier_fixture(&[]).service,
-                Some("Backend error: Model is not an embedding model"),
-                "Backend error: Model is not an embedding model with SPLADE pooling",
+                Some("Backend error: Model is not an embedding model; it is a classifier: POST /predict"),
+                "Backend error: Model is not an embedding model with SPLADE pooling; it is a classifier: POST /predict",
             ),
             (
                 fixture_with(100, |_| ()).service,
-                Some("Backend error: Model is not an embedding model"),
-                "Backend error: Model is not an embedding model with SPLADE pooling",
+                Some("Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank"),
+                "Backend error: Model is not an embedding model with SPLADE pooling; it is a re-ranker: POST /rerank",
             ),
         ] {
             let sent = || request(texts(&["w100"]));
@@ -734,7 +734,7 @@ mod tests {
                 assert_eq!(error.map(|error| error.to_string()).as_deref(), dense);
             }
             let error = service.embed_sparse(sent()).await.unwrap_err();
-            assert!(matches!(error, Error::ModelType(_)) && error.to_string() == sparse, "{error}");
+            assert!(matches!(error, Error::ModelType { .. }) && error.to_string() == sparse, "{error}");
         }
     }
 

@@ -4,6 +4,8 @@
 //! a prompt that a request names is one of the model's, or an error lists them.
 
 use super::Service;
+use text_embeddings_backend_core::{ModelType, Pool};
+
 use crate::{
     error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
     model::{EmbeddingModel, Prompts, Reranker},
@@ -45,12 +47,23 @@ impl Service {
 
     /// The model, if it is a re-ranker; otherwise the error of a request to one.
     pub(super) fn reranker(&self) -> Result<&Reranker, Error> {
-        self.config.model.reranker().ok_or(NOT_A_RERANKER)
+        self.config.model.reranker().ok_or_else(|| self.other_kind(NOT_A_RERANKER))
     }
 
     /// The model, if it is an embedding model; otherwise the error of a request to one.
     pub(super) fn embedder(&self) -> Result<&EmbeddingModel, Error> {
-        self.config.model.embedder().ok_or(NOT_AN_EMBEDDING_MODEL)
+        self.config.model.embedder().ok_or_else(|| self.other_kind(NOT_AN_EMBEDDING_MODEL))
+    }
+
+    /// The error of a request that this kind of model does not answer.
+    pub(super) fn other_kind(&self, problem: &'static str) -> Error {
+        let advice = match self.config.model.model_type() {
+            ModelType::Embedding(Pool::Splade) => "it is a SPLADE model: POST /embed_sparse",
+            ModelType::Embedding(_) => "it is an embedding model: POST /embed",
+            ModelType::Classifier => "it is a classifier: POST /predict",
+            ModelType::Reranker | ModelType::ListwiseReranker => "it is a re-ranker: POST /rerank",
+        };
+        Error::ModelType { problem, advice }
     }
 }
 

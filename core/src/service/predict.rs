@@ -67,7 +67,10 @@ impl Service {
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {
         check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
         let reranker = match &self.config.model.kind {
-            ModelKind::Embedder(_) => return Err(Failed::of_texts(NOT_A_CLASSIFIER, request.inputs.len())),
+            ModelKind::Embedder(_) => {
+                let error = self.other_kind(NOT_A_CLASSIFIER);
+                return Err(Failed::of_texts(error, request.inputs.len()));
+            }
             ModelKind::Classifier(_) => None,
             ModelKind::Reranker(reranker) => Some(reranker),
         };
@@ -267,7 +270,10 @@ mod tests {
 
         let service = embedding_fixture(100, |_| ()).service;
         let error = service.predict(request(vec![single()])).await.unwrap_err();
-        assert_eq!(error.to_string(), "Backend error: Model is not a classifier model");
+        assert_eq!(
+            error.to_string(),
+            "Backend error: Model is not a classifier model; it is an embedding model: POST /embed"
+        );
         let many = service.predict(request(vec![single(); 5])).await.unwrap_err();
         assert_eq!(many, Error::BatchTooLarge { got: 5, max: 4 }, "too many comes before the wrong kind");
         let classifier = classifier_fixture(&["a", "b"]).service;

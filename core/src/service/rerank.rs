@@ -251,11 +251,14 @@ mod tests {
             assert_eq!(service.rerank(request).await.unwrap_err(), wanted);
         }
         assert!(service.rerank(request("w100", &many[..16])).await.is_ok());
-        for Fixture { service, .. } in [embedding_fixture(100, |_| ()), classifier_fixture(&["a"])] {
+        for (Fixture { service, .. }, advice) in [
+            (embedding_fixture(100, |_| ()), "it is an embedding model: POST /embed"),
+            (classifier_fixture(&["a"]), "it is a classifier: POST /predict"),
+        ] {
             let error = service.rerank(request("", &[])).await.unwrap_err();
             assert_eq!(error, Error::Empty { field: "texts" });
             let error = service.rerank(request("", &many)).await.unwrap_err();
-            assert_eq!(error.to_string(), "Backend error: model is not a re-ranker model");
+            assert_eq!(error.to_string(), format!("Backend error: model is not a re-ranker model; {advice}"));
         }
     }
 

@@ -206,7 +206,10 @@ mod tests {
         assert!(matches!(strict.score(request(&["w1"], &[&long])).await, Err(Error::TooLong { .. })));
         let embedder = embedding_fixture(100, |_| ()).service;
         let error = embedder.score(request(&[], &[])).await.unwrap_err();
-        assert_eq!(error.to_string(), "Backend error: model is not a re-ranker model");
+        assert_eq!(
+            error.to_string(),
+            "Backend error: model is not a re-ranker model; it is an embedding model: POST /embed"
+        );
     }
 
     #[tokio::test]

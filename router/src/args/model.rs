@@ -37,8 +37,8 @@ pub(crate) struct ModelArgs {
     /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4` [default: bfloat16 if the
     /// checkpoint is stored in it, this CPU multiplies it and `candle` computes, else float32].
     ///
-    /// For `float16`, a CPU computes in bfloat16 if it multiplies that, else in float32. `--backend python`
-    /// has neither `int8` nor `int4`.
+    /// `fp32`, `fp16` and `bf16` are other names of the first three. For `float16`, a CPU computes in
+    /// bfloat16 if it multiplies that, else in float32. `--backend python` has neither `int8` nor `int4`.
     #[arg(long, env, value_parser = values::dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
@@ -136,6 +136,8 @@ pub(crate) struct ModelArgs {
     pub(crate) tokenization_workers: Option<NonZeroUsize>,
 
     /// The threads that compute [default: all cores, or the container's CPU quota rounded up].
+    ///
+    /// More than the cores are slower; more than four times the cores are refused.
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Threads")]
     pub(crate) threads: Option<NonZeroUsize>,
 

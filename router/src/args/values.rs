@@ -38,7 +38,14 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn dtype(text: &str) -> Result<DType, String> {
-    let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
+    // Other tools use the short names.
+    let name = match text {
+        "fp32" => "float32",
+        "fp16" => "float16",
+        "bf16" => "bfloat16",
+        name => name,
+    };
+    let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == name);
     found.ok_or_else(|| "expected float32, float16, bfloat16, int8 or int4".to_owned())
 }
 
@@ -64,6 +71,15 @@ pub(super) fn chat_template(text: &str) -> Result<ChatTemplateSource, String> {
 mod tests {
     use super::*;
     use std::num::{NonZeroU32, NonZeroUsize};
+
+    #[test]
+    fn an_arithmetic_has_the_short_name_of_other_tools_too() {
+        for (short, name) in [("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")] {
+            assert_eq!(dtype(short), dtype(name));
+            assert_eq!(dtype(name).map(|dtype| dtype.to_string()), Ok(name.to_owned()));
+        }
+        assert!(dtype("half").is_err());
+    }
 
     #[test]
     fn a_number_that_is_refused_comes_with_the_numbers_that_are_taken() {

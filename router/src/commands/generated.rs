@@ -5,9 +5,11 @@
 
 use std::io::{self, Write};
 
-use clap::Args;
+use clap::{Arg, Args, builder::PossibleValuesParser};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use text_embeddings_backend::BackendKind;
+use text_embeddings_core::model::RequestedType;
 
 use super::{Usage, command_line};
 
@@ -36,12 +38,27 @@ pub(crate) struct ManArgs {
 pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     // Made in memory, because the crate panics where standard output is closed.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command_line(), NAME, &mut script);
+    let command = command_line();
+    let mut command = command.mut_args(with_values).mut_subcommands(|task| task.mut_args(with_values));
+    clap_complete::generate(args.shell, &mut command, NAME, &mut script);
     let script = String::from_utf8(script)?;
     // For bash, clap_complete 4.6 writes a hyphen in the program's name as a subcommand in one of two places
     // that must agree, so that nothing would be completed after a command.
     let (wrong, right) = (NAME.replace('-', "__subcmd__"), NAME.replace('-', "__"));
     print(script.replace(&wrong, &right).as_bytes())
+}
+
+/// A flag that takes one of a few words, with these words, so that a shell completes them.
+fn with_values(argument: Arg) -> Arg {
+    let words: &[&'static str] = match argument.get_id().as_str() {
+        "dtype" => &["float32", "float16", "bfloat16", "int8", "int4"],
+        "pooling" => &["cls", "mean", "splade", "last-token"],
+        "model_type" => &RequestedType::ALL.map(RequestedType::as_str),
+        "backend" => &BackendKind::ALL.map(BackendKind::as_str),
+        "rerank_activation" => &["sigmoid", "identity"],
+        _ => return argument,
+    };
+    argument.value_parser(PossibleValuesParser::new(words))
 }
 
 /// Prints the page.
@@ -67,4 +84,28 @@ fn print(text: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text)?;
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn the_words_that_a_shell_completes_are_the_words_that_the_flags_take() {
+        let command = command_line();
+        for (name, count) in
+            [("dtype", 5), ("pooling", 4), ("model_type", 4), ("backend", 3), ("rerank_activation", 2)]
+        {
+            let argument = command.get_arguments().find(|argument| argument.get_id() == name).unwrap();
+            let words = with_values(argument.clone()).get_possible_values();
+            assert_eq!(words.len(), count, "{name}");
+            for word in words {
+                let flag = format!("--{}={}", argument.get_long().unwrap(), word.get_name());
+                let parsed = command.clone().try_get_matches_from([NAME, &flag]);
+                // A backend may be left out of this build.
+                assert!(parsed.is_ok() || name == "backend", "{flag}: {parsed:?}");
+            }
+        }
+    }
 }

@@ -293,7 +293,7 @@ async fn start_engine(model_id: &str, model: ModelArgs) -> anyhow::Result<Served
     let args = Args::offline(model_id, model)?;
     // Refuses the settings that no model can be started with.
     ServerConfig::resolve(&args)?;
-    startup::start(&args, &Machine::from_args(&args)).await
+    startup::start(&args, &Machine::from_args(&args)?).await
 }
 
 /// Starts a command's log and the threads for its asynchronous work, and runs it.

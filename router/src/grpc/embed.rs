@@ -158,13 +158,15 @@ mod tests {
     async fn another_kind_of_model_says_so() {
         let server = Server::start().await;
         let mut client = EmbedClient::new(server.channel.clone());
-        let expected =
-            (Code::FailedPrecondition, "Backend error: Model is not an embedding model".to_owned());
+        let expected = (
+            Code::FailedPrecondition,
+            "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank".to_owned(),
+        );
         let (one, all, sparse) =
             (v1::EmbedRequest::default(), v1::EmbedAllRequest::default(), v1::EmbedSparseRequest::default());
         assert_eq!(refusal(client.embed(one.clone()).await), expected);
         assert_eq!(refusal(client.embed_all(all.clone()).await), expected);
-        let no_sparse = "Backend error: Model is not an embedding model with SPLADE pooling".to_owned();
+        let no_sparse = "Backend error: Model is not an embedding model with SPLADE pooling; it is a re-ranker: POST /rerank".to_owned();
         let no_sparse = (Code::FailedPrecondition, no_sparse);
         assert_eq!(refusal(client.embed_sparse(sparse.clone()).await), no_sparse);
         let expected = Some(expected);
@@ -294,7 +296,7 @@ mod tests {
         let mut client = EmbedClient::new(server.channel.clone());
         let expected = (
             Code::FailedPrecondition,
-            "Backend error: Model is not an embedding model with SPLADE pooling".to_owned(),
+            "Backend error: Model is not an embedding model with SPLADE pooling; it is an embedding model: POST /embed".to_owned(),
         );
         assert_eq!(refusal(client.embed_sparse(v1::EmbedSparseRequest::default()).await), expected);
     }

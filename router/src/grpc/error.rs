@@ -62,7 +62,11 @@ mod tests {
                 "Input validation error: `inputs` must have less than 8 tokens. Given: 9; 8 fit",
             ),
             (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "tokenizer error odd"),
-            (NOT_A_RERANKER, Code::FailedPrecondition, "Backend error: model is not a re-ranker model"),
+            (
+                Error::ModelType { problem: NOT_A_RERANKER, advice: "it is another" },
+                Code::FailedPrecondition,
+                "Backend error: model is not a re-ranker model; it is another",
+            ),
             (Error::Inference("it broke".to_owned()), Code::FailedPrecondition, "Backend error: it broke"),
             (Error::MissingValues, Code::FailedPrecondition, nan),
             (Error::Overloaded { retry_after: 1 }, Code::ResourceExhausted, "Model is overloaded"),

@@ -519,7 +519,7 @@ mod tests {
             assert_eq!((answer.status, answer.body), (422, expected));
         }
         let answer = server.post("/embed_sparse", r#"{"inputs":"a"}"#, &[]).await;
-        let expected = r#"{"error":"Backend error: Model is not an embedding model with SPLADE pooling","error_type":"Backend"}"#;
+        let expected = r#"{"error":"Backend error: Model is not an embedding model with SPLADE pooling; it is an embedding model: POST /embed","error_type":"Backend"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (424, expected));
         for (path, body) in [("/rerank", r#"{"query":"q","texts":["a"]}"#), ("/predict", r#"{"inputs":"a"}"#)]
         {

@@ -256,7 +256,12 @@ mod tests {
                 "Validation",
             ),
             (Error::Tokenizer("odd".to_owned()), 422, "tokenizer error odd", "Tokenizer"),
-            (NOT_A_RERANKER, 424, "Backend error: model is not a re-ranker model", "Backend"),
+            (
+                Error::ModelType { problem: NOT_A_RERANKER, advice: "it is another" },
+                424,
+                "Backend error: model is not a re-ranker model; it is another",
+                "Backend",
+            ),
             (Error::Inference("it broke".to_owned()), 424, "Backend error: it broke", "Backend"),
             (Error::MissingValues, 424, nan, "Backend"),
             (Error::Overloaded { retry_after: 1 }, 429, "Model is overloaded", "Overloaded"),

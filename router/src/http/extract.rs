@@ -30,6 +30,7 @@ use super::{
     error::ApiError,
     format::{BodyFormat, read_message_pack},
     json::without_position,
+    near_misses::hint,
 };
 use crate::state::AppState;
 
@@ -45,6 +46,10 @@ const MAX_INLINE: usize = 64 << 10;
 static PARSERS: Semaphore = Semaphore::const_new(4);
 /// The longest message in characters. The parser's messages repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
+/// The start of the message about a field of the body that is not there.
+const MISSING_FIELD: &str = "invalid request: missing field `";
+/// UTF-8's byte order mark, with which some programs on Windows begin a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The replacement for the parser's words `usize` and `u32`.
 const WHOLE_NUMBER: &str = "expected a whole number from 0";
 
@@ -216,9 +221,14 @@ impl DecodedBody {
     ///
     /// If the format is `MessagePack` and the bytes are not. Malformed JSON is an error of the parsing
     /// methods.
-    pub(crate) fn new(bytes: Vec<u8>, format: BodyFormat) -> Result<Self, ApiError> {
+    pub(crate) fn new(mut bytes: Vec<u8>, format: BodyFormat) -> Result<Self, ApiError> {
         let json = match format {
-            BodyFormat::Json => bytes,
+            BodyFormat::Json => {
+                if bytes.starts_with(BYTE_ORDER_MARK) {
+                    bytes.drain(..BYTE_ORDER_MARK.len());
+                }
+                bytes
+            }
             BodyFormat::MessagePack => {
                 read_message_pack(&bytes).map_err(BodyMistake::Malformed)?.into_bytes()
             }
@@ -276,7 +286,19 @@ impl DecodedBody {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         #[cfg(test)]
         self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        parse(&self.json, self.format).map_err(ApiError::from)
+        parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake).into())
+    }
+
+    /// The same mistake. If a field is missing and another one may be meant, it ends with a question.
+    fn with_hint(&self, mistake: BodyMistake) -> BodyMistake {
+        let BodyMistake::Invalid(message) = mistake else { return mistake };
+        let name = message.strip_prefix(MISSING_FIELD).and_then(|rest| rest.split('`').next());
+        let Some(name) = name else { return BodyMistake::Invalid(message) };
+        let question = match parse::<WithNames<IgnoredAny>>(&self.json, self.format) {
+            Ok(WithNames { names, .. }) => hint(&names, &[name]),
+            Err(_) => None,
+        };
+        BodyMistake::Invalid(message + &question.unwrap_or_default())
     }
 }
 
@@ -554,6 +576,41 @@ mod tests {
             let answer = server.send("POST", "/rerank", body, &headers).await;
             assert_eq!(answer.status, expected, "{encoding}: {}", answer.body);
             assert!(expected == 200 || answer.body.contains(&format!("`Content-Encoding: {encoding}`")));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_byte_order_mark_before_the_body_is_skipped() {
+        let server = testing::Server::start().await;
+        let body = r#"{"query":"q","texts":["a"]}"#;
+        let plain = server.post("/rerank", body, &[]).await;
+        let marked = server.post("/rerank", &format!("\u{feff}{body}"), &[]).await;
+        assert_eq!((marked.status, marked.body), (200, plain.body));
+        assert_eq!(server.post("/rerank", &format!("\u{feff}\u{feff}{body}"), &[]).await.status, 400);
+    }
+
+    #[tokio::test]
+    async fn a_missing_field_comes_with_the_field_that_may_be_meant() {
+        let server = testing::Server::start_with("--model-type embedding").await;
+        let table = [
+            ("/embed", r#"{"input":"a"}"#, Some("is `input` meant as `inputs`?")),
+            ("/embed", r#"{"imputs":"a"}"#, Some("is `imputs` meant as `inputs`?")),
+            ("/embed", r#"{"model":"a"}"#, None),
+            ("/embed_all", r#"{"texts":["a"]}"#, Some("is `texts` meant as `inputs`?")),
+            ("/embed_sparse", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
+            ("/similarity", r#"{"Inptus":{}}"#, Some("is `Inptus` meant as `inputs`?")),
+            ("/predict", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
+            ("/tokenize", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
+            ("/decode", r#"{"token_ids":[1]}"#, Some("is `token_ids` meant as `ids`?")),
+            ("/v1/embeddings", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `input`?")),
+            ("/vertex", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `instances`?")),
+        ];
+        for (path, body, expected) in table {
+            let answer = server.post(path, body, &[]).await;
+            assert_eq!(answer.status, 422, "{path} {body}");
+            let question = answer.body.split_once(": is ").map(|(_, rest)| format!("is {rest}"));
+            let question = question.and_then(|text| text.split('"').next().map(str::to_owned));
+            assert_eq!(question.as_deref(), expected, "{path} {body}: {}", answer.body);
         }
     }
 

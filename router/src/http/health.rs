@@ -1,10 +1,18 @@
 //! `GET /health`, `/` and `/ping`, as TEI has them: whether the server can compute. `GET /health/live`:
-//! whether its process runs. `GET /health/ready`: whether it should get requests.
+//! whether its process runs. `GET /health/ready`: whether it should get requests. `GET /` of a browser goes
+//! to the playground.
 //!
 //! Output: 200 with an empty body, or 503 with the error's body. No key is needed, because load balancers
 //! have none.
 
-use axum::{extract::State, http::StatusCode};
+use axum::{
+    extract::State,
+    http::{
+        HeaderMap, StatusCode, Uri,
+        header::{ACCEPT, LOCATION},
+    },
+    response::{IntoResponse, Response},
+};
 use text_embeddings_core::error::Error;
 
 use super::{error::ApiError, error_shapes::ErrorBody, schemas::TAG};
@@ -15,8 +23,25 @@ use crate::state::{AppState, Readiness};
     (status = 200, description = "The server can compute"),
     (status = 503, description = "The last batch failed, and so did a probe of one token", body = ErrorBody)
 ))]
-pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
-    if state.served().service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
+pub(crate) async fn health(
+    State(state): State<AppState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if uri.path() == "/" && is_browser(&headers) {
+        // The address is relative, because a proxy may add a prefix to the path.
+        return Ok((StatusCode::SEE_OTHER, [(LOCATION, "playground")]).into_response());
+    }
+    if state.served().service.healthy().await {
+        Ok(StatusCode::OK.into_response())
+    } else {
+        Err(Error::Unhealthy.into())
+    }
+}
+
+/// Whether a person wants to see a page. Probes accept anything.
+fn is_browser(headers: &HeaderMap) -> bool {
+    headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|types| types.contains("text/html")))
 }
 
 /// Whether the process runs.
@@ -55,8 +80,14 @@ mod tests {
     async fn health_follows_the_engine() {
         let server = Server::start_with("--api-key k").await;
         for path in ["/health", "/", "/ping", "/health/live", "/health/ready"] {
-            let answer = server.get(path).await;
-            assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
+            for accept in ["*/*", "application/json"] {
+                let answer = server.send("GET", path, b"", &[("Accept", accept)]).await;
+                assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
+            }
+            let accept = [("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+            let answer = server.send("GET", path, b"", &accept).await;
+            let expected = if path == "/" { (303, Some("playground")) } else { (200, None) };
+            assert_eq!((answer.status, answer.header("location")), expected, "{path}");
         }
         server.control.break_all(true);
         let body = r#"{"query":"q","texts":["a"]}"#;

@@ -19,6 +19,7 @@ mod info;
 mod inputs;
 mod json;
 mod metrics;
+mod near_misses;
 mod openai;
 mod openapi;
 mod platform;
@@ -269,14 +270,13 @@ mod tests {
             let answer = server.post(path, body, &[]).await;
             let sparse = if path == "/embed_sparse" { " with SPLADE pooling" } else { "" };
             let expected = format!(
-                r#"{{"error":"Backend error: Model is not an embedding model{sparse}","error_type":"Backend"}}"#
+                r#"{{"error":"Backend error: Model is not an embedding model{sparse}; it is a re-ranker: POST /rerank","error_type":"Backend"}}"#
             );
             assert_eq!((answer.status, answer.body), (424, expected), "{path}");
         }
         for path in ["/embeddings", "/v1/embeddings"] {
             let answer = server.post(path, r#"{"input":"a"}"#, &[]).await;
-            let expected =
-                r#"{"message":"Backend error: Model is not an embedding model","code":424,"type":"Backend"}"#;
+            let expected = r#"{"message":"Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank","code":424,"type":"Backend"}"#;
             assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
         }
     }

@@ -232,7 +232,12 @@ mod tests {
         let server = Server::start().await;
         let long = "a".repeat(200_000);
         let table = [
-            (r#"{"input":"a"}"#, 424, "Backend error: Model is not an embedding model", "Backend"),
+            (
+                r#"{"input":"a"}"#,
+                424,
+                "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank",
+                "Backend",
+            ),
             (
                 r#"{"input":"a","model":5}"#,
                 422,
@@ -254,7 +259,7 @@ mod tests {
             (
                 r#"{"inputs":"a"}"#,
                 422,
-                "invalid request: missing field `input` at line 1 column 14",
+                "invalid request: missing field `input` at line 1 column 14: is `inputs` meant as `input`?",
                 "Validation",
             ),
             (

@@ -301,7 +301,7 @@ mod tests {
             }
         }
         let answer = server.post("/rerank", r#"{"query":"q","texts":["a"]}"#, &[]).await;
-        let expected = r#"{"error":"Backend error: model is not a re-ranker model","error_type":"Backend"}"#;
+        let expected = r#"{"error":"Backend error: model is not a re-ranker model; it is a classifier: POST /predict","error_type":"Backend"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (424, expected));
     }
 }

@@ -22,9 +22,10 @@ use uuid::Uuid;
 use super::{
     error::ApiError,
     extract::{Checked, DecodedBody, UnparsedBody},
+    near_misses::hint,
     rerank::{
         answers::RerankUsage,
-        dialect::{hint, note_misspelled_instruction, seen},
+        dialect::{note_misspelled_instruction, seen},
         in_fields,
         options::{Options, WithOptions},
     },

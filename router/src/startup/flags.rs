@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn counts_have_the_contracts_defaults() {
         let args = args("--threads 2");
-        let limits = engine_limits(&args, &Machine::from_args(&args));
+        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap());
         assert_eq!((limits.max_concurrent_requests, limits.max_batch_requests), (512, None));
         assert_eq!(limits.max_batch_tokens, if ON_CPU { 512 } else { 16_384 });
         assert_eq!(config("").max_client_batch_size, 32);

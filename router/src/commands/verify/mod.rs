@@ -146,7 +146,7 @@ async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -
     if !check_model(&served, &folder, args.verbose, checks)? {
         return Ok(());
     }
-    let started = startup::start(&served, &Machine::from_args(&served)).await.map(|started| {
+    let started = startup::start(&served, &Machine::from_args(&served)?).await.map(|started| {
         let text = describe_start(&started.info);
         (started, text)
     });

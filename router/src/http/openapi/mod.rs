@@ -1,10 +1,12 @@
 //! The description of the HTTP interface, and the page that shows it.
 //!
 //! Output: `GET /api-doc/openapi.json`, made from the types of the bodies; `GET /docs`, Swagger UI from
-//! inside the binary. What must hold: everything in TEI's own description is in this one; the page loads
-//! nothing from elsewhere; `docs/openapi.json` is this description.
+//! inside the binary, with the routes grouped by task (`groups.rs`). What must hold: everything in TEI's own
+//! description is in this one; the page loads nothing from elsewhere; `docs/openapi.json` is this
+//! description.
 
 mod additions;
+mod groups;
 #[cfg(test)]
 mod tests;
 
@@ -97,11 +99,28 @@ pub(crate) async fn redirect() -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]).into_response()
 }
 
-/// A file of Swagger UI.
+/// The page. Swagger UI's own cannot be read on a phone, and leads nowhere.
+const PAGE: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/page.css");
+/// The description with its routes grouped by task, for the page only: programs that are generated from a
+/// description are named by its groups.
+const GROUPED: &str = "routes.json";
+
+/// A file of the page: its own, or one of Swagger UI.
 pub(crate) async fn page(uri: Uri) -> Response {
     let file = uri.path().trim_start_matches("/docs/");
+    match file {
+        "" => return ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response(),
+        "page.css" => return ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], STYLE).into_response(),
+        GROUPED => return Json(groups::by_task(ApiDescription::openapi())).into_response(),
+        _ => {}
+    }
     // By default the page would send the description to swagger.io for validation.
-    let config = Config::from("../api-doc/openapi.json").validator_url("none");
+    let config = Config::from(GROUPED)
+        .validator_url("none")
+        .use_base_layout()
+        .default_models_expand_depth(-1)
+        .deep_linking(true);
     match serve(file, Arc::new(config)) {
         Ok(Some(file)) => ([(header::CONTENT_TYPE, file.content_type)], file.bytes).into_response(),
         Ok(None) | Err(_) => ApiError::not_found(&ROUTES, uri.path()).into_response(),

@@ -202,7 +202,7 @@ async fn the_description_is_open_and_whole() {
 /// The values of attributes that make a browser load something.
 fn loaded(html: &str) -> Vec<&str> {
     let after = |name: &'static str| html.split(name).skip(1).map(|rest| rest.split('"').next().unwrap());
-    after("src=\"").chain(after("href=\"")).collect()
+    after("src=\"").chain(after("<link href=\"")).collect()
 }
 
 #[tokio::test]
@@ -211,16 +211,19 @@ async fn the_page_is_open_and_loads_nothing_from_elsewhere() {
     let answer = server.get("/docs").await;
     assert_eq!((answer.status, answer.header("location")), (303, Some("docs/")));
     let page = server.get("/docs/").await;
-    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html")));
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
     let files = loaded(&page.body);
     assert!(files.len() >= 5, "{files:?}");
+    // Without it, a phone shows the page as wide as a screen.
+    assert!(page.body.contains(r#"<meta name="viewport" content="width=device-width"#));
+    assert!(page.body.contains(r#"<a href="../playground">"#));
     for file in files {
         let name = file.trim_start_matches("./");
         assert!(!name.contains('/'), "{file} is not beside the page");
         let head = server.send("HEAD", &format!("/docs/{name}"), b"", &[]).await;
         let kind = head.header("content-type").unwrap_or_default().to_owned();
         assert_eq!(head.status, 200, "{file}");
-        if kind == "text/css" {
+        if kind.starts_with("text/css") {
             let style = server.get(&format!("/docs/{name}")).await.body;
             let imported = style
                 .split("url(")
@@ -232,7 +235,7 @@ async fn the_page_is_open_and_loads_nothing_from_elsewhere() {
     let script = server.get("/docs/swagger-initializer.js").await;
     assert_eq!((script.status, script.header("content-type")), (200, Some("text/javascript")));
     assert!(!script.body.contains("//petstore") && !script.body.contains("://"), "{}", script.body);
-    assert!(script.body.contains(r#""url": "../api-doc/openapi.json""#), "{}", script.body);
+    assert!(script.body.contains(r#""url": "routes.json""#), "{}", script.body);
     assert!(script.body.contains(r#""validatorUrl": "none""#), "{}", script.body);
 }
 
@@ -244,5 +247,29 @@ async fn a_file_that_the_page_does_not_have_is_not_found() {
         assert_eq!(answer.status, 404, "{path}");
         let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(body["error_type"], "Validation", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_has_each_route_under_its_task_and_re_ranking_first() {
+    let server = Server::start().await;
+    let grouped: Value = serde_json::from_str(&server.get("/docs/routes.json").await.body).unwrap();
+    let groups: Vec<&str> =
+        grouped["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    assert_eq!(groups, ["Re-rank", "Embed", "Classify", "Tokens", "Server", "Platforms"]);
+    let ours = ours();
+    for (path, methods) in ours["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let tags = grouped["paths"][path][method]["tags"].as_array().unwrap();
+            assert!(tags.len() == 1 && groups.contains(&tags[0].as_str().unwrap()), "{method} {path}");
+        }
+    }
+    for (path, method, group) in [
+        ("/rerank", "post", "Re-rank"),
+        ("/", "post", "Platforms"),
+        ("/", "get", "Server"),
+        ("/v1/embeddings", "post", "Embed"),
+    ] {
+        assert_eq!(grouped["paths"][path][method]["tags"][0], group, "{method} {path}");
     }
 }

@@ -238,7 +238,7 @@ mod tests {
                 &embedder,
                 json!({"query": "q", "text": "a"}),
                 424,
-                "Backend error: model is not a re-ranker model",
+                "Backend error: model is not a re-ranker model; it is an embedding model: POST /embed",
                 "Backend",
             ),
             (

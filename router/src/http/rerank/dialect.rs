@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::http::{error_shapes::ErrorShape, routes};
+use crate::http::{error_shapes::ErrorShape, near_misses::hint, routes};
 
 /// The most names of fields, and the most characters of a name, that a message repeats.
 const MAX_NAMES: usize = 12;
@@ -22,30 +22,6 @@ pub(crate) enum Dialect {
     /// Mixedbread.
     Input,
 }
-
-/// Names that clients use instead of the names that are understood.
-const NEAR_MISSES: [(&str, &[&str]); 4] = [
-    ("query", &["q", "queries", "question", "search_query", "text_1", "source_sentence"]),
-    (
-        "documents",
-        &[
-            "document",
-            "docs",
-            "doc",
-            "passages",
-            "passage",
-            "candidates",
-            "contexts",
-            "chunks",
-            "items",
-            "inputs",
-            "sentences",
-            "text_2",
-        ],
-    ),
-    ("texts", &["text"]),
-    ("instruction", &["instructions", "instuction", "task", "task_instruction", "task_description"]),
-];
 
 impl Dialect {
     /// All dialects.
@@ -130,16 +106,4 @@ pub(crate) fn note_misspelled_instruction(fields: &[String]) {
     {
         tracing::warn!("a request has an unknown field, which is ignored{hint} (said once)");
     }
-}
-
-/// A question that names a field which may be a misspelling of a missing one of `wanted`.
-pub(crate) fn hint(fields: &[String], wanted: &[&str]) -> Option<String> {
-    let missing = NEAR_MISSES
-        .iter()
-        .filter(|(name, _)| wanted.contains(name) && !fields.iter().any(|field| field == name));
-    let mut hints = missing.filter_map(|(name, misses)| {
-        let field = fields.iter().find(|field| misses.contains(&field.to_lowercase().as_str()))?;
-        Some(format!(": is `{field}` meant as `{name}`?"))
-    });
-    hints.next()
 }
