@@ -594,7 +594,7 @@ mod tests {
         let server = testing::Server::start_with("--model-type embedding").await;
         let table = [
             ("/embed", r#"{"input":"a"}"#, Some("is `input` meant as `inputs`?")),
-            ("/embed", r#"{"imputs":"a"}"#, Some("is `imputs` meant as `inputs`?")),
+            ("/embed", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `inputs`?")),
             ("/embed", r#"{"model":"a"}"#, None),
             ("/embed_all", r#"{"texts":["a"]}"#, Some("is `texts` meant as `inputs`?")),
             ("/embed_sparse", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
