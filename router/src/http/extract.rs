@@ -594,11 +594,11 @@ mod tests {
         let server = testing::Server::start_with("--model-type embedding").await;
         let table = [
             ("/embed", r#"{"input":"a"}"#, Some("is `input` meant as `inputs`?")),
-            ("/embed", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `inputs`?")),
+            ("/embed", r#"{"inputz":"a"}"#, Some("is `inputz` meant as `inputs`?")),
             ("/embed", r#"{"model":"a"}"#, None),
             ("/embed_all", r#"{"texts":["a"]}"#, Some("is `texts` meant as `inputs`?")),
             ("/embed_sparse", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
-            ("/similarity", r#"{"Inptus":{}}"#, Some("is `Inptus` meant as `inputs`?")),
+            ("/similarity", r#"{"Inputz":{}}"#, Some("is `Inputz` meant as `inputs`?")),
             ("/predict", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
             ("/tokenize", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
             ("/decode", r#"{"token_ids":[1]}"#, Some("is `token_ids` meant as `ids`?")),

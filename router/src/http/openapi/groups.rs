@@ -48,7 +48,7 @@ impl Task {
         }
     }
 
-    fn name(self) -> &'static str {
+    fn group_name(self) -> &'static str {
         match self {
             Self::Rerank => "Re-rank",
             Self::Embed => "Embed",
@@ -59,7 +59,7 @@ impl Task {
         }
     }
 
-    fn description(self) -> &'static str {
+    fn group_text(self) -> &'static str {
         match self {
             Self::Rerank => "Texts by how well they answer a query, with a re-ranker",
             Self::Embed => "Texts to vectors, with an embedding model",
@@ -80,11 +80,11 @@ pub(super) fn by_task(mut description: OpenApi) -> OpenApi {
             Method::Post => item.post.as_mut(),
         };
         if let Some(operation) = operation {
-            operation.tags = Some(vec![Task::from_action(route.action).name().to_owned()]);
+            operation.tags = Some(vec![Task::from_action(route.action).group_name().to_owned()]);
         }
     }
     let tag = |task: Task| -> Tag {
-        TagBuilder::new().name(task.name()).description(Some(task.description())).build()
+        TagBuilder::new().name(task.group_name()).description(Some(task.group_text())).build()
     };
     description.tags = Some(Task::ALL.map(tag).into());
     description
