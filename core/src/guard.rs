@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 /// The interval between checks of the bounds. A text that doubles grows by some tens of megabytes in that
 /// time.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The stack of the work in bytes, as large as the stack of a process's first thread, because parsers recurse
-/// deeply.
-const STACK: usize = 8 << 20;
 
 /// The limits for some work.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +20,9 @@ pub struct Bounds {
     pub time: Duration,
     /// The growth of resident memory, in bytes. It is only known on Linux.
     pub memory: u64,
+    /// The stack, in bytes. A system only provides the part that is used. If this is several times `memory`,
+    /// work that recurses without end exceeds `memory`, instead of ending the process by a stack overflow.
+    pub stack: usize,
 }
 
 /// The bound that some work exceeded.
@@ -57,13 +57,13 @@ pub fn run<T: Send + 'static>(
 ) -> Result<T, Exceeded> {
     let (start, before) = (Instant::now(), resident());
     let (sender, receiver) = channel();
-    let thread = std::thread::Builder::new().name("guarded".to_owned()).stack_size(STACK);
+    let thread = std::thread::Builder::new().name("guarded".to_owned()).stack_size(bounds.stack);
     let started = thread.spawn(move || {
         // After a timeout, no receiver waits for the result.
         drop(sender.send(work()));
     });
     if started.is_err() {
-        return Err(Exceeded::Memory(STACK as u64));
+        return Err(Exceeded::Memory(bounds.stack as u64));
     }
     loop {
         match receiver.recv_timeout(INTERVAL) {
@@ -95,7 +95,7 @@ pub fn resident() -> Option<u64> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { time: Duration::from_mins(1), memory: 1 << 40 };
+    const BOUNDS: Bounds = Bounds { time: Duration::from_mins(1), memory: 1 << 40, stack: 8 << 20 };
 
     #[test]
     fn work_gives_its_result_or_panics() {
@@ -124,5 +124,21 @@ mod tests {
             taken.len()
         });
         assert_eq!(exceeded, Err(Exceeded::Memory(bounds.memory)));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn work_that_recurses_deeply_is_left() {
+        /// Takes a page of the stack for each level.
+        fn recurse(depth: usize) -> usize {
+            let page = std::hint::black_box([depth; 512]);
+            if depth == 0 {
+                std::thread::sleep(Duration::from_hours(1));
+                return 0;
+            }
+            recurse(depth - 1) + page[0]
+        }
+        let bounds = Bounds { memory: 64 << 20, stack: 1 << 30, ..BOUNDS };
+        assert_eq!(run(bounds, || recurse(100_000)), Err(Exceeded::Memory(bounds.memory)));
     }
 }

@@ -24,6 +24,8 @@ TEMPLATES = {
     "repeats": ("{{ 'x' * 1000000000 }}", "too large"),
     "writes without end": ("{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}", "more than 4194304 bytes"),
     "calls itself": ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(0) }}", "recursion"),
+    "shows itself": ("{% set it = namespace() %}{% set it.x = it %}{{ it }}", "MiB of memory"),
+    "nests": ("{{ " + "not " * 4_000_000 + "1 }}", "MiB of memory"),
 }
 
 TIMES_1000 = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
@@ -58,7 +60,7 @@ def test_templates(tmp_path, record):
         source = ROLES + bomb + "{{ query }}{{ document }}"
         sentence = refused(tmp_path / "model", lambda folder: (folder / "chat_template.jinja").write_text(source))
         assert part in sentence and "chat_template.jinja" in sentence, f"{name}: {sentence}"
-    record("chat templates that loop, double or pad", len(TEMPLATES), 0, "exit 1 with a sentence")
+    record("chat templates that loop, double, pad or nest", len(TEMPLATES), 0, "exit 1 with a sentence")
 
 
 def test_tokenizers(tmp_path, record):

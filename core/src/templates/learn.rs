@@ -10,8 +10,9 @@ use super::{
 use crate::guard::{self, Bounds};
 use std::time::Duration;
 
-/// The limits for learning a template. Templates in use take milliseconds and some hundred kilobytes.
-const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20 };
+/// The limits for learning a template. Templates in use take milliseconds and some hundred kilobytes. Jinja
+/// recurses for each level of an expression (`not not …`, `x.a.a…`), and for values that hold themselves.
+const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20, stack: 1 << 30 };
 
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
 #[must_use]

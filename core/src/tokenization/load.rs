@@ -13,7 +13,7 @@ use text_embeddings_backend_core::ModelFile;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 /// The limits for reading the file. The largest files in use take a second and some hundred megabytes.
-const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30 };
+const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30, stack: 8 << 20 };
 /// The most bytes that one byte of a text may become, in the worst case. Normalizers in use produce up to
 /// 100.
 const MOST_GROWTH: usize = 256;
