@@ -33,6 +33,8 @@ TIMES_1000 = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10
 TOKENIZERS = {
     "a normalizer bomb": ("normalizer", {"type": "Sequence", "normalizers": [TIMES_1000] * 4}, "the normalizer of"),
     "a decoder bomb": ("decoder", {"type": "Sequence", "decoders": [TIMES_1000] * 4}, "the decoder of"),
+    "many rules": ("normalizer", {"type": "Sequence", "normalizers": [{**TIMES_1000, "content": "a"}] * 2000}, "go through"),
+    "many splits": ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}] * 2000}, "go through"),
     "a long prefix": ("normalizer", {"type": "Prepend", "prepend": "a" * 10_000_000}, "before each text"),
 }
 
@@ -72,7 +74,7 @@ def test_tokenizers(tmp_path, record):
 
         sentence = refused(tmp_path / "model", change)
         assert words in sentence and "tokenizer.json" in sentence, f"{name}: {sentence}"
-    record("tokenizers whose rules make gigabytes of a word", len(TOKENIZERS), 0, "exit 1 with a sentence")
+    record("tokenizers whose rules make gigabytes of a word, or hours", len(TOKENIZERS), 0, "exit 1 with a sentence")
 
 
 def test_padding_of_a_tokenizer_is_left_out(tmp_path, target, record):

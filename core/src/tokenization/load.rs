@@ -1,8 +1,8 @@
 //! Reads `tokenizer.json`, which may come from anyone.
 //!
-//! Input: the file. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file
-//! expands a text much, or takes time that grows with the square of a long word. Requests bound their texts,
-//! but not the tokenizer's output.
+//! Input: the file. Output: a tokenizer that neither pads nor truncates. What must hold: the rules of the file
+//! neither expand a text much nor go through it very often, and none takes time that grows with the square of
+//! a long word. Requests bound their texts, but not the tokenizer's output and work.
 
 use super::EncoderError;
 use crate::guard::{self, Bounds};
@@ -19,8 +19,11 @@ const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30, s
 const MOST_GROWTH: usize = 256;
 /// The largest expansion by Unicode's compatibility forms: U+FDFA has 3 bytes and becomes 33.
 const UNICODE_GROWTH: usize = 11;
-/// The longest text that a rule may put before each text, in bytes.
+/// The longest text that rules may put before each text, in bytes.
 const LONGEST_PREFIX: usize = 64;
+/// The most bytes that the rules may go through for each byte of a text, in the worst case: about 10 µs. Rules
+/// in use go through up to 150.
+const MOST_WORK: usize = 512;
 /// The longest token, in bytes. Tokens in use have up to some hundred.
 const LONGEST_TOKEN: usize = 4096;
 /// The longest word that a `WordPiece` model may split, in characters. The time grows with its square. Models
@@ -50,17 +53,14 @@ pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderEr
 }
 
 fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
-    let normalizer = serde_json::to_value(tokenizer.get_normalizer()).map_err(EncoderError::tokenizer)?;
-    let decoder = serde_json::to_value(tokenizer.get_decoder()).map_err(EncoderError::tokenizer)?;
-    for (part, rules) in [("normalizer", normalizer), ("decoder", decoder)] {
-        let Growth { times, unicode } =
-            growth(&rules).map_err(|reason| EncoderError::Bomb { part, reason })?;
-        let times = times.saturating_mul(unicode);
-        if times > MOST_GROWTH {
-            let reason =
-                format!("it makes up to {times} bytes of one, and at most {MOST_GROWTH} are supported");
-            return Err(EncoderError::Bomb { part, reason });
-        }
+    let parts = [
+        ("normalizer", serde_json::to_value(tokenizer.get_normalizer())),
+        ("pre_tokenizer", serde_json::to_value(tokenizer.get_pre_tokenizer())),
+        ("decoder", serde_json::to_value(tokenizer.get_decoder())),
+    ];
+    for (part, rules) in parts {
+        let effect = Effect::from_rules(&rules.map_err(EncoderError::tokenizer)?);
+        effect.check().map_err(|reason| EncoderError::Bomb { part, reason })?;
     }
     let bomb = |reason: String| EncoderError::Bomb { part: "model", reason };
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
@@ -78,46 +78,82 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     Ok(())
 }
 
-/// The worst-case expansion by rules.
-struct Growth {
-    /// The factor by replacements that are applied one after the other.
+/// The worst-case effect of rules on a text.
+struct Effect {
+    /// The factor by which replacements expand it that are applied one after the other.
     times: usize,
-    /// The factor by Unicode's forms. Several forms in sequence expand a text no more than the strongest one.
+    /// The factor by which Unicode's forms expand it. Several forms in sequence expand a text no more than
+    /// the strongest one.
     unicode: usize,
+    /// The bytes that are put before it.
+    prefix: usize,
+    /// The bytes that the rules go through for each byte of it.
+    work: usize,
 }
 
-/// The worst-case expansion by a normalizer or decoder, from its description in the file.
-fn growth(rules: &Value) -> Result<Growth, String> {
-    let by = |times| Growth { times, unicode: 1 };
-    let of_list = |list: &Value| {
-        let mut all = by(1);
-        for rule in list.as_array().into_iter().flatten() {
-            let Growth { times, unicode } = growth(rule)?;
-            all = Growth { times: all.times.saturating_mul(times), unicode: all.unicode.max(unicode) };
+impl Effect {
+    /// A rule that changes no length.
+    const PASS: Self = Self { times: 1, unicode: 1, prefix: 0, work: 1 };
+
+    /// The effect of a normalizer, pre-tokenizer or decoder, from its description in the file.
+    fn from_rules(rules: &Value) -> Self {
+        match rules["type"].as_str().unwrap_or_default() {
+            "Sequence" => {
+                let lists = ["normalizers", "pretokenizers", "decoders"].map(|name| rules[name].as_array());
+                let none = Self { work: 0, ..Self::PASS };
+                lists
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .fold(none, |before, rule| before.then(&Self::from_rules(rule)))
+            }
+            "Replace" => {
+                let content = rules["content"].as_str().map_or(0, str::len);
+                let pattern = rules["pattern"]["String"].as_str().map_or(1, str::len).max(1);
+                Self { times: content.div_ceil(pattern).max(1), ..Self::PASS }
+            }
+            "Prepend" => Self { prefix: rules["prepend"].as_str().map_or(0, str::len), ..Self::PASS },
+            "NFKC" | "NFKD" | "NFC" | "NFD" => Self { unicode: UNICODE_GROWTH, ..Self::PASS },
+            "Precompiled" => {
+                let table = rules["precompiled_charsmap"].as_str().unwrap_or_default();
+                Self { unicode: longest_replacement(table).max(UNICODE_GROWTH), ..Self::PASS }
+            }
+            _ => Self::PASS,
         }
-        Ok(all)
-    };
-    match rules["type"].as_str().unwrap_or_default() {
-        "Sequence" => {
-            of_list(if rules["normalizers"].is_array() { &rules["normalizers"] } else { &rules["decoders"] })
+    }
+
+    /// The effect of these rules with `next` after them.
+    fn then(&self, next: &Self) -> Self {
+        Self {
+            times: self.times.saturating_mul(next.times),
+            unicode: self.unicode.max(next.unicode),
+            prefix: self.prefix.saturating_add(next.prefix),
+            work: self.work.saturating_add(self.growth().saturating_mul(next.work)),
         }
-        "Replace" => {
-            let content = rules["content"].as_str().map_or(0, str::len);
-            let pattern = rules["pattern"]["String"].as_str().map_or(1, str::len).max(1);
-            Ok(by(content.div_ceil(pattern).max(1)))
+    }
+
+    fn growth(&self) -> usize {
+        self.times.saturating_mul(self.unicode)
+    }
+
+    /// Refuses rules beyond the bounds, with a reason.
+    fn check(&self) -> Result<(), String> {
+        let Self { prefix, work, .. } = *self;
+        let bytes = self.growth();
+        if prefix > LONGEST_PREFIX {
+            Err(format!(
+                "it puts {prefix} bytes before each text, and at most {LONGEST_PREFIX} are supported"
+            ))
+        } else if bytes > MOST_GROWTH {
+            Err(format!("it makes up to {bytes} bytes of one, and at most {MOST_GROWTH} are supported"))
+        } else if work > MOST_WORK {
+            Err(format!(
+                "its rules go through up to {work} bytes for each byte of a text, and at most {MOST_WORK} are \
+                 supported"
+            ))
+        } else {
+            Ok(())
         }
-        "Prepend" => match rules["prepend"].as_str().map_or(0, str::len) {
-            length if length > LONGEST_PREFIX => Err(format!(
-                "it puts {length} bytes before each text, and at most {LONGEST_PREFIX} are supported"
-            )),
-            _ => Ok(by(1)),
-        },
-        "NFKC" | "NFKD" | "NFC" | "NFD" => Ok(Growth { times: 1, unicode: UNICODE_GROWTH }),
-        "Precompiled" => {
-            let unicode = longest_replacement(rules["precompiled_charsmap"].as_str().unwrap_or_default());
-            Ok(Growth { times: 1, unicode: unicode.max(UNICODE_GROWTH) })
-        }
-        _ => Ok(by(1)),
     }
 }
 
@@ -186,6 +222,23 @@ mod tests {
             ("decoder", decoders(&[twenty.clone(), twenty.clone()]), Some("the decoder")),
             ("decoder", replace(&string("\u{2581}"), 1), None),
             ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(65)}), Some("puts 65 bytes")),
+            (
+                "normalizer",
+                normalizers(&vec![json!({"type": "Prepend", "prepend": "ab"}); 33]),
+                Some("puts 66"),
+            ),
+            ("normalizer", normalizers(&vec![replace(&string("a"), 1); 513]), Some("go through up to 513")),
+            ("normalizer", normalizers(&vec![replace(&string("a"), 1); 512]), None),
+            (
+                "normalizer",
+                normalizers(&[vec![twenty.clone()], vec![replace(&string("a"), 1); 30]].concat()),
+                Some("go through up to 601"),
+            ),
+            (
+                "pre_tokenizer",
+                json!({"type": "Sequence", "pretokenizers": vec![json!({"type": "WhitespaceSplit"}); 513]}),
+                Some("the pre_tokenizer of"),
+            ),
             ("normalizer", precompiled(300), Some("up to 300")),
             // The strongest rules in use: SentencePiece's own table, and spaces that become one character of
             // three bytes.
