@@ -22,6 +22,7 @@ LIES = {
     "sha that is absolute": ({"commit": "/tmp/escaped"}, "40 hexadecimal digits"),
     "ETag that leads up": ({"headers": {"etag": f'"{UP}"'}}, "ETag"),
     "linked ETag that leads up": ({"headers": {"x-linked-etag": f'"{UP}"'}}, "ETag"),
+    "linked ETag of another content": ({"headers": {"x-linked-etag": f'"{"0" * 64}"'}}, "SHA-256"),
     "commit of a file that leads up": ({"headers": {"x-repo-commit": UP}}, None),
     "module that leads up": (
         {"more": {"modules.json": json.dumps([{"type": "x.Dense", "path": UP}]).encode(), f"{UP}/config.json": b"{}"}},

@@ -168,6 +168,17 @@ pub enum FilesError {
         /// Which bound it exceeds.
         reason: String,
     },
+    /// A content that is not the one that the Hub announces.
+    #[error(
+        "the content of `{file}` does not have the SHA-256 that the Hub announces ({announced}): nothing of it \
+         is kept; start again to download it again, and check HF_ENDPOINT if that does not help"
+    )]
+    HubSum {
+        /// The file in the repository.
+        file: String,
+        /// The announced sum, in hexadecimal digits.
+        announced: String,
+    },
     /// Any other answer of the Hub.
     #[error("the Hub did not deliver {what}: {reason}; try again later, or check HF_ENDPOINT")]
     Hub {

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::{BackendError, Description};
 
 use super::{FilesError, ModelFolder, Reader};
@@ -266,10 +267,13 @@ fn answer(
         return FakeAnswer::error(status, code);
     }
     let etag = format!("\"{}-{}\"", file.replace(|c: char| !c.is_ascii_alphanumeric(), "-"), body.len());
+    // The Hub names large files by the SHA-256 of their content.
+    let is_large = file.ends_with(".safetensors");
+    let etag = if is_large { format!("\"{}\"", sha256_of(body)) } else { etag };
     let etag = repository.etags.get(file).cloned().unwrap_or(etag);
     let length = repository.lengths.get(file).copied().unwrap_or(Some(body.len() as u64));
     let commit = repository.commit.clone().unwrap_or_else(|| revision.to_owned());
-    if file.ends_with(".safetensors") {
+    if is_large {
         // Large files are stored elsewhere, so the metadata come with the redirect.
         let answer = FakeAnswer::new(302, "moved")
             .header("location", format!("http://{address}/cdn/{file}"))
@@ -284,6 +288,11 @@ fn answer(
         if method == "HEAD" { FakeAnswer::new(200, body.clone()) } else { content(repository, file) };
     let answer = answer.header("etag", etag).header("x-repo-commit", commit);
     FakeAnswer { length: if method == "HEAD" { length } else { answer.length }, ..answer }
+}
+
+/// The SHA-256 of a content in hexadecimal digits.
+pub(super) fn sha256_of(content: &[u8]) -> String {
+    Sha256::digest(content).iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
 fn listing(repository: &FakeRepository, revision: &str) -> FakeAnswer {

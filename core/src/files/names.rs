@@ -137,6 +137,18 @@ pub(super) fn blob_name(etag: &str) -> Option<&str> {
     (is_plain && (1..=LONGEST_ETAG).contains(&name.len())).then_some(name)
 }
 
+/// The SHA-256 that 64 hexadecimal digits write, as in the `X-Linked-ETag` of a large file.
+pub(super) fn parse_sha256(name: &str) -> Option<[u8; 32]> {
+    let mut sum = [0; 32];
+    if name.len() != 64 || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in sum.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&name[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(sum)
+}
+
 /// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
 /// not empty, `.` or `..`, and have no control characters and backslashes.
 pub(super) fn stays_below(name: &str) -> bool {

@@ -1,8 +1,8 @@
 //! Reads `tokenizer.json`, which may come from anyone.
 //!
-//! Input: the file. Output: a tokenizer that neither pads nor truncates. What must hold: the rules of the file
-//! neither expand a text much nor go through it very often, and none takes time that grows with the square of
-//! a long word. Requests bound their texts, but not the tokenizer's output and work.
+//! Input: the file. Output: a tokenizer that neither pads nor truncates. What must hold: the rules of the
+//! file neither expand a text much nor go through it very often, and none takes time that grows with the
+//! square of a long word. Requests bound their texts, but not the tokenizer's output and work.
 
 use super::EncoderError;
 use crate::guard::{self, Bounds};
@@ -21,8 +21,8 @@ const MOST_GROWTH: usize = 256;
 const UNICODE_GROWTH: usize = 11;
 /// The longest text that rules may put before each text, in bytes.
 const LONGEST_PREFIX: usize = 64;
-/// The most bytes that the rules may go through for each byte of a text, in the worst case: about 10 µs. Rules
-/// in use go through up to 150.
+/// The most bytes that the rules may go through for each byte of a text, in the worst case: about 10 µs.
+/// Rules in use go through up to 150.
 const MOST_WORK: usize = 512;
 /// The longest token, in bytes. Tokens in use have up to some hundred.
 const LONGEST_TOKEN: usize = 4096;
@@ -60,7 +60,7 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     ];
     for (part, rules) in parts {
         let effect = Effect::from_rules(&rules.map_err(EncoderError::tokenizer)?);
-        effect.check().map_err(|reason| EncoderError::Bomb { part, reason })?;
+        effect.check_bounds().map_err(|reason| EncoderError::Bomb { part, reason })?;
     }
     let bomb = |reason: String| EncoderError::Bomb { part: "model", reason };
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
@@ -105,7 +105,7 @@ impl Effect {
                     .into_iter()
                     .flatten()
                     .flatten()
-                    .fold(none, |before, rule| before.then(&Self::from_rules(rule)))
+                    .fold(none, |before, rule| before.followed_by(&Self::from_rules(rule)))
             }
             "Replace" => {
                 let content = rules["content"].as_str().map_or(0, str::len);
@@ -123,23 +123,23 @@ impl Effect {
     }
 
     /// The effect of these rules with `next` after them.
-    fn then(&self, next: &Self) -> Self {
+    fn followed_by(&self, next: &Self) -> Self {
         Self {
             times: self.times.saturating_mul(next.times),
             unicode: self.unicode.max(next.unicode),
             prefix: self.prefix.saturating_add(next.prefix),
-            work: self.work.saturating_add(self.growth().saturating_mul(next.work)),
+            work: self.work.saturating_add(self.growth_factor().saturating_mul(next.work)),
         }
     }
 
-    fn growth(&self) -> usize {
+    fn growth_factor(&self) -> usize {
         self.times.saturating_mul(self.unicode)
     }
 
     /// Refuses rules beyond the bounds, with a reason.
-    fn check(&self) -> Result<(), String> {
+    fn check_bounds(&self) -> Result<(), String> {
         let Self { prefix, work, .. } = *self;
-        let bytes = self.growth();
+        let bytes = self.growth_factor();
         if prefix > LONGEST_PREFIX {
             Err(format!(
                 "it puts {prefix} bytes before each text, and at most {LONGEST_PREFIX} are supported"

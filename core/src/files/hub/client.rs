@@ -16,7 +16,7 @@ use serde::Deserialize;
 use text_embeddings_backend_core::amount;
 use tokio::time::Instant;
 
-use super::super::names::{blob_name, is_commit};
+use super::super::names::{blob_name, is_commit, parse_sha256};
 use super::super::source::HubOptions;
 
 /// The public Hub.
@@ -53,6 +53,8 @@ pub(super) struct FileMetadata {
     pub(super) blob: String,
     /// Its length in bytes.
     pub(super) length: Option<u64>,
+    /// The SHA-256 of its content. The Hub only says it of large files (LFS).
+    pub(super) sha256: Option<[u8; 32]>,
 }
 
 /// A connection to the Hub for one model.
@@ -171,14 +173,16 @@ impl Client {
             let is_redirection = response.status().is_redirection();
             let response = if is_redirection { response } else { accepted(response)? };
             let headers = response.headers();
-            let etag = text(headers, &LINKED_ETAG).or_else(|| text(headers, &ETAG)).unwrap_or_default();
+            let linked = text(headers, &LINKED_ETAG);
+            let etag = linked.or_else(|| text(headers, &ETAG)).unwrap_or_default();
             let Some(blob) = blob_name(etag) else {
                 let reason = format!("its ETag is {etag:?}, which cannot be the name of a file in the cache");
                 return Err(Failure::Strange(reason));
             };
             let own_length = text(headers, &CONTENT_LENGTH).filter(|_| !is_redirection);
             let length = text(headers, &LINKED_SIZE).or(own_length).and_then(|length| length.parse().ok());
-            return Ok(FileMetadata { blob: blob.to_owned(), length });
+            let sha256 = linked.and_then(|_| parse_sha256(blob));
+            return Ok(FileMetadata { blob: blob.to_owned(), length, sha256 });
         }
         Err(Failure::Strange("it redirects without end".to_owned()))
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::super::fake_hub::{
-    FakeHub, FakeRepository, Fault, describe, graph, reranker_files, safetensors, write_files,
+    FakeHub, FakeRepository, Fault, describe, graph, reranker_files, safetensors, sha256_of, write_files,
 };
 use super::super::load;
 use super::super::names::{CONFIG, MODULES, PROMPTS, TOKENIZER, is_gguf, is_weights};
@@ -140,11 +140,11 @@ impl Setup {
         names
     }
 
-    /// The bytes of an unfinished download of weights; 0 without one.
+    /// The bytes of an unfinished download of weights, which a SHA-256 names; 0 without one.
     fn unfinished(&self) -> u64 {
         let blobs = self.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
         let entries = std::fs::read_dir(blobs).into_iter().flatten().map(Result::unwrap);
-        let is_unfinished = |name: &str| name.contains("safetensors") && name.ends_with(".incomplete");
+        let is_unfinished = |name: &str| name.find('.') == Some(64) && name.ends_with(".incomplete");
         let mut unfinished = entries.filter(|entry| is_unfinished(&entry.file_name().to_string_lossy()));
         unfinished.next().and_then(|entry| entry.metadata().ok()).map_or(0, |metadata| metadata.len())
     }
@@ -698,6 +698,33 @@ async fn a_download_that_broke_off_goes_on_where_it_was() {
     assert_eq!(of_weights, ["", " from 79", " from 119"], "{requests:?}");
     let blobs = setup.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
     assert!(!everything(&blobs).iter().any(|name| name.ends_with("incomplete")));
+}
+
+#[tokio::test]
+async fn a_large_file_of_another_sha_256_is_not_kept() {
+    let content = safetensors(64);
+    let sum = sha256_of(&content);
+    let mut other = content.clone();
+    other[100] ^= 1;
+    // The beginning that an earlier start left, and the content that the Hub has.
+    let table = [(vec![], &other), (other[..110].to_vec(), &content), (other.clone(), &content)];
+    for (beginning, sent) in table {
+        let setup = Setup::new();
+        setup.change(|repository| {
+            repository.files.insert("model.safetensors".to_owned(), sent.clone());
+            repository.etags.insert("model.safetensors".to_owned(), format!("\"{sum}\""));
+        });
+        let blobs = setup.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::write(blobs.join(format!("{sum}.router.incomplete")), beginning).unwrap();
+        let message = setup.message().await;
+        assert!(message.contains("`model.safetensors`") && message.contains(&sum), "{message}");
+        assert!(!everything(&blobs).iter().any(|name| name.contains(&sum)));
+        setup.change(|repository| {
+            repository.files.insert("model.safetensors".to_owned(), content.clone());
+        });
+        setup.fetch().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,15 +1,16 @@
 //! Downloads one file into the cache.
 //!
 //! Input: a commit and a file name. Output: its path in the snapshot. What must hold: the content gets its
-//! name among the blobs only when it is completely on the disk; at most the announced bytes are kept, and at
-//! most the limit for such a file; a download that breaks off is continued, and one that is refused leaves no
-//! file.
+//! name among the blobs only when it is completely on the disk and has the announced SHA-256; at most the
+//! announced bytes are kept, and at most the limit for such a file; a download that breaks off is continued,
+//! and one that is refused leaves no file.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::amount;
 
 use super::super::error::FilesError;
@@ -25,6 +26,8 @@ use super::client::{Failure, FileMetadata, ResponseBody};
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// The time between messages that this process waits.
 const LOCK_MESSAGE: Duration = Duration::from_secs(30);
+/// The bytes of a beginning that are read at once.
+const CHUNK: usize = 1 << 20;
 
 /// The reason why a file did not arrive.
 enum Transfer {
@@ -46,6 +49,8 @@ struct Unfinished {
     path: PathBuf,
     /// Bytes written so far.
     length: u64,
+    /// Their sum, if the Hub announces the sum of the content.
+    sum: Option<Sha256>,
 }
 
 impl Hub<'_> {
@@ -89,9 +94,10 @@ impl Hub<'_> {
         let blob = self.cache.blob(&metadata.blob);
         if !is_there(&blob, metadata.length)? {
             self.cache.prepare()?;
-            let mut unfinished = Unfinished::open(self.cache.unfinished(&metadata.blob), metadata.length)?;
+            let mut unfinished = Unfinished::open(self.cache.unfinished(&metadata.blob), &metadata)?;
             let ended = self.receive(sha, file, &metadata, most, &mut unfinished).await;
-            unfinished.end(ended, &blob, metadata.length)?;
+            let ended = ended.and_then(|()| unfinished.check_content(file, &metadata));
+            unfinished.end(ended, &blob)?;
         }
         Ok(self.cache.link(sha, file, &metadata.blob)?)
     }
@@ -226,10 +232,10 @@ fn check_announced(body: &ResponseBody, start: u64, length: Option<u64>) -> Resu
 
 impl Unfinished {
     /// Opens a new content, or the beginning that a broken transfer left.
-    fn open(path: PathBuf, announced: Option<u64>) -> Result<Self, FilesError> {
+    fn open(path: PathBuf, metadata: &FileMetadata) -> Result<Self, FilesError> {
         let failed = |error| FilesError::io(path.clone(), error);
         let mut options = File::options();
-        options.append(true);
+        options.append(true).read(true);
         let file = match path.symlink_metadata() {
             Ok(metadata) if metadata.is_file() => options.open(&path),
             Ok(_) => return Err(FilesError::NotAFile { path, kind: "no file of this server" }),
@@ -237,18 +243,35 @@ impl Unfinished {
         };
         let file = file.map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
-        let mut unfinished = Self { file, path: path.clone(), length };
+        let sum = metadata.sha256.map(|_| Sha256::new());
+        let mut unfinished = Self { file, path: path.clone(), length, sum };
         // Without a length, the missing part is not known.
-        if announced.is_none_or(|announced| length > announced) {
+        if metadata.length.is_none_or(|announced| length > announced) {
             unfinished.start_at(0)?;
         }
+        unfinished.add_beginning().map_err(failed)?;
         Ok(unfinished)
     }
 
+    /// Adds the beginning that an earlier transfer left to the sum.
+    fn add_beginning(&mut self) -> io::Result<()> {
+        let Some(sum) = &mut self.sum else { return Ok(()) };
+        let mut chunk = vec![0; CHUNK];
+        let mut beginning = (&self.file).take(self.length);
+        loop {
+            match beginning.read(&mut chunk)? {
+                0 => return Ok(()),
+                read => sum.update(&chunk[..read]),
+            }
+        }
+    }
+
+    /// Drops all bytes from `start` on, which is the end of the content or its start.
     fn start_at(&mut self, start: u64) -> Result<(), FilesError> {
         if start != self.length {
             self.file.set_len(start).map_err(|error| FilesError::io(self.path.clone(), error))?;
             self.length = start;
+            self.sum = self.sum.take().map(|_| Sha256::new());
         }
         Ok(())
     }
@@ -256,25 +279,33 @@ impl Unfinished {
     fn write(&mut self, chunk: &[u8]) -> Result<(), FilesError> {
         self.file.write_all(chunk).map_err(|error| FilesError::io(self.path.clone(), error))?;
         self.length += chunk.len() as u64;
+        if let Some(sum) = &mut self.sum {
+            sum.update(chunk);
+        }
         Ok(())
     }
 
+    /// Whether a content that ended is the announced one.
+    fn check_content(&self, file: &str, metadata: &FileMetadata) -> Result<(), Transfer> {
+        let (length, announced) = (self.length, metadata.length.unwrap_or(self.length));
+        if length != announced {
+            return Err(Transfer::Broken(format!("{length} of {announced} bytes arrived")));
+        }
+        let sum = self.sum.as_ref().map(|sum| sum.clone().finalize().into());
+        if sum == metadata.sha256 {
+            return Ok(());
+        }
+        let (file, announced) = (file.to_owned(), metadata.blob.clone());
+        Err(Transfer::Refused(FilesError::HubSum { file, announced }))
+    }
+
     /// Names a complete content, keeps the beginning of one that broke off, and removes one that is refused.
-    fn end(
-        self,
-        received: Result<(), Transfer>,
-        blob: &Path,
-        announced: Option<u64>,
-    ) -> Result<(), Transfer> {
-        let Self { file, path, length } = self;
+    fn end(self, received: Result<(), Transfer>, blob: &Path) -> Result<(), Transfer> {
+        let Self { file, path, .. } = self;
         match received {
-            Ok(()) if announced.is_none_or(|announced| length == announced) => {
+            Ok(()) => {
                 let named = file.sync_all().and_then(|()| fs::rename(&path, blob));
                 named.map_err(|error| FilesError::io(path, error).into())
-            }
-            Ok(()) => {
-                let announced = announced.unwrap_or_default();
-                Err(Transfer::Broken(format!("{length} of {announced} bytes arrived")))
             }
             Err(Transfer::Refused(error)) => {
                 // A file that cannot be removed only costs space; the error says what to do.
