@@ -138,6 +138,9 @@ until env -i $environment nsenter --target "$server" --net chroot --userspec="$u
     if [ "$tries" = 100 ] || ! kill -0 "$server"; then cat "$work/log" "$work/error" >&2; exit 1; fi
     sleep 0.3
 done
+# A health check written for text-embeddings-inference calls curl.
+# shellcheck disable=SC2086 # a list of words
+env -i $environment nsenter --target "$server" --net chroot --userspec="$user" "$root" /usr/bin/curl -f http://localhost:80/health
 kill "$server"
 wait "$server"
 server=""
