@@ -23,9 +23,6 @@ from tqdm import tqdm
 from .. import Client, serve
 from .questions import Questions, QuestionsError
 
-# Texts per request to an embedding model. TEI's own default allows 32.
-TEXTS = 32
-
 
 @dataclass(frozen=True)
 class Asking:
@@ -79,9 +76,8 @@ class System:
         """A text that several questions share is embedded once."""
         wanted = [self._asking.query_prefix + query, *(self._asking.document_prefix + text for text in texts)]
         missing = [text for text in dict.fromkeys(wanted) if text not in self._vectors]
-        for start in range(0, len(missing), TEXTS):
-            batch = missing[start : start + TEXTS]
-            self._vectors.update(zip(batch, map(np.array, self._client.embed(batch, truncate=True)), strict=True))
+        if missing:
+            self._vectors.update(zip(missing, map(np.array, self._client.embed(missing, truncate=True)), strict=True))
         vectors = np.array([self._vectors[text] for text in wanted])
         return [float(score) for score in vectors[1:] @ vectors[0]]
 
