@@ -386,6 +386,23 @@ def test_the_log_goes_to_logging(caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text
 
 
+def test_in_a_notebook_whose_kernel_wants_colours():
+    code = """
+        import text_embeddings_router as ter
+        server = ter.serve("demo").start()
+        print(server.client().info()["model_id"])
+        server.stop()
+        try:
+            ter.serve("demo", max_batch_tokens="many").start()
+        except ter.FlagError as error:
+            print(error)
+    """
+    # As ipykernel sets them.
+    colours = {"CLICOLOR": "1", "CLICOLOR_FORCE": "1", "FORCE_COLOR": "1"}
+    ended = subprocess.run(program(code), capture_output=True, text=True, timeout=60, env=environment(colours))
+    assert ended.stdout.startswith("demo\nthe server did not start: invalid value 'many' for"), ended
+
+
 @pytest.mark.parametrize("shows", [True, False])
 def test_the_progress_of_a_download_is_shown(shows, tmp_path, monkeypatch, capsys):
     with FakeHub("a/b", MODELS / "tied-bf16") as hub:

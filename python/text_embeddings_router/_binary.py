@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Set
 from pathlib import Path
 
 from ._errors import BinaryNotFoundError, ServerStartError
@@ -16,6 +17,8 @@ NAME = "text-embeddings-router.exe" if os.name == "nt" else "text-embeddings-rou
 # Names another binary, such as a build for a GPU.
 VARIABLE = "TEXT_EMBEDDINGS_ROUTER"
 HELP_LIMIT = 30
+# With these, which notebooks set, the binary would colour the texts that this package reads.
+COLOUR_VARIABLES = {"CLICOLOR_FORCE", "FORCE_COLOR"}
 
 
 def find_binary() -> Path:
@@ -45,11 +48,17 @@ def find_binary() -> Path:
     )
 
 
+def environment_without(names: Set[str]) -> dict[str, str]:
+    """This process's variables but for `names`."""
+    return {name: value for name, value in os.environ.items() if name not in names}
+
+
 @functools.cache
 def known_flags(binary: Path) -> frozenset[str]:
     """The server's flags as Python names, such as `max_batch_tokens`."""
     try:
-        shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=HELP_LIMIT, check=True).stdout
+        plain = environment_without(COLOUR_VARIABLES)
+        shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=HELP_LIMIT, check=True, env=plain).stdout
     except subprocess.CalledProcessError as error:
         # For example, a build for a GPU on a machine without the driver.
         said = error.stderr.strip().splitlines() or [f"it ended with exit code {error.returncode}"]

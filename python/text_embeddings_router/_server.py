@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from types import TracebackType
 
-from ._binary import find_binary, known_flags
+from ._binary import COLOUR_VARIABLES, environment_without, find_binary, known_flags
 from ._client import AsyncClient, Client
 from ._errors import FlagError, ServerStartError
 from ._protocol import ClientSettings
@@ -294,8 +294,7 @@ def _command_line(
 ) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of the process."""
     arguments = [str(find_binary()), "--model-id", os.fspath(model_id), "--json-output", "--stop-with-stdin"]
-    left_out = {name.upper() for name in TLS_FLAGS}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment = environment_without({name.upper() for name in TLS_FLAGS} | COLOUR_VARIABLES)
     environment["LOG_LEVEL"] = _log_filter()
     defaults: dict[str, FlagValue] = {"hostname": "127.0.0.1", "port": 0, "prometheus_port": 0}
     for name, value in {**defaults, **flags}.items():
