@@ -135,6 +135,7 @@ class TestLongLists:
             assert [rank.index for rank in ranks] == [rank["index"] for rank in whole]
             assert [rank.score for rank in ranks] == pytest.approx([rank["score"] for rank in whole], abs=1e-5)
             assert client.rerank(QUERY, texts, top_n=2) == ranks[:2]
+            assert client.rerank(QUERY, texts, top_n=0) == ranks
             scores = client.score([QUERY] * 9, texts)
             assert [scores[rank.index] for rank in ranks] == pytest.approx([rank.score for rank in ranks], abs=1e-5)
 
@@ -379,8 +380,8 @@ def test_the_log_goes_to_logging(caplog):
     caplog.clear()
     with ter.serve(DEMO, max_rerank_texts=1) as client:
         # A client's mistake is information. That a request names another model is a warning.
-        with pytest.raises(ter.ValidationError):
-            client.rerank(QUERY, TEXTS[:1], top_n=0)
+        with pytest.raises(ter.EmptyInputError):
+            client.rerank("", TEXTS[:1])
         body = {"model": "another", "query": QUERY, "documents": TEXTS[:1]}
         assert requests.post(f"{client.url}/rerank", json=body, timeout=30).status_code == 200
     assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text

@@ -168,7 +168,8 @@ def rerank(
         return Call("/rerank", {**fixed, "texts": texts[start:end]}, read)
 
     def join(ranks: list[Rank]) -> list[Rank]:
-        return sorted(ranks, key=lambda rank: -rank.score)[:top_n]
+        # 0 means all, as for the server.
+        return sorted(ranks, key=lambda rank: -rank.score)[: top_n or None]
 
     return Batches(len(texts), RERANKED, call, join)
 
