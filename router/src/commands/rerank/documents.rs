@@ -12,7 +12,12 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::format::{InputFormat, Parser};
+use flate2::read::MultiGzDecoder;
+
+use super::{
+    format::{InputFormat, Parser, is_compressed},
+    json_list::JsonList,
+};
 
 /// The source of documents.
 #[derive(Debug, Clone)]
@@ -79,9 +84,7 @@ impl Documents {
         };
         let name = name(path);
         if path == Path::new("-") {
-            let (stream, copy) = copied(io::stdin(), again)?;
-            let parser = Parser::new(stream, format, field, name)?;
-            return Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None });
+            return Self::from_stream(Box::new(io::stdin()), format, field, name, again);
         }
         let advice = || format!("{name} cannot be read: check the path and its permissions");
         let file = File::open(path).with_context(advice)?;
@@ -89,14 +92,33 @@ impl Documents {
         if metadata.is_dir() {
             bail!("{name} is a folder: give the file with the documents");
         }
-        if !metadata.is_file() {
-            let (stream, copy) = copied(file, again)?;
-            let parser = Parser::new(stream, format, field, name)?;
-            return Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None });
+        if is_compressed(path) {
+            let stream = Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, file)));
+            return Self::from_stream(stream, format, field, name, again);
+        }
+        if !metadata.is_file() || format == InputFormat::Json {
+            return Self::from_stream(Box::new(file), format, field, name, again);
         }
         let stream = BufReader::with_capacity(BUFFER, file.try_clone().with_context(advice)?);
         let parser = Parser::new(Box::new(stream), format, field, name)?;
         Ok(Self::Stream { parser, texts: TextSource::File(file), length: Some(metadata.len()) })
+    }
+
+    /// The documents of a stream that can be read only once, or that is not read as it is stored.
+    fn from_stream(
+        stream: Box<dyn Read + Send>,
+        format: InputFormat,
+        field: &str,
+        name: String,
+        again: bool,
+    ) -> anyhow::Result<Self> {
+        let stream: Box<dyn Read + Send> = match format {
+            InputFormat::Json => Box::new(JsonList::new(BufReader::with_capacity(BUFFER, stream))),
+            _ => stream,
+        };
+        let (stream, copy) = copied(stream, again)?;
+        let parser = Parser::new(stream, format, field, name)?;
+        Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None })
     }
 
     /// The next document; none at the end.
@@ -231,9 +253,16 @@ mod tests {
             Documents::open(&DocumentSource::File { path, format, field: field.to_owned() }, true)?;
         let from_file = read_all(documents)?;
         // A stream that can be read only once gives the same from its copy.
-        let (stream, copy) = copied(io::Cursor::new(content.to_vec()), true).unwrap();
-        let parser = Parser::new(stream, format, field, "x".to_owned())?;
-        let documents = Documents::Stream { parser, texts: TextSource::Copy(copy), length: None };
+        let stream = Box::new(io::Cursor::new(content.to_vec()));
+        let documents = Documents::from_stream(stream, format, field, "x".to_owned(), true)?;
+        assert_eq!(read_all(documents)?, from_file);
+        // So does a compressed file.
+        let path = folder.path().join("file.gz");
+        let mut packed = flate2::write::GzEncoder::new(File::create(&path)?, flate2::Compression::fast());
+        packed.write_all(content)?;
+        packed.finish()?;
+        let documents =
+            Documents::open(&DocumentSource::File { path, format, field: field.to_owned() }, true)?;
         assert_eq!(read_all(documents)?, from_file);
         Ok(from_file)
     }
@@ -253,7 +282,7 @@ mod tests {
     #[test]
     fn every_format_is_read() {
         type Case = (&'static str, InputFormat, &'static str, &'static [(u32, &'static str)]);
-        let table: [Case; 20] = [
+        let table: [Case; 26] = [
             ("", InputFormat::Txt, "text", &[]),
             ("a\nb", InputFormat::Txt, "text", &[(0, "a"), (1, "b")]),
             ("a\r\n\r\n b \n\n", InputFormat::Txt, "text", &[(0, "a"), (2, " b ")]),
@@ -279,6 +308,17 @@ mod tests {
             ("{curly} braces\n", InputFormat::ByFirstLine, "text", &[(0, "{curly} braces")]),
             ("[1] a note\n[2]\n", InputFormat::ByFirstLine, "text", &[(0, "[1] a note"), (1, "[2]")]),
             ("a", InputFormat::ByFirstLine, "text", &[(0, "a")]),
+            ("id;text\n1;a, b\n2;\"c;d\"\n", InputFormat::Csv, "text", &[(0, "a, b"), (1, "c;d")]),
+            ("id,text;more\n1,a\n", InputFormat::Csv, "id", &[(0, "1")]),
+            ("[]", InputFormat::Json, "text", &[]),
+            ("\u{feff}[\"a\",\"b\\n,]\"]", InputFormat::Json, "text", &[(0, "a"), (1, "b\n,]")]),
+            (
+                "[{\"t\":\"a\",\"n\":[1,2]},\n{\n\"t\":\n\"b\"}\n]\n",
+                InputFormat::Json,
+                "t",
+                &[(0, "a"), (1, "b")],
+            ),
+            ("[{\"text\":\"a\"}]", InputFormat::Json, "text", &[(0, "a")]),
         ];
         for (content, format, field, expected) in table {
             let got = read(content.as_bytes(), format, field).unwrap();

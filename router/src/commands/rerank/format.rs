@@ -34,7 +34,10 @@ pub(super) enum InputFormat {
     Txt,
     /// A JSON object on each line.
     Jsonl,
-    /// Comma-separated values with a header; quoted ones may hold commas and line breaks.
+    /// A JSON list of objects or texts.
+    Json,
+    /// Comma- or semicolon-separated values with a header; quoted ones may hold the separator and line
+    /// breaks.
     Csv,
     /// Tab-separated values with a header, without quoting.
     Tsv,
@@ -49,7 +52,11 @@ impl InputFormat {
         if path == Path::new("-") {
             return Some(Self::ByFirstLine);
         }
+        if is_compressed(path) {
+            return Self::of(Path::new(path.file_stem()?));
+        }
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "json" => Some(Self::Json),
             "txt" => Some(Self::Txt),
             "jsonl" | "ndjson" => Some(Self::Jsonl),
             "csv" => Some(Self::Csv),
@@ -57,6 +64,11 @@ impl InputFormat {
             _ => None,
         }
     }
+}
+
+/// Whether a file is compressed by gzip, by its name.
+pub(super) fn is_compressed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }
 
 /// Reads documents from a stream.
@@ -68,7 +80,7 @@ pub(super) struct Parser {
 
 enum ParserInput {
     Lines(LineReader),
-    Records { records: Box<Records>, column: usize },
+    Records { records: Box<Records>, column: usize, separator: u8 },
 }
 
 /// Lines of text or of JSON.
@@ -89,6 +101,8 @@ enum LineContent {
     Text,
     /// A JSON object with the text in this field.
     Json(String),
+    /// The same as an element of a list, which may also be a text alone.
+    Element(String),
     /// By the first line: either; the field is for JSON.
     Unknown(String),
 }
@@ -142,13 +156,20 @@ impl Parser {
             InputFormat::Jsonl => {
                 ParserInput::Lines(LineReader::new(stream, LineContent::Json(field.to_owned()), place))
             }
+            InputFormat::Json => {
+                ParserInput::Lines(LineReader::new(stream, LineContent::Element(field.to_owned()), place))
+            }
             InputFormat::ByFirstLine => {
                 ParserInput::Lines(LineReader::new(stream, LineContent::Unknown(field.to_owned()), place))
             }
             InputFormat::Csv | InputFormat::Tsv => {
-                let mut records = Records::new(stream, format, place);
+                let separator = match format {
+                    InputFormat::Tsv => b'\t',
+                    _ => separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?),
+                };
+                let mut records = Records::new(stream, separator, place);
                 let column = records.column(field, &name)?;
-                ParserInput::Records { records: Box::new(records), column }
+                ParserInput::Records { records: Box::new(records), column, separator }
             }
         };
         Ok(Self { name, format, kind })
@@ -158,13 +179,14 @@ impl Parser {
     pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
             ParserInput::Lines(lines) => lines.next(&self.name),
-            ParserInput::Records { records, column } => records.next(*column, &self.name),
+            ParserInput::Records { records, column, .. } => records.next(*column, &self.name),
         }
     }
 
     /// The words for a document in messages, without its number.
     pub(super) fn unit(&self) -> String {
         let unit = match self.kind {
+            ParserInput::Lines(LineReader { content: LineContent::Element(_), .. }) => "element",
             ParserInput::Lines(_) => "line",
             ParserInput::Records { .. } => "record",
         };
@@ -180,9 +202,10 @@ impl Parser {
                 ParserInput::Lines(lines) => {
                     ParserInput::Lines(LineReader::new(stream, lines.content.clone(), place))
                 }
-                ParserInput::Records { column, .. } => ParserInput::Records {
-                    records: Box::new(Records::new(stream, format, place)),
+                ParserInput::Records { column, separator, .. } => ParserInput::Records {
+                    records: Box::new(Records::new(stream, *separator, place)),
                     column: *column,
+                    separator: *separator,
                 },
             };
             let document = Self { name: name.clone(), format, kind }.next()?;
@@ -210,7 +233,8 @@ impl LineReader {
             self.place += read;
             self.line += 1;
             let line = self.line;
-            let at = || format!("{name}, line {line}");
+            let unit = if matches!(self.content, LineContent::Element(_)) { "element" } else { "line" };
+            let at = || format!("{name}, {unit} {line}");
             ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
             let text = utf8(trim_end(&self.buffer)).with_context(at)?;
             if text.trim().is_empty() {
@@ -221,6 +245,12 @@ impl LineReader {
             }
             let text = match &self.content {
                 LineContent::Json(field) => json_text(text, field).with_context(at)?,
+                LineContent::Element(field) if text.trim_start().starts_with('"') => {
+                    let text = serde_json::from_str(text);
+                    text.map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{field}`"))
+                        .with_context(at)?
+                }
+                LineContent::Element(field) => json_text(text, field).with_context(at)?,
                 LineContent::Text | LineContent::Unknown(_) => text.to_owned(),
             };
             let index = index_of(line - 1).with_context(at)?;
@@ -232,8 +262,8 @@ impl LineReader {
 /// The content of lines that begin with `line`. JSON in another form than one object per line is refused,
 /// because it would be scored as plain text.
 fn content_by(line: &str, field: &str) -> anyhow::Result<LineContent> {
-    const REMEDY: &str =
-        "put an object such as {\"text\": \"…\"} on each line, or give `--format txt` if this is text";
+    const REMEDY: &str = "put an object such as {\"text\": \"…\"} on each line, or give `--format json` if this is a list, \
+         `--format txt` if it is text";
     let trimmed = line.trim();
     ensure!(!matches!(trimmed, "{" | "[" | "[{"), "begins JSON over several lines: {REMEDY}");
     Ok(match serde_json::from_str(trimmed) {
@@ -246,12 +276,12 @@ fn content_by(line: &str, field: &str) -> anyhow::Result<LineContent> {
 }
 
 impl Records {
-    fn new(stream: Box<dyn BufRead + Send>, format: InputFormat, offset: u64) -> Self {
+    fn new(stream: Box<dyn BufRead + Send>, separator: u8, offset: u64) -> Self {
         let left = Arc::new(AtomicU64::new(LONGEST));
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
-            .delimiter(if format == InputFormat::Tsv { b'\t' } else { b',' })
-            .quoting(format != InputFormat::Tsv)
+            .delimiter(separator)
+            .quoting(separator != b'\t')
             .from_reader(Bounded { stream, left: Arc::clone(&left) });
         Self { reader, offset, left, next: 0, record: ByteRecord::new() }
     }
@@ -297,6 +327,13 @@ impl Records {
         self.next += 1;
         Ok(Some(Document { index, place: self.offset + position.byte(), text }))
     }
+}
+
+/// The separator of values, by the beginning of a file. Spreadsheets write semicolons where a comma separates
+/// the digits of a number.
+fn separator(beginning: &[u8]) -> u8 {
+    let header = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if header.contains(&b';') && !header.contains(&b',') { b';' } else { b',' }
 }
 
 /// The number of a document in four bytes, because one is kept for each document.

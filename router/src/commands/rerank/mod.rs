@@ -7,6 +7,7 @@
 
 mod documents;
 mod format;
+mod json_list;
 mod order;
 mod output;
 mod progress;
@@ -27,7 +28,7 @@ use crate::args::{ModelArgs, at_least_one};
 use documents::{DocumentSource, Documents};
 use order::{Ranking, Scored};
 use output::{ScoredDocument, Writer};
-use progress::Progress;
+use progress::{Loading, Progress};
 
 /// The arguments of `rerank`.
 #[derive(Debug, Clone, Args)]
@@ -38,8 +39,8 @@ use progress::Progress;
       --documents planets.jsonl --top-n 10
   tail -f titles.txt | text-embeddings-router rerank --model-id ./model \\
       --query 'red planet' --documents - --output jsonl --unsorted
-  zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model \\
-      --query 'red planet' --documents - --format csv --field body --unsorted
+  text-embeddings-router rerank --model-id ./model --query 'red planet' \\
+      --documents planets.csv.gz --field body --output csv
 
 For millions of documents on more than one machine: text_embeddings_router.ray of the Python package (docs/scaling.md).
 
@@ -65,7 +66,7 @@ pub(crate) struct RerankArgs {
     #[arg(conflicts_with = "documents", required_unless_present = "documents", value_name = "DOCUMENT")]
     texts: Vec<String>,
 
-    /// A file with the documents; `-` for standard input.
+    /// A file with the documents, which may be compressed (`.gz`); `-` for standard input.
     ///
     /// Blank lines are skipped, but count in `index`.
     #[arg(long, short, value_name = "FILE")]
@@ -133,7 +134,7 @@ fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
     let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
     if args.field.is_some() && format == format::InputFormat::Txt {
         return Err(usage(
-            "`--field` is about jsonl, csv and tsv, not txt: leave it out, or give `--format`",
+            "`--field` is about jsonl, json, csv and tsv, not txt: leave it out, or give `--format`",
         ));
     }
     Ok(DocumentSource::File { path: path.clone(), format, field })
@@ -141,7 +142,10 @@ fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
 
 async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let documents = Documents::open(&source, !args.unsorted)?;
+    let has_room = !args.unsorted || !io::stdout().is_terminal();
+    let loading = Loading::start(&args.model_id, has_room);
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
+    drop(loading);
     let model = &service.config().model;
     let Some(reranker) = model.reranker() else {
         bail!(
@@ -157,7 +161,6 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
         return_text: args.unsorted,
         ..RerankRequest::default()
     };
-    let has_room = !args.unsorted || !io::stdout().is_terminal();
     let mut progress = Progress::new(documents.length(), has_room);
     let rule = reranker.score.value;
     let score = |raw: f32| if args.raw_scores { raw } else { rule.apply(raw) };

@@ -1,10 +1,12 @@
 //! The progress of a long ranking, on standard error if that is a terminal.
 //!
-//! Input: the scored documents of each chunk. Output: a bar with the number of documents, their rate and the
-//! remaining time; without a known end, no remaining time. What must hold: nothing is shown for work that
-//! ends within a second, nor where standard error is not a terminal.
+//! Input: the scored documents of each chunk. Output: a word while the model is loaded; then a bar with the
+//! number of documents, their rate and the remaining time; without a known end, no remaining time. What must
+//! hold: no bar is shown for work that ends within a second, nor anything where standard error is not a
+//! terminal.
 
 use std::{
+    collections::VecDeque,
     io::{self, IsTerminal},
     time::{Duration, Instant},
 };
@@ -14,6 +16,30 @@ use text_embeddings_backend_core::amount;
 
 /// Work that ends sooner needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the word about loading turns.
+const TURN: Duration = Duration::from_millis(200);
+
+/// The word while a model is loaded. Dropping it removes it.
+pub(super) struct Loading(Option<ProgressBar>);
+
+impl Loading {
+    /// Says that `model` is loaded; `wanted`: whether anything may be shown.
+    pub(super) fn start(model: &str, wanted: bool) -> Self {
+        Self((wanted && io::stderr().is_terminal()).then(|| {
+            let spinner = ProgressBar::new_spinner().with_message(format!("Loading {model}"));
+            spinner.enable_steady_tick(TURN);
+            spinner
+        }))
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        if let Some(spinner) = &self.0 {
+            spinner.finish_and_clear();
+        }
+    }
+}
 
 /// The progress of a ranking.
 pub(super) struct Progress {
@@ -21,6 +47,7 @@ pub(super) struct Progress {
     started: Instant,
     documents: u64,
     is_shown: bool,
+    speed: Speed,
 }
 
 impl Progress {
@@ -29,7 +56,7 @@ impl Progress {
         let bar = (wanted && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
             let template = if length.is_some() {
-                "{msg} [{wide_bar}] {percent}% ETA {eta}"
+                "{msg} [{wide_bar}] {percent}% {prefix}"
             } else {
                 "{spinner} {msg} in {elapsed}"
             };
@@ -37,7 +64,7 @@ impl Progress {
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
         });
-        Self { bar, started: Instant::now(), documents: 0, is_shown: false }
+        Self { bar, started: Instant::now(), documents: 0, is_shown: false, speed: Speed::default() }
     }
 
     /// Adds `documents` scored; `position` is the total so far, in the unit of the length.
@@ -52,6 +79,10 @@ impl Progress {
         let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
         bar.set_message(format!("{} scored, {rate:.1}/s", amount(self.documents, "document")));
         bar.set_position(position);
+        self.speed.note(elapsed, position);
+        if let Some(left) = self.speed.remaining(bar.length().unwrap_or(position)) {
+            bar.set_prefix(format!("ETA {} s", left.as_secs()));
+        }
     }
 
     /// Removes the bar.
@@ -59,5 +90,60 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// The speed of the later half of the time so far. The first chunks are small and slow: counted in full, they
+/// would make the rest look several times as long.
+#[derive(Debug, Default)]
+struct Speed {
+    /// Times and positions, the oldest first: those of the later half, and one before.
+    noted: VecDeque<(Duration, u64)>,
+}
+
+impl Speed {
+    fn note(&mut self, elapsed: Duration, position: u64) {
+        self.noted.push_back((elapsed, position));
+        while self.noted.len() > 2 && self.noted[1].0 <= elapsed / 2 {
+            self.noted.pop_front();
+        }
+    }
+
+    /// The time for the rest of `length`; absent before there is a speed.
+    fn remaining(&self, length: u64) -> Option<Duration> {
+        let ((first, start), (last, position)) = (self.noted.front()?, self.noted.back()?);
+        let covered = position.checked_sub(*start).filter(|covered| *covered > 0)?;
+        let left = length.saturating_sub(*position) as f64 / covered as f64;
+        Duration::try_from_secs_f64((*last - *first).as_secs_f64() * left).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_first_chunks_do_not_make_the_rest_look_long() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.remaining(100), None);
+        // Chunks of 4, 8, 16, … documents that take 0.4 s each, as when a chunk costs as much as its pass.
+        let (mut elapsed, mut position) = (Duration::ZERO, 0);
+        for documents in [4, 8, 16, 32, 64] {
+            elapsed += Duration::from_millis(400);
+            position += documents;
+            speed.note(elapsed, position);
+        }
+        // From then on 64 documents take 0.4 s: 1000 more take 6.25 s. All so far would say 16 s.
+        let left = speed.remaining(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
+        assert!((6.25..12.5).contains(&left), "{left}");
+        for _ in 0..50 {
+            elapsed += Duration::from_millis(400);
+            position += 64;
+            speed.note(elapsed, position);
+        }
+        let left = speed.remaining(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
+        assert!((left - 6.25).abs() < 1e-6, "{left}");
+        assert!(speed.noted.len() < 30);
+        assert_eq!(speed.remaining(position), Some(Duration::ZERO));
     }
 }
