@@ -150,7 +150,7 @@ impl Documents {
     pub(super) fn names(&self) -> Names {
         Names(match self {
             Self::Arguments { .. } => "document".to_owned(),
-            Self::Stream { parser, .. } => parser.unit(),
+            Self::Stream { parser, .. } => parser.document_unit(),
         })
     }
 

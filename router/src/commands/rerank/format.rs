@@ -48,12 +48,12 @@ pub(super) enum InputFormat {
 
 impl InputFormat {
     /// The format by a file's name; for standard input, by its first line.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    pub(super) fn from_name(path: &Path) -> Option<Self> {
         if path == Path::new("-") {
             return Some(Self::ByFirstLine);
         }
         if is_compressed(path) {
-            return Self::of(Path::new(path.file_stem()?));
+            return Self::from_name(Path::new(path.file_stem()?));
         }
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "json" => Some(Self::Json),
@@ -165,7 +165,7 @@ impl Parser {
             InputFormat::Csv | InputFormat::Tsv => {
                 let separator = match format {
                     InputFormat::Tsv => b'\t',
-                    _ => separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?),
+                    _ => find_separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?),
                 };
                 let mut records = Records::new(stream, separator, place);
                 let column = records.column(field, &name)?;
@@ -184,7 +184,7 @@ impl Parser {
     }
 
     /// The words for a document in messages, without its number.
-    pub(super) fn unit(&self) -> String {
+    pub(super) fn document_unit(&self) -> String {
         let unit = match self.kind {
             ParserInput::Lines(LineReader { content: LineContent::Element(_), .. }) => "element",
             ParserInput::Lines(_) => "line",
@@ -236,7 +236,7 @@ impl LineReader {
             let unit = if matches!(self.content, LineContent::Element(_)) { "element" } else { "line" };
             let at = || format!("{name}, {unit} {line}");
             ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
-            let text = utf8(trim_end(&self.buffer)).with_context(at)?;
+            let text = read_utf8(trim_end(&self.buffer)).with_context(at)?;
             if text.trim().is_empty() {
                 continue;
             }
@@ -244,13 +244,14 @@ impl LineReader {
                 self.content = content_by(text, field).with_context(at)?;
             }
             let text = match &self.content {
-                LineContent::Json(field) => json_text(text, field).with_context(at)?,
                 LineContent::Element(field) if text.trim_start().starts_with('"') => {
                     let text = serde_json::from_str(text);
                     text.map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{field}`"))
                         .with_context(at)?
                 }
-                LineContent::Element(field) => json_text(text, field).with_context(at)?,
+                LineContent::Json(field) | LineContent::Element(field) => {
+                    json_text(text, field).with_context(at)?
+                }
                 LineContent::Text | LineContent::Unknown(_) => text.to_owned(),
             };
             let index = index_of(line - 1).with_context(at)?;
@@ -309,7 +310,7 @@ impl Records {
         columns.iter().position(|column| column == field).with_context(|| {
             format!(
                 "{name} has no column `{field}`, but {}: choose one with `--field`",
-                list(columns.iter().map(AsRef::as_ref))
+                name_list(columns.iter().map(AsRef::as_ref))
             )
         })
     }
@@ -322,7 +323,7 @@ impl Records {
         let at = || format!("{name}, line {}", position.line());
         let text =
             self.record.get(column).with_context(|| format!("{name} was changed while it was read"))?;
-        let text = utf8(text).with_context(at)?.to_owned();
+        let text = read_utf8(text).with_context(at)?.to_owned();
         let index = index_of(self.next).with_context(at)?;
         self.next += 1;
         Ok(Some(Document { index, place: self.offset + position.byte(), text }))
@@ -331,7 +332,7 @@ impl Records {
 
 /// The separator of values, by the beginning of a file. Spreadsheets write semicolons where a comma separates
 /// the digits of a number.
-fn separator(beginning: &[u8]) -> u8 {
+fn find_separator(beginning: &[u8]) -> u8 {
     let header = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if header.contains(&b';') && !header.contains(&b',') { b';' } else { b',' }
 }
@@ -363,7 +364,7 @@ fn trim_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn utf8(bytes: &[u8]) -> anyhow::Result<&str> {
+fn read_utf8(bytes: &[u8]) -> anyhow::Result<&str> {
     std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to() + 1;
         anyhow!("byte {place} is not UTF-8: convert the file, for example with `iconv -t UTF-8`")
@@ -382,13 +383,13 @@ fn json_text(line: &str, field: &str) -> anyhow::Result<String> {
         Some(Value::String(text)) => Ok(text),
         Some(_) => bail!("the field `{field}` is not a string: choose another with `--field`"),
         None => {
-            let known = list(object.keys().map(String::as_str));
+            let known = name_list(object.keys().map(String::as_str));
             bail!("has no field `{field}`, but {known}: choose one with `--field`")
         }
     }
 }
 
-fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
     if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
 }

@@ -40,8 +40,8 @@ impl<R: BufRead> JsonList<R> {
                 Ok(None)
             }
             ListPlace::Before | ListPlace::After if is_blank => Ok(None),
-            ListPlace::Before => Err(refusal("must be a list: `[` comes first")),
-            ListPlace::After => Err(refusal("goes on after the `]` of its list")),
+            ListPlace::Before => Err(list_refusal("must be a list: `[` comes first")),
+            ListPlace::After => Err(list_refusal("goes on after the `]` of its list")),
             ListPlace::Inside => Ok(Some(self.inside_byte(byte))),
         }
     }
@@ -76,7 +76,7 @@ impl<R: BufRead> Read for JsonList<R> {
             let bytes = self.stream.fill_buf()?;
             if bytes.is_empty() {
                 let is_whole = self.place != ListPlace::Inside;
-                return if is_whole { Ok(0) } else { Err(refusal("ends before the `]` of its list")) };
+                return if is_whole { Ok(0) } else { Err(list_refusal("ends before the `]` of its list")) };
             }
             let bytes = bytes[..bytes.len().min(buffer.len())].to_vec();
             self.stream.consume(bytes.len());
@@ -91,7 +91,7 @@ impl<R: BufRead> Read for JsonList<R> {
     }
 }
 
-fn refusal(problem: &str) -> io::Error {
+fn list_refusal(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the JSON {problem}"))
 }
 

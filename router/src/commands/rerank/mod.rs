@@ -102,15 +102,15 @@ pub(crate) struct RerankArgs {
 pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
     let source = source(&args)?;
     if args.unsorted && !matches!(args.output, output::OutputFormat::Jsonl | output::OutputFormat::Csv) {
-        return Err(usage("`--unsorted` needs `--output jsonl` or `--output csv`"));
+        return Err(usage_error("`--unsorted` needs `--output jsonl` or `--output csv`"));
     }
     if args.query.trim().is_empty() {
-        return Err(usage("`--query` is empty: give what the documents should be about"));
+        return Err(usage_error("`--query` is empty: give what the documents should be about"));
     }
     block_on("warn", rank(args, source))
 }
 
-fn usage(text: &str) -> anyhow::Error {
+fn usage_error(text: &str) -> anyhow::Error {
     Usage(text.to_owned(), "rerank").into()
 }
 
@@ -118,22 +118,22 @@ fn usage(text: &str) -> anyhow::Error {
 fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
     let Some(path) = &args.documents else {
         if args.format.is_some() || args.field.is_some() {
-            return Err(usage("`--format` and `--field` are about a file: give `--documents`"));
+            return Err(usage_error("`--format` and `--field` are about a file: give `--documents`"));
         }
         return Ok(DocumentSource::Arguments(args.texts.clone()));
     };
     // Plain text has no fields: `--field` says that standard input is JSON.
-    let by_name = || match format::InputFormat::of(path) {
+    let by_name = || match format::InputFormat::from_name(path) {
         Some(format::InputFormat::ByFirstLine) if args.field.is_some() => Some(format::InputFormat::Jsonl),
         format => format,
     };
     let Some(format) = args.format.or_else(by_name) else {
         let path = path.display();
-        return Err(usage(&format!("the name of `{path}` does not tell its format: give `--format`")));
+        return Err(usage_error(&format!("the name of `{path}` does not tell its format: give `--format`")));
     };
     let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
     if args.field.is_some() && format == format::InputFormat::Txt {
-        return Err(usage(
+        return Err(usage_error(
             "`--field` is about jsonl, json, csv and tsv, not txt: leave it out, or give `--format`",
         ));
     }
@@ -143,7 +143,7 @@ fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
 async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let documents = Documents::open(&source, !args.unsorted)?;
     let has_room = !args.unsorted || !io::stdout().is_terminal();
-    let loading = Loading::start(&args.model_id, has_room);
+    let loading = Loading::new(&args.model_id, has_room);
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
     drop(loading);
     let model = &service.config().model;

@@ -24,7 +24,7 @@ pub(super) struct Loading(Option<ProgressBar>);
 
 impl Loading {
     /// Says that `model` is loaded; `wanted`: whether anything may be shown.
-    pub(super) fn start(model: &str, wanted: bool) -> Self {
+    pub(super) fn new(model: &str, wanted: bool) -> Self {
         Self((wanted && io::stderr().is_terminal()).then(|| {
             let spinner = ProgressBar::new_spinner().with_message(format!("Loading {model}"));
             spinner.enable_steady_tick(TURN);
@@ -79,8 +79,8 @@ impl Progress {
         let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
         bar.set_message(format!("{} scored, {rate:.1}/s", amount(self.documents, "document")));
         bar.set_position(position);
-        self.speed.note(elapsed, position);
-        if let Some(left) = self.speed.remaining(bar.length().unwrap_or(position)) {
+        self.speed.add_sample(elapsed, position);
+        if let Some(left) = self.speed.remaining_time(bar.length().unwrap_or(position)) {
             bar.set_prefix(format!("ETA {} s", left.as_secs()));
         }
     }
@@ -97,12 +97,12 @@ impl Progress {
 /// would make the rest look several times as long.
 #[derive(Debug, Default)]
 struct Speed {
-    /// Times and positions, the oldest first: those of the later half, and one before.
+    /// Times and positions of the later half, and one sample before it; the oldest first.
     noted: VecDeque<(Duration, u64)>,
 }
 
 impl Speed {
-    fn note(&mut self, elapsed: Duration, position: u64) {
+    fn add_sample(&mut self, elapsed: Duration, position: u64) {
         self.noted.push_back((elapsed, position));
         while self.noted.len() > 2 && self.noted[1].0 <= elapsed / 2 {
             self.noted.pop_front();
@@ -110,11 +110,11 @@ impl Speed {
     }
 
     /// The time for the rest of `length`; absent before there is a speed.
-    fn remaining(&self, length: u64) -> Option<Duration> {
+    fn remaining_time(&self, length: u64) -> Option<Duration> {
         let ((first, start), (last, position)) = (self.noted.front()?, self.noted.back()?);
         let covered = position.checked_sub(*start).filter(|covered| *covered > 0)?;
         let left = length.saturating_sub(*position) as f64 / covered as f64;
-        Duration::try_from_secs_f64((*last - *first).as_secs_f64() * left).ok()
+        Duration::try_from_secs_f64(last.saturating_sub(*first).as_secs_f64() * left).ok()
     }
 }
 
@@ -125,25 +125,25 @@ mod tests {
     #[test]
     fn slow_first_chunks_do_not_make_the_rest_look_long() {
         let mut speed = Speed::default();
-        assert_eq!(speed.remaining(100), None);
+        assert_eq!(speed.remaining_time(100), None);
         // Chunks of 4, 8, 16, … documents that take 0.4 s each, as when a chunk costs as much as its pass.
         let (mut elapsed, mut position) = (Duration::ZERO, 0);
         for documents in [4, 8, 16, 32, 64] {
             elapsed += Duration::from_millis(400);
             position += documents;
-            speed.note(elapsed, position);
+            speed.add_sample(elapsed, position);
         }
         // From then on 64 documents take 0.4 s: 1000 more take 6.25 s. All so far would say 16 s.
-        let left = speed.remaining(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
+        let left = speed.remaining_time(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
         assert!((6.25..12.5).contains(&left), "{left}");
         for _ in 0..50 {
             elapsed += Duration::from_millis(400);
             position += 64;
-            speed.note(elapsed, position);
+            speed.add_sample(elapsed, position);
         }
-        let left = speed.remaining(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
+        let left = speed.remaining_time(position + 1000).map(|left| left.as_secs_f64()).unwrap_or_default();
         assert!((left - 6.25).abs() < 1e-6, "{left}");
         assert!(speed.noted.len() < 30);
-        assert_eq!(speed.remaining(position), Some(Duration::ZERO));
+        assert_eq!(speed.remaining_time(position), Some(Duration::ZERO));
     }
 }
