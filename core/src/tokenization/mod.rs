@@ -261,6 +261,8 @@ fn other_model() -> Error {
 pub struct SharedQuery {
     /// Whether the instruction can fit, for prompts.
     instruction: OnceLock<Result<(), Error>>,
+    /// The number of tokens of the query, counted in parts, for large texts in prompts that must not be cut.
+    query_tokens: OnceLock<Result<usize, Error>>,
     /// For prompts.
     runs: SharedRuns,
     /// For pairs without a template.

@@ -102,6 +102,7 @@ impl PromptEncoder {
             Some(shared) => shared.instruction.get_or_init(check).clone()?,
             None => check()?,
         }
+        self.check_large_texts(text, truncation, shared)?;
         let needed = Needed::new(truncation, self.options.max_input_length);
         let tokens = self.tokens(text, needed, shared.map(|shared| &shared.runs))?;
         self.fit(&tokens, truncation)
@@ -214,6 +215,43 @@ impl PromptEncoder {
             length = length.saturating_mul(4);
         }
         Ok(())
+    }
+
+    /// Refuses large texts that are far too long for a prompt that must not be cut. Their tokens are counted
+    /// in parts, which takes much less memory than to encode them whole.
+    fn check_large_texts(
+        &self,
+        text: &PairText<'_>,
+        truncation: Truncation,
+        shared: Option<&SharedQuery>,
+    ) -> Result<(), Error> {
+        let EncoderOptions { limits, parse_special_tokens, max_input_length: max, .. } = self.options;
+        let is_plain = limits == TextLimits::default() && !parse_special_tokens;
+        let is_large = [text.query, text.document].iter().any(|text| self.borders.is_large(text));
+        if truncation.truncate || truncation.limits != TokenLimits::NONE || !is_plain || !is_large {
+            return Ok(());
+        }
+        let count_query = || self.count_tokens(text.query);
+        let query = match shared {
+            Some(shared) => shared.query_tokens.get_or_init(count_query).clone()?,
+            None => count_query()?,
+        };
+        let frame = PairText { query: "", document: "", ..*text };
+        let frame = self.tokens(&frame, Needed::ALL, None)?.count(Owner::Frame);
+        let got = frame + query + self.count_tokens(text.document)?;
+        // Twice, because the tokens next to a division may be other ones than in the whole text.
+        if got > max.saturating_mul(2) { Err(Error::TooLong { got, max }) } else { Ok(()) }
+    }
+
+    /// The number of tokens of a text, whose parts are encoded one by one.
+    fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+        let (mut count, mut rest) = (0, text);
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.borders.part_length(rest));
+            count += self.tokenizers.plain.encode_fast(part, false).map_err(failed)?.len();
+            rest = behind;
+        }
+        Ok(count)
     }
 
     pub(super) fn default_instruction(&self) -> Option<&str> {
@@ -404,6 +442,32 @@ mod tests {
                     assert!(decoded.contains(content), "{decoded}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn large_texts_that_must_not_be_cut_are_counted_in_parts() {
+        let encoder = |max| {
+            let mut encoder = small_encoder(max);
+            encoder.borders = encoder.borders.for_small_texts();
+            encoder
+        };
+        let strict = Truncation { truncate: false, ..RIGHT };
+        let query = "the".repeat(300);
+        let text = pair(&query, "the end");
+        let whole = small_encoder(8192).encode_prompt(&text, strict).unwrap();
+        assert_eq!(encoder(8192).encode_prompt(&text, strict).unwrap(), whole);
+        // A part has 200 bytes, so that borders are within a word.
+        let plain = &small_encoder(1).tokenizers.plain;
+        let parts = query.as_bytes().chunks(200).map(|part| str::from_utf8(part).unwrap());
+        let count = |text: &str| plain.encode_fast(text, false).unwrap().len();
+        let frame = encoder(8192).encode_prompt(&pair("", ""), strict).unwrap().ids.len();
+        let got = frame + count("the end") + parts.map(count).sum::<usize>();
+        assert_ne!(got, whole.ids.len());
+        let shared = SharedQuery::default();
+        for shared in [None, Some(&shared), Some(&shared)] {
+            let found = encoder(frame).encode_prompt_shared(&text, strict, shared);
+            assert_eq!(found, Err(Error::TooLong { got, max: frame }));
         }
     }
 

@@ -69,7 +69,8 @@ pub(crate) struct DoorArgs {
     )]
     pub(crate) body_timeout: NonZeroU32,
 
-    /// The most seconds that an answer waits for a client that does not read.
+    /// The most seconds that an answer waits for a client that reads nothing of it, over HTTP/1.1, HTTP/2 and
+    /// gRPC. Then the connection is closed.
     #[arg(
         long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS",
         help_heading = "Connections"
@@ -86,10 +87,11 @@ pub(crate) struct DoorArgs {
     )]
     pub(crate) idle_timeout: NonZeroU32,
 
-    /// The most bytes of unfinished request bodies of all connections [default: 268435456, at least
-    /// `--payload-limit`].
+    /// The most bytes of request bodies and gRPC messages that are not admitted yet, of all connections
+    /// [default: 268435456, at least `--payload-limit`].
     ///
-    /// If there are more, the oldest request is refused with status 503.
+    /// Those that still arrive count, and complete ones that wait to be parsed or for a permit. If there are
+    /// more, the oldest request is refused with status 503, or `RESOURCE_EXHAUSTED` over gRPC.
     #[arg(
         long, env, value_parser = at_least_one::<NonZeroUsize>, value_name = "BYTES",
         help_heading = "Connections"
