@@ -7,6 +7,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 fn run(flags: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_text-embeddings-router"));
     command.args(flags.split_whitespace()).env_clear().envs(variables.iter().copied());
@@ -136,7 +138,7 @@ fn a_signal_ends_a_server_that_is_still_loading() {
     let hub = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", hub.local_addr().unwrap());
     let cache = tempfile::tempdir().unwrap();
-    for signal in ["-TERM", "-INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mut server = Command::new(env!("CARGO_BIN_EXE_text-embeddings-router"))
             .args("--model-id a/b --hostname 127.0.0.1 --port 0 --prometheus-port 0".split(' '))
             .env_clear()
@@ -145,8 +147,8 @@ fn a_signal_ends_a_server_that_is_still_loading() {
             .spawn()
             .unwrap();
         let _connection = hub.accept().unwrap();
-        assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
-        assert_eq!(server.wait().unwrap().code(), Some(0), "{signal}");
+        kill_process(Pid::from_child(&server), signal).unwrap();
+        assert_eq!(server.wait().unwrap().code(), Some(0), "{signal:?}");
     }
 }
 

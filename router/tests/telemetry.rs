@@ -14,6 +14,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
     trace_service_server::{TraceService, TraceServiceServer},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tonic::{
     Request, Response, Status,
@@ -91,8 +92,7 @@ impl Server {
 
     /// Asks the server to stop, and gives all that it printed.
     fn stop(mut self) -> Vec<String> {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.seen.extend(&self.lines);
         let mut errors = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
