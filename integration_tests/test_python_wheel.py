@@ -93,8 +93,15 @@ def test_it_runs_without_being_installed(wheel):
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if not uv:
         pytest.skip("uv is not installed: `pip install uv`")
-    command = [uv, "tool", "run", "--from", str(wheel), NAME, "--model-id", "demo", "--hostname", "127.0.0.1", "--port", "0"]
-    server = subprocess.Popen([*command, "--prometheus-port", "0"], stdout=subprocess.PIPE, text=True)
+    # The system's certificates, because a company's proxy may have one of its own there.
+    environment = {**os.environ, "UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+    command = [uv, "tool", "run", "--from", str(wheel), NAME]
+    tried = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=RUN_LIMIT, env=environment)
+    if "Failed to fetch" in tried.stderr:
+        pytest.skip(f"uv does not reach PyPI: {tried.stderr.splitlines()[0]}")
+    assert tried.returncode == 0, tried.stderr
+    flags = ["--model-id", "demo", "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0"]
+    server = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True, env=environment)
     seen: list[str] = []
     try:
         wait_until(lambda: "Ready: listening" in (seen.append(server.stdout.readline()) or seen[-1]), RUN_LIMIT, f"it is not ready: {seen}")
