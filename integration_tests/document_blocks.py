@@ -41,7 +41,7 @@ STAND_INS = {
     "Qwen/Qwen3-Reranker-0.6B": MODELS / "tied-bf16",
     "naver/splade-v3": SERVED / "bert-splade-saved",
 }
-LANGUAGES = {"sh", "python", "output", "text", "yaml"}
+LANGUAGES = {"sh", "python", "output", "text", "toml", "yaml"}
 NOT_RUN = re.compile(r"# Not run by the tests: (.+)")
 NAMES = ("text-embeddings-router", "./target/release/text-embeddings-router")
 COMMANDS = {"rerank", "download", "bench", "verify", "health", "completions", "man", "help"}

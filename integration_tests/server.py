@@ -186,7 +186,9 @@ def listening(flags: Sequence[str]) -> list[str]:
 
 
 def command(model: str | Path, *flags: str) -> list[str]:
-    """The command line of a server for `model`."""
+    """The command line of a server for `model`, or for the models of a file."""
+    if isinstance(model, Path) and model.suffix == ".toml":
+        return [str(BINARY), "--models-file", str(model), *flags]
     own = MODEL_FLAGS.get(model, ()) if isinstance(model, str) else ()
     named = model if model == DEMO else MODELS / model
     return [str(BINARY), "--model-id", str(named), *own, *flags]

@@ -243,7 +243,7 @@ class TestKubernetes:
         assert ended.returncode != 0 and "values don't meet the specifications of the schema" in ended.stderr, ended.stderr
 
 
-@pytest.fixture(scope="module", params=["compose.yaml", "three-models.yaml"])
+@pytest.fixture(scope="module", params=["compose.yaml", "models.yaml"])
 def services(request) -> dict[str, dict]:
     return yaml.safe_load((COMPOSE / request.param).read_text())["services"]
 

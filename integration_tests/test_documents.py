@@ -32,6 +32,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "docs/files.md": {"the Hub": 1},
     "docs/gpu.md": {"a GPU": 1},
     "docs/migrating.md": {"Docker": 2, "two servers of yours": 2},
+    "docs/models-file.md": {"the Hub": 1},
     "docs/models.md": {"the Hub": 2},
     "docs/performance-details.md": {"a benchmark": 1},
     "docs/hardening.md": {"a server of yours": 1},

@@ -1,9 +1,8 @@
-"""Configurations of nginx in front of three real servers: the one in docs/scaling.md, and
-deploy/compose/nginx/models.conf.
+"""The configuration of nginx in docs/scaling.md, in front of three real servers.
 
-Input: the document's block and the file; only addresses and nginx's own folders differ. What must hold:
-requests with an equal `X-Query` reach the same server, all servers get requests, and a request for a server
-that has ended is answered by another; with one model per server, a route reaches the model that has it.
+Input: the document's block; only addresses and nginx's own folders differ. What must hold: requests with an
+equal `X-Query` reach the same server, all servers get requests, and a request for a server that has ended is
+answered by another.
 Without nginx the tests are skipped by name.
 """
 
@@ -100,29 +99,3 @@ def test_equal_queries_meet_the_same_server_and_one_may_end(nginx, servers):
     assert set(second.values()) == addresses - {ended}
     # Only the queries of the server that has ended have moved.
     assert {query: pod for query, pod in second.items() if first[query] != ended} == {query: pod for query, pod in first.items() if pod != ended}
-
-
-def test_each_route_reaches_its_model(served, tmp_path):
-    """deploy/compose/three-models.yaml, without its containers."""
-    models = {"embedder": "embedding-last", "reranker": "demo", "classifier": "seq-cls-3"}
-    text = (ROOT / "deploy/compose/nginx/models.conf").read_text()
-    for name, model in models.items():
-        text = text.replace(f"server {name}:80;", f"server 127.0.0.1:{served(model).port};")
-    assert re.findall(r":80;", text) == []
-    bodies = {
-        "/embed": {"inputs": "a"},
-        "/v1/embeddings": {"input": "a"},
-        "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
-        "/predict": {"inputs": "a"},
-        "/score": {"queries": "q", "documents": ["a"]},
-        **{f"{version}/rerank": {"query": "q", "documents": ["a"]} for version in ("", "/v1", "/v2")},
-        "/reranking": {"query": "q", "documents": ["a"]},
-    }
-    with running(text, tmp_path) as url:
-        for route, body in bodies.items():
-            answer = requests.post(url + route, json=body, timeout=ANSWER_LIMIT)
-            assert answer.status_code == 200, (route, answer.text)
-        for name, model in models.items():
-            info = requests.get(f"{url}/{name}/info", timeout=ANSWER_LIMIT).json()
-            assert info["model_id"].endswith(model), (name, info)
-        assert requests.get(f"{url}/health", timeout=ANSWER_LIMIT).status_code == 200

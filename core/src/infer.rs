@@ -17,7 +17,7 @@ pub use request::RequestInFlight;
 
 use crate::{
     error::Error,
-    metrics::{DEVICE_BUSY, QUEUE_OLDEST_AGE, set_seconds},
+    metrics::{DEVICE_BUSY, QUEUE_OLDEST_AGE, QUEUE_SIZE, QUEUE_TOKENS, set, set_seconds},
     queue::{BatchLimits, Entry, Turn},
 };
 use admission::Admission;
@@ -81,15 +81,23 @@ pub struct Announced {
 pub struct EngineGauges(Arc<Shared>);
 
 impl EngineGauges {
-    /// Sets the metrics of the waiting texts and of the device's work so far. Call it just before the metrics
-    /// are read.
-    pub fn publish(&self) {
-        let mut state = self.0.lock();
-        let announced = state.announced.count;
-        state.queue.publish(announced);
-        let age = state.oldest().map_or(Duration::ZERO, |came| came.elapsed());
+    /// Sets the metrics of the waiting texts and of the device's work so far, over all engines of the
+    /// process. Call it just before the metrics are read.
+    pub fn publish(engines: &[Self]) {
+        let (mut texts, mut tokens) = (0, 0);
+        let (mut age, mut busy) = (Duration::ZERO, Duration::ZERO);
+        for engine in engines {
+            let mut state = engine.0.lock();
+            state.queue.drop_abandoned();
+            texts += state.queue.waiting_texts() + state.announced.count;
+            tokens += state.queue.tokens();
+            age = age.max(state.oldest().map_or(Duration::ZERO, |came| came.elapsed()));
+            busy += state.busy();
+        }
+        set(QUEUE_SIZE, texts);
+        set(QUEUE_TOKENS, tokens);
         set_seconds(QUEUE_OLDEST_AGE, age);
-        set_seconds(DEVICE_BUSY, state.busy());
+        set_seconds(DEVICE_BUSY, busy);
     }
 }
 
@@ -284,7 +292,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
-    use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
+    use crate::metrics::testing::recorded;
     use std::{
         pin::Pin,
         sync::mpsc,
@@ -339,7 +347,7 @@ mod tests {
             let answers: Vec<_> = (0..waiting).map(|_| submit(&engine, &[7; 100])).collect();
             let refused = engine.try_acquire(1).unwrap_err();
             drop(answers);
-            engine.shared.lock().queue.publish(0);
+            engine.shared.lock().queue.drop_abandoned();
             refused
         };
         assert_eq!(refused(200.0, 1.0, 10), Error::Overloaded { retry_after: 5 });
@@ -620,7 +628,7 @@ mod tests {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
         let gauges = || {
-            let read = recorded(|| engine.gauges().publish());
+            let read = recorded(|| EngineGauges::publish(&[engine.gauges()]));
             [QUEUE_SIZE, QUEUE_TOKENS, QUEUE_OLDEST_AGE, DEVICE_BUSY].map(|name| read[name][0])
         };
         let [size, tokens, age, busy] = gauges();

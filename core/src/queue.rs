@@ -13,10 +13,7 @@
 
 use crate::{
     error::Error,
-    metrics::{
-        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, PREFIX_SHARED_TOKENS, QUEUE_SIZE, QUEUE_TOKENS, count_many,
-        observe_amount, set,
-    },
+    metrics::{BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, PREFIX_SHARED_TOKENS, count_many, observe_amount},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -274,9 +271,14 @@ impl Queue {
         waiting.front().map(|entry| &*entry.turn)
     }
 
-    /// Throws out abandoned texts, then sets the gauges to the texts that are left plus the `announced` texts
-    /// that are not encoded yet. Called just before the metrics are read.
-    pub fn publish(&mut self, announced: usize) {
+    /// The number of waiting texts, as last counted.
+    #[must_use]
+    pub fn waiting_texts(&self) -> usize {
+        self.texts
+    }
+
+    /// Throws out abandoned texts and counts the others again. Called just before the metrics are read.
+    pub fn drop_abandoned(&mut self) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
             !waiting.is_empty()
@@ -284,8 +286,6 @@ impl Queue {
         self.texts = self.requests.values().map(VecDeque::len).sum();
         let waiting = self.requests.values().flatten();
         self.tokens = waiting.map(|entry| entry.text.ids.len()).sum();
-        set(QUEUE_SIZE, self.texts + announced);
-        set(QUEUE_TOKENS, self.tokens);
     }
 }
 
@@ -427,10 +427,10 @@ mod tests {
         true
     }
 
-    /// Sets the gauges and gives their values.
+    /// The counts of texts and tokens as the metrics read them.
     fn scrape(queue: &mut Queue) -> [usize; 2] {
-        let read = recorded(|| queue.publish(0));
-        [QUEUE_SIZE, QUEUE_TOKENS].map(|name| read[name][0] as usize)
+        queue.drop_abandoned();
+        [queue.waiting_texts(), queue.tokens()]
     }
 
     #[test]

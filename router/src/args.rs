@@ -11,12 +11,14 @@ mod door;
 mod environment;
 mod given;
 mod model;
+pub(crate) mod models;
 mod values;
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{
-    ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
+    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
+    parser::ValueSource,
 };
 use text_embeddings_backend_core::Pool;
 
@@ -40,12 +42,26 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 #[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"))]
 #[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct Args {
-    /// The model to serve: a Hub id, a local path, or `demo`.
+    /// The model to serve: a Hub id, a local path, or `demo`; repeatable.
     ///
     /// A Hub id is such as `Qwen/Qwen3-Reranker-0.6B`. A path names a directory or a weight file
     /// (`.gguf`, `.safetensors`, `.bin`). `demo` is a tiny model that this binary carries, to try the server.
-    #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
+    /// Several models have the same flags; the variable separates them by commas.
+    #[arg(long, env, default_value = DEFAULT_MODEL_ID, action = ArgAction::Append, help_heading = "Model")]
     pub(crate) model_id: String,
+
+    /// A file with the models to serve, in TOML: a table for each, with the flags that are its own.
+    ///
+    /// `docs/models-file.md` has examples.
+    #[arg(
+        long,
+        env,
+        visible_alias = "models",
+        conflicts_with = "model_id",
+        value_name = "FILE",
+        help_heading = "Model"
+    )]
+    pub(crate) models_file: Option<PathBuf>,
 
     /// How the model is fetched, prompted and computed.
     #[command(flatten)]
@@ -231,6 +247,10 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Network")]
     pub(crate) stop_with_stdin: bool,
 
+    /// Further names of the model, from the models file.
+    #[arg(skip)]
+    pub(crate) aliases: Vec<String>,
+
     /// The value of the variable `HOSTNAME` if it was set aside (see `environment`).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,
@@ -256,6 +276,11 @@ impl Args {
             set_aside_container_name(&mut args);
         }
         Ok(args)
+    }
+
+    /// The name by which requests may ask for the model.
+    pub(crate) fn model_name(&self) -> &str {
+        self.served_model_name.as_deref().unwrap_or(&self.model_id)
     }
 
     /// The arguments with which a command that does not serve starts a model: the flags about serving have

@@ -12,6 +12,7 @@ use crate::{
     args::Args,
     config::ConfigError,
     control_groups::{ControlGroup, Cores},
+    device_turn::DeviceTurns,
 };
 
 /// With more compute threads for each core the machine would hardly do anything else.
@@ -34,6 +35,10 @@ pub(crate) struct Machine {
     pub(crate) cpu_quota: Option<f64>,
     /// The memory that this process may use; absent if it cannot be read.
     pub(crate) memory: Option<Available>,
+    /// The bytes of memory that the batches and prefixes of models loaded before may take.
+    pub(crate) promised: u64,
+    /// The turns of the models on the device; absent if there is one model.
+    pub(crate) turns: Option<DeviceTurns>,
 }
 
 impl Machine {
@@ -66,6 +71,8 @@ impl Machine {
             tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
             cpu_quota,
             memory: Available::read(),
+            promised: 0,
+            turns: None,
         })
     }
 }

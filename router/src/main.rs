@@ -13,6 +13,7 @@ mod commands;
 mod config;
 mod control_groups;
 mod cost;
+mod device_turn;
 mod features;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -48,8 +49,9 @@ use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, 
 use crate::{
     args::{Args, Given},
     auth::ApiKeys,
-    commands::Invocation,
+    commands::{Invocation, ServeArgs},
     config::{ServerConfig, Shutdown, client_limits, descriptors},
+    device_turn::DeviceTurns,
     machine::Machine,
     models::{Models, Served},
     parent::Parent,
@@ -62,7 +64,7 @@ use crate::{
 
 fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
-        Invocation::Serve(args, given) => (run(*args, &given), given),
+        Invocation::Serve(args, given) => (run_server(*args, &given), given),
         Invocation::Curl(arguments) => {
             (commands::curl::answer_check(&arguments).map(|()| ExitCode::SUCCESS), Given::default())
         }
@@ -81,14 +83,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
-    let (server, transports) = (ServerConfig::resolve(&args)?, Transports::resolve(&args)?);
-    let _log = telemetry::logging::start(args.json_output, args.disable_spans)?;
+fn run_server(args: ServeArgs, given: &Given) -> anyhow::Result<ExitCode> {
+    let (server, transports) = (ServerConfig::resolve(&args.server)?, Transports::resolve(&args.server)?);
+    let _log = telemetry::logging::start(args.server.json_output, args.server.disable_spans)?;
     tracing::info!("{} {given}", info::PROGRAM);
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let traces = {
         let _on_runtime = runtime.enter();
-        Traces::start(server.collector.as_ref(), &args.otlp_service_name)?
+        Traces::start(server.collector.as_ref(), &args.server.otlp_service_name)?
     };
     let ended = runtime.block_on(start_and_serve(args, server, transports, traces.clone()));
     traces.finish();
@@ -100,7 +102,7 @@ fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
 /// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
 /// the model is ready.
 async fn start_and_serve(
-    args: Args,
+    ServeArgs { server: args, models }: ServeArgs,
     server: ServerConfig,
     transports: Transports,
     traces: Traces,
@@ -132,13 +134,15 @@ async fn start_and_serve(
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
-        started = tokio::spawn(async move { startup::start(&args, &machine).await }) => started.context("the start broke off")??,
+        started = tokio::spawn(start_models(models, machine)) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
     let models = Models::new(started);
-    let Served { service, info, summary } = models.requested();
-    metrics.watch(service.gauges(), info.config.model.limits.max_input_length);
+    let all = models.all_models();
+    let max_input = all.iter().map(|served| served.info.config.model.limits.max_input_length).max();
+    metrics.watch(all.iter().map(|served| served.service.gauges()).collect(), max_input.unwrap_or_default());
+    let summary = all.iter().map(|served| served.summary.as_str()).collect::<Vec<_>>().join("; ");
     memory::give_back().context("the system gives no thread to look after memory")?;
     let Shutdown { delay, drain } = server.shutdown;
     let first_signal = signals.clone().received(1);
@@ -159,7 +163,7 @@ async fn start_and_serve(
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
     let state = AppState { models: models.clone(), server, keys, metrics, traces, stop };
-    let listeners = ports.listen(summary)?;
+    let listeners = ports.listen(&summary)?;
     let ports = transports.open_ports(&state, listeners).context("a transport cannot be set up")?;
     tokio::select! {
         ended = serve::serve(state, ports, &door, drain) => Ok(ended),
@@ -178,6 +182,24 @@ fn browser_address(address: SocketAddr, has_tls: bool) -> String {
     } else {
         format!("{scheme}://{address}")
     }
+}
+
+/// Loads the models one after the other. If there are several, they take turns on the device.
+async fn start_models(models: Vec<Args>, machine: Machine) -> anyhow::Result<Vec<Served>> {
+    if let [only] = &models[..] {
+        return Ok(vec![startup::start(only, &machine).await?]);
+    }
+    let mut machine = Machine { turns: Some(DeviceTurns::default()), ..machine };
+    let mut started = Vec::with_capacity(models.len());
+    for args in models {
+        let name = args.model_name();
+        tracing::info!("Loading the model `{name}`");
+        let served = startup::start(&args, &machine).await;
+        let served = served.with_context(|| format!("model `{name}`"))?;
+        machine.promised += served.promised;
+        started.push(Served { aliases: args.aliases, ..served });
+    }
+    Ok(started)
 }
 
 /// The server's ports, reserved but not open.

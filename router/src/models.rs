@@ -1,11 +1,13 @@
-//! The models that this process serves.
+//! The models that this process serves, found by name or by the task of a request.
 //!
-//! What must hold: a request finds its model by [`Models::requested`] only, so that a second model needs no
-//! change elsewhere but in the start.
+//! What must hold: no two models have a name in common (`args/models.rs`); with one model, every request is
+//! for that model, whatever it names.
 
 use std::sync::Arc;
 
-use text_embeddings_core::service::Service;
+use futures_util::future::{join_all, select_all};
+use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::{model::Model, service::Service};
 
 use crate::info::Info;
 
@@ -15,30 +17,137 @@ pub(crate) struct Served {
     pub(crate) service: Service,
     /// The answer of `GET /info`.
     pub(crate) info: Info,
+    /// Further names by which requests may ask for the model.
+    pub(crate) aliases: Vec<String>,
+    /// The bytes of memory that its largest batch and its prefix cache may take.
+    pub(crate) promised: u64,
     /// Model, arithmetic, device and memory in a few words, for the log.
     pub(crate) summary: String,
 }
 
-/// The models of the process. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Models {
-    /// For now there is one.
-    only: Arc<Served>,
+/// A kind of work that some models can do and others cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestTask {
+    Rerank,
+    /// A re-ranker labels pairs, too.
+    Predict,
+    Embed,
+    EmbedSparse,
 }
 
-impl Models {
-    /// A registry with one model.
-    pub(crate) fn new(served: Served) -> Self {
-        Self { only: Arc::new(served) }
+impl RequestTask {
+    /// Whether this model can do it.
+    pub(crate) fn fits_model(self, model: &Model) -> bool {
+        let model_type = model.model_type();
+        match self {
+            Self::Rerank => matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+            Self::Predict => !matches!(model_type, ModelType::Embedding(_)),
+            Self::Embed => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().whole,
+            Self::EmbedSparse => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().sparse,
+        }
+    }
+}
+
+impl Served {
+    /// The names by which requests may ask for the model, its own first.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.info.served_model_name.as_str()).chain(self.aliases.iter().map(String::as_str))
     }
 
-    /// The model that a request is for. Every request is for the only one.
-    pub(crate) fn requested(&self) -> &Served {
-        &self.only
+    /// Whether requests may ask for the model by this name.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        self.all_names().any(|known| known == name)
+    }
+}
+
+/// The models of the process, at least one. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Models(Arc<[Arc<Served>]>);
+
+/// A request asks for a model that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no model `{asked}`: choose one of {known}")]
+pub(crate) struct UnknownModel {
+    asked: String,
+    known: String,
+}
+
+/// A message repeats at most this many characters of a name.
+const MAX_NAME: usize = 100;
+
+impl Models {
+    /// A registry of these models, at least one.
+    pub(crate) fn new(models: Vec<Served>) -> Self {
+        Self(models.into_iter().map(Arc::new).collect())
+    }
+
+    /// All of them, in the order in which they were given.
+    pub(crate) fn all_models(&self) -> &[Arc<Served>] {
+        &self.0
+    }
+
+    /// The model of requests that do not choose one.
+    pub(crate) fn first_model(&self) -> &Served {
+        &self.0[0]
+    }
+
+    /// A registry with each model alone.
+    pub(crate) fn each_alone(&self) -> impl Iterator<Item = Self> {
+        self.0.iter().map(|served| Self([Arc::clone(served)].into()))
+    }
+
+    /// The place of the model that a request is for: the one that it names, else the first that can do the
+    /// task, else the first.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownModel`] if there is no model of that name.
+    pub(crate) fn find_model(
+        &self,
+        name: Option<&str>,
+        task: Option<RequestTask>,
+    ) -> Result<usize, UnknownModel> {
+        let Some(name) = name else {
+            let Some(task) = task else { return Ok(0) };
+            let place = self.0.iter().position(|served| task.fits_model(&served.service.config().model));
+            return Ok(place.unwrap_or(0));
+        };
+        self.0.iter().position(|served| served.has_name(name)).ok_or_else(|| UnknownModel {
+            asked: name.chars().take(MAX_NAME).collect(),
+            known: self.0.iter().flat_map(|served| served.all_names()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The place of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
+    pub(crate) fn find_by_path<'a>(&self, path: &'a str) -> Option<(usize, &'a str)> {
+        let path = path.strip_prefix("/models/")?;
+        let mut found: Option<(usize, &str)> = None;
+        for (place, served) in self.0.iter().enumerate() {
+            for name in served.all_names() {
+                let Some(rest) = path.strip_prefix(name).filter(|rest| rest.starts_with('/')) else {
+                    continue;
+                };
+                // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
+                if found.is_none_or(|(_, other)| rest.len() < other.len()) {
+                    found = Some((place, rest));
+                }
+            }
+        }
+        found
     }
 
     /// Whether every model can compute.
     pub(crate) async fn are_healthy(&self) -> bool {
-        self.only.service.healthy().await
+        join_all(self.0.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)
+    }
+
+    /// Waits until the device of a model is lost.
+    pub(crate) async fn device_lost(&self) {
+        select_all(self.0.iter().map(|served| Box::pin(served.service.device_lost()))).await;
+    }
+
+    /// Whether the device of a model is lost.
+    pub(crate) fn is_device_lost(&self) -> bool {
+        self.0.iter().any(|served| served.service.is_device_lost())
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct OpenPort {
 pub(crate) async fn serve(state: AppState, ports: Vec<OpenPort>, door: &Door, drain: Duration) -> Ended {
     let stop = &state.stop;
     let lost = async {
-        state.served().service.device_lost().await;
+        state.models.device_lost().await;
         // Nobody needs time to send requests elsewhere: none is answered here any more.
         stop.close_now();
         std::future::pending::<Infallible>().await
@@ -66,7 +66,7 @@ pub(crate) async fn serve(state: AppState, ports: Vec<OpenPort>, door: &Door, dr
             tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
         }
     }
-    if state.served().service.is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
+    if state.models.is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
 }
 
 #[cfg(all(test, feature = "http", feature = "grpc"))]

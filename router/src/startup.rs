@@ -94,12 +94,17 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         machine: machine.clone(),
         computation,
     };
+    let backend = match &machine.turns {
+        Some(turns) => turns.share_device(loaded.backend),
+        None => loaded.backend,
+    };
     let service = Service::new(
         Tokenization::start(encoder, machine.tokenization_workers)?,
-        Engine::start(loaded.backend, limits)?,
+        Engine::start(backend, limits)?,
         config,
     );
-    Ok(Served { service, info, summary })
+    let promised = memory.map_or(0, |plan| plan.batch + plan.prefixes);
+    Ok(Served { service, info, aliases: Vec::new(), promised, summary })
 }
 
 /// The model's name in answers: `--served-model-name`, else the model id. Of a local path it is the folder's

@@ -41,9 +41,10 @@ pub(crate) enum Readiness {
 }
 
 impl AppState {
-    /// The model that a request is for.
+    /// The model of requests that reach these handlers. If there are several models, each has handlers of its
+    /// own, and the first model answers requests that concern no model.
     pub(crate) fn served(&self) -> &Served {
-        self.models.requested()
+        self.models.first_model()
     }
 
     /// Whether the server should get requests. A server that is still loading has no state and no open port.

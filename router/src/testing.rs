@@ -1,11 +1,11 @@
 //! A server for tests: real engine, a byte-level tokenizer and a backend that counts letters.
 //!
-//! Input: flags; `--model-type` sets the kind of model (default: a generative re-ranker). Output: a
-//! [`Running`] server. What must hold: a test can read every expected number off the request. A prompt's raw
-//! score is its number of `Z`s less one. A text's vector, and a classifier's logits, are its numbers of `Z`s,
-//! of `a`s and of tokens. A token's vector is the vector of the text up to this token. A prompt with `#`
-//! fails, and one with `%` scores NaN. [`Control`] can hold all prompts, let them fail, lose the device, or
-//! let it run out of memory.
+//! Input: flags; `--model-type` sets the kind of model (default: a generative re-ranker), and behind `--and`
+//! come the flags of a further model. Output: a [`Running`] server. What must hold: a test can read every
+//! expected number off the request. A prompt's raw score is its number of `Z`s less one. A text's vector, and
+//! a classifier's logits, are its numbers of `Z`s, of `a`s and of tokens. A token's vector is the vector of
+//! the text up to this token. A prompt with `#` fails, and one with `%` scores NaN. [`Control`] can hold all
+//! prompts, let them fail, lose the device, or let it run out of memory.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -65,11 +65,12 @@ impl Running {
             let _ = stopped.await;
         };
         let stopped = Stop::on(asked, Duration::ZERO);
-        let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
+        let models: Vec<Args> = flags.split("--and").map(model_args).collect();
+        let args = &models[0];
         let door = Door::new(client_limits(&args.door, args.payload_limit.get(), None).unwrap());
-        let state = state(&args, &control, stopped);
+        let state = state(&models, &control, stopped);
         let traces = state.traces.clone();
-        let ports = Transports::resolve(&args).unwrap().open_ports(&state, listeners).unwrap();
+        let ports = Transports::resolve(args).unwrap().open_ports(&state, listeners).unwrap();
         let served = tokio::spawn(async move { serve(state, ports, &door, drain).await });
         Self { control, traces, stop: Some(stop), served }
     }
@@ -92,16 +93,35 @@ impl Drop for Running {
     }
 }
 
-/// The state of a server with these flags.
-fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
+/// The arguments of a model. `--alias NAME` stands for a further name, which only a models file can give.
+fn model_args(flags: &str) -> Args {
+    let (flags, alias) = flags.split_once("--alias").unwrap_or((flags, ""));
+    let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
+    Args { aliases: alias.split_whitespace().map(str::to_owned).collect(), ..args }
+}
+
+/// The state of a server with these models. The flags of the first are the server's.
+fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
+    let args = &models[0];
+    let server = ServerConfig::resolve(args).unwrap();
+    let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
+    AppState {
+        models: Models::new(models.iter().map(|args| served(args, control)).collect()),
+        server: Arc::new(server),
+        keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
+        traces,
+        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
+        stop,
+    }
+}
+
+fn served(args: &Args, control: &Control) -> Served {
     let machine = Machine::from_args(args).unwrap();
     let limits = engine_limits(args, &machine);
     let config = service_config(args, model(args), 3);
-    let server = ServerConfig::resolve(args).unwrap();
-    let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
     let info = Info {
         model_id: args.model_id.clone(),
-        served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
+        served_model_name: args.model_name().to_owned(),
         model_sha: None,
         config: config.clone(),
         limits,
@@ -127,17 +147,12 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let encoder = encoder(args, &config.model, tokenizer);
     let tokenization = Tokenization::start(encoder, machine.tokenization_workers).unwrap();
     let engine = Engine::start(Box::new(backend), limits).unwrap();
-    AppState {
-        models: Models::new(Served {
-            service: Service::new(tokenization, engine, config),
-            info,
-            summary: String::new(),
-        }),
-        server: Arc::new(server),
-        keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
-        traces,
-        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
-        stop,
+    Served {
+        service: Service::new(tokenization, engine, config),
+        info,
+        aliases: args.aliases.clone(),
+        promised: 0,
+        summary: String::new(),
     }
 }
 

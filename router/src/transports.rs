@@ -71,7 +71,7 @@ impl Transports {
     #[cfg(feature = "http")]
     #[expect(clippy::unnecessary_wraps, reason = "gRPC can fail")]
     fn first_port(&self, state: &AppState, listener: Listener) -> io::Result<OpenPort> {
-        let app = with_ids(http::app(state.clone(), &self.http));
+        let app = with_ids(http::all_routes(state, &self.http));
         Ok(OpenPort { listener, protocol: http::PROTOCOL, app })
     }
 
@@ -84,7 +84,7 @@ impl Transports {
 
 #[cfg(feature = "grpc")]
 fn grpc_port(state: &AppState, listener: Listener) -> io::Result<OpenPort> {
-    Ok(OpenPort { listener, protocol: grpc::PROTOCOL, app: with_ids(grpc::app(state.clone())?) })
+    Ok(OpenPort { listener, protocol: grpc::PROTOCOL, app: with_ids(grpc::all_services(state)?) })
 }
 
 fn with_ids(app: Router) -> Router {

@@ -24,7 +24,7 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, Given, ModelArgs, set_aside_service_links, variables_of},
+    args::{Args, Given, ModelArgs, models::model_args, set_aside_service_links, variables_of},
     config::ServerConfig,
     machine::Machine,
     models::Served,
@@ -96,10 +96,18 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ("NO_COLOR", "Any value: tables without colours"),
 ];
 
+/// The arguments of a server.
+pub(crate) struct ServeArgs {
+    /// The server's own.
+    pub(crate) server: Args,
+    /// The arguments of each model, at least one.
+    pub(crate) models: Vec<Args>,
+}
+
 /// The purpose of the process.
 pub(crate) enum Invocation {
     /// To serve.
-    Serve(Box<Args>, Given),
+    Serve(Box<ServeArgs>, Given),
     /// To answer a health check that calls curl with these arguments.
     Curl(Vec<String>),
     /// Something else.
@@ -190,12 +198,13 @@ impl Invocation {
             // A variable that is meant for the server must not keep a command from running.
             command = command.mut_args(|argument| argument.env(None::<&'static str>));
         }
-        let matches = command.try_get_matches_from(&arguments);
+        let matches = command.clone().try_get_matches_from(&arguments);
         let matches = matches.map_err(|error| with_tips(error, &complete, &arguments))?;
         let Some((name, of_task)) = matches.subcommand() else {
             let given = Given::new(&complete, &matches);
-            let args = Args { ignored_variables, ..Args::from_matches(&matches)? };
-            return Ok(Self::Serve(Box::new(args), given));
+            let server = Args { ignored_variables, ..Args::from_matches(&matches)? };
+            let models = model_args(&command, &matches, &arguments, &server)?;
+            return Ok(Self::Serve(Box::new(ServeArgs { server, models }), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
         Ok(Self::Run(Box::new(CommandArgs::from_arg_matches(&matches)?), given))
@@ -359,14 +368,14 @@ mod tests {
             let Ok(Invocation::Serve(args, given)) = parse(&format!("{start} --model-id m --port 80")) else {
                 unreachable!()
             };
-            assert_eq!((args.model_id.as_str(), args.port), ("m", 80));
+            assert_eq!((args.models[0].model_id.as_str(), args.server.port), ("m", 80));
             assert_eq!(given.to_string(), "--model-id m --port 80");
         }
         let Invocation::Serve(args, _) = parse("router").unwrap() else { unreachable!() };
-        assert_eq!(args.model_id, "BAAI/bge-large-en-v1.5");
+        assert_eq!(args.models[0].model_id, "BAAI/bge-large-en-v1.5");
         for start in ["router a/m", "router serve m", "router ./m", "router demo", "router serve rerank"] {
             let Ok(Invocation::Serve(args, _)) = parse(&format!("{start} --port 80")) else { unreachable!() };
-            assert_eq!(start.split(' ').next_back(), Some(args.model_id.as_str()));
+            assert_eq!(start.split(' ').next_back(), Some(args.models[0].model_id.as_str()));
         }
         for arguments in ["router version", "router --version"] {
             assert_eq!(parse(arguments).err().unwrap().kind(), ErrorKind::DisplayVersion);
@@ -381,7 +390,6 @@ mod tests {
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
             ("router stray --model-id m", "stray"),
-            ("router a/m --model-id m", "multiple times"),
             ("router rerank --model-id m --query x", "`--documents FILE`"),
             ("router --payload-limit -1", "a whole number from 1"),
             ("router --max-batch-tokens 0", "must be at least 1"),

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use futures_util::stream;
-use text_embeddings_backend_core::ModelType;
 use text_embeddings_proto::v1::{embed_server, info_server, predict_server, rerank_server, tokenize_server};
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::{
@@ -16,7 +15,10 @@ use tonic_health::pb::{
 };
 
 use super::stream::AnswerStream;
-use crate::state::{AppState, Readiness};
+use crate::{
+    models::RequestTask,
+    state::{AppState, Readiness},
+};
 
 /// The time between two checks of a service that a client watches.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -28,11 +30,16 @@ pub(super) struct HealthService(pub(super) AppState);
 impl HealthService {
     /// The status of the service of this name.
     async fn status(&self, name: &str) -> ServingStatus {
-        let serves = match Needs::of(name, self.0.served().service.config().model.model_type()) {
-            Some(Needs::Nothing) => !self.0.stop.is_asked(),
-            Some(Needs::Model) => self.0.readiness().await == Readiness::Ready,
-            Some(Needs::OtherModel) => false,
-            None => return ServingStatus::ServiceUnknown,
+        let Some(needs) = Needs::of_service(name) else { return ServingStatus::ServiceUnknown };
+        let models = self.0.models.all_models();
+        let serves = match needs {
+            Needs::Nothing => !self.0.stop.is_asked(),
+            Needs::AnyModel => self.0.readiness().await == Readiness::Ready,
+            Needs::OneOf(tasks) => {
+                let models = models.iter().map(|served| &served.service.config().model);
+                models.into_iter().any(|model| tasks.iter().any(|task| task.fits_model(model)))
+                    && self.0.readiness().await == Readiness::Ready
+            }
         };
         if serves { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
@@ -42,25 +49,23 @@ impl HealthService {
 #[derive(Debug, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    Model,
-    OtherModel,
+    /// A model that computes.
+    AnyModel,
+    /// A model that computes and can do one of these.
+    OneOf(&'static [RequestTask]),
 }
 
 impl Needs {
     /// `None` if there is no such service.
-    fn of(name: &str, model_type: ModelType) -> Option<Self> {
-        let fits = match name {
-            info_server::SERVICE_NAME | tokenize_server::SERVICE_NAME => return Some(Self::Nothing),
-            "" => true,
-            embed_server::SERVICE_NAME => matches!(model_type, ModelType::Embedding(_)),
-            // A re-ranker labels pairs.
-            predict_server::SERVICE_NAME => !matches!(model_type, ModelType::Embedding(_)),
-            rerank_server::SERVICE_NAME => {
-                matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker)
-            }
+    fn of_service(name: &str) -> Option<Self> {
+        Some(match name {
+            info_server::SERVICE_NAME | tokenize_server::SERVICE_NAME => Self::Nothing,
+            "" => Self::AnyModel,
+            embed_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Embed, RequestTask::EmbedSparse]),
+            predict_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Predict]),
+            rerank_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Rerank]),
             _ => return None,
-        };
-        Some(if fits { Self::Model } else { Self::OtherModel })
+        })
     }
 }
 
@@ -125,7 +130,6 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::grpc::testing::{Server, refusal};
-    use text_embeddings_backend_core::Pool;
     use text_embeddings_proto::v1::{RerankRequest, rerank_client::RerankClient};
     use tonic::Code;
     use tonic_health::pb::health_client::HealthClient;
@@ -147,26 +151,6 @@ mod tests {
             }
         }
         serving
-    }
-
-    #[test]
-    fn services_fit_kinds_of_models() {
-        let embedding = ModelType::Embedding(Pool::Mean);
-        let table = [
-            (embedding, vec!["", "tei.v1.Embed"]),
-            (ModelType::Classifier, vec!["", "tei.v1.Predict"]),
-            (ModelType::Reranker, vec!["", "tei.v1.Predict", "tei.v1.Rerank"]),
-            (ModelType::ListwiseReranker, vec!["", "tei.v1.Predict", "tei.v1.Rerank"]),
-        ];
-        for (model_type, expected) in table {
-            let which = |needs: Needs| {
-                let found = NAMES.into_iter().filter(|name| Needs::of(name, model_type).unwrap() == needs);
-                found.collect::<Vec<_>>()
-            };
-            assert_eq!(which(Needs::Model), expected);
-            assert_eq!(which(Needs::Nothing), ["tei.v1.Info", "tei.v1.Tokenize"]);
-        }
-        assert_eq!(Needs::of("tei.v1.Other", embedding), None);
     }
 
     #[tokio::test]

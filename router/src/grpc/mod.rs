@@ -5,6 +5,7 @@
 //! the server has a key, only health and reflection answer without it.
 
 mod deadline;
+mod dispatch;
 mod embed;
 mod error;
 mod health;
@@ -37,6 +38,7 @@ use tonic_health::pb::health_server::HealthServer;
 use text_embeddings_door::Protocol;
 
 use crate::{auth::ApiKeys, state::AppState};
+use dispatch::CallDispatcher;
 
 /// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
 /// whatever `--payload-limit` says.
@@ -53,12 +55,23 @@ struct Grpc(AppState);
 /// The protocol of this module's clients.
 pub(crate) const PROTOCOL: Protocol = Protocol::Grpc;
 
-/// The service that answers them.
+/// The service that answers them. Several models have services each, among which `dispatch` chooses.
 ///
 /// # Errors
 ///
 /// If the description of the services, which is part of the binary, cannot be read.
-pub(crate) fn app(state: AppState) -> io::Result<Router> {
+pub(crate) fn all_services(state: &AppState) -> io::Result<Router> {
+    let shared = model_app(state.clone())?;
+    if state.models.all_models().len() == 1 {
+        return Ok(shared);
+    }
+    let states = state.models.each_alone().map(|models| AppState { models, ..state.clone() });
+    let alone = states.map(model_app).collect::<io::Result<_>>()?;
+    Ok(CallDispatcher { state: state.clone(), shared, alone }.into())
+}
+
+/// The services, for a model.
+fn model_app(state: AppState) -> io::Result<Router> {
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     let routes = routes(state)?;
     Ok(routes.into_axum_router().layer(traced).layer(middleware::from_fn(deadline::hold)))

@@ -15,13 +15,14 @@ use opentelemetry::KeyValue;
 use text_embeddings_core::service::Cost;
 use tonic::{Code, Status};
 
+use super::dispatch::SERVICES;
 use crate::{state::AppState, telemetry::traces::RequestSpan};
 
 /// Answers a call within its span, if traces are sent.
 pub(super) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let method = request.uri().path().trim_start_matches('/').to_owned();
     // Probes and reflection have no spans.
-    let Some((service, name)) = method.split_once('/').filter(|(service, _)| service.starts_with("tei.v1."))
+    let Some((service, name)) = method.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
     else {
         return next.run(request).await;
     };

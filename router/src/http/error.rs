@@ -23,6 +23,7 @@ use super::{
     format::BodyFormat,
     routes::{self, Method, Route},
 };
+use crate::models::UnknownModel;
 use text_embeddings_door::UploadError;
 
 /// The message for a client without the key.
@@ -134,6 +135,11 @@ impl ApiError {
         Self::validation(StatusCode::NOT_FOUND, format!("no such route `{path}`: {advice}"))
     }
 
+    /// A model that is not there.
+    pub(crate) fn unknown_model(error: &UnknownModel) -> Self {
+        Self::validation(StatusCode::NOT_FOUND, error.to_string())
+    }
+
     /// A path that has routes, but none of the request's method.
     pub(crate) fn method_not_allowed(path: &str, allowed: &[Method], given: &str) -> Self {
         let allowed: Vec<String> = allowed.iter().map(Method::to_string).collect();
@@ -208,7 +214,16 @@ impl IntoResponse for ApiError {
 pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
     let shape_of_path = routes::error_shape(request.uri().path());
     let format = BodyFormat::of_answer(request.headers());
-    let mut response = next.run(request).await;
+    in_error_shape(next.run(request).await, shape_of_path, format)
+}
+
+/// The answer with an error before the request came to its handler: in the shape of its path, and in the
+/// format that the client reads.
+pub(crate) fn refused_answer(error: ApiError, path: &str, format: BodyFormat) -> Response {
+    in_error_shape(error.into_response(), routes::error_shape(path), format)
+}
+
+fn in_error_shape(mut response: Response, shape_of_path: ErrorShape, format: BodyFormat) -> Response {
     if let Some(error) = response.extensions().get::<ApiError>() {
         let rewritten = error.respond(error.shape.unwrap_or(shape_of_path), format);
         let (head, body) = rewritten.into_parts();

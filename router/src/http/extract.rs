@@ -5,7 +5,13 @@
 //! client that sends more can read the answer (if the connection closed in the middle of its upload, it would
 //! see a reset instead); all text is UTF-8; without a `Content-Type` the body is JSON.
 
-use std::{fmt, marker::PhantomData, str};
+use std::{
+    borrow::Cow,
+    fmt,
+    marker::PhantomData,
+    str,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use axum::{
     body::{Body, Bytes},
@@ -60,10 +66,60 @@ pub(crate) struct RawBody {
     kept: Option<KeptBody>,
 }
 
+/// A body that was read before the request came to its handler.
+#[derive(Clone)]
+struct ReadBefore(Arc<Mutex<Option<RawBody>>>);
+
+impl RawBody {
+    /// The value of the body's field `model`, if it is a text. A body that no route takes has none.
+    pub(crate) async fn named_model(self, headers: &HeaderMap) -> (Self, Option<String>) {
+        let media_type = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let Some(format) = media_type.map_or(Some(BodyFormat::Json), |it| BodyFormat::of_media_type(&it))
+        else {
+            return (self, None);
+        };
+        if self.bytes.len() <= MAX_INLINE {
+            let name = model_field(&self.bytes, format);
+            return (self, name);
+        }
+        let empty = Self { bytes: Vec::new(), kept: None };
+        let work = spawn_blocking(move || {
+            let name = model_field(&self.bytes, format);
+            (self, name)
+        });
+        work.await.unwrap_or((empty, None))
+    }
+
+    /// Gives the request this body, which was read from it.
+    pub(crate) fn put_back(self, request: &mut Request) {
+        request.extensions_mut().insert(ReadBefore(Arc::new(Mutex::new(Some(self)))));
+    }
+}
+
+/// The field that names a model.
+#[derive(Deserialize)]
+struct ModelField<'a> {
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+}
+
+fn model_field(bytes: &[u8], format: BodyFormat) -> Option<String> {
+    let field: Option<ModelField> = match format {
+        BodyFormat::Json => serde_json::from_slice(bytes).ok(),
+        BodyFormat::MessagePack => rmp_serde::from_slice(bytes).ok(),
+    };
+    field?.model.map(Cow::into_owned)
+}
+
 impl FromRequest<AppState> for RawBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request(mut request: Request, state: &AppState) -> Result<Self, ApiError> {
+        if let Some(ReadBefore(body)) = request.extensions_mut().remove()
+            && let Some(body) = body.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            return Ok(body);
+        }
         let limit = state.server.payload_limit;
         let declared =
             request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());

@@ -32,7 +32,7 @@ pub(crate) async fn health(
         // The address is relative, because a proxy may add a prefix to the path.
         return Ok((StatusCode::SEE_OTHER, [(LOCATION, "playground")]).into_response());
     }
-    if state.served().service.healthy().await {
+    if state.models.are_healthy().await {
         Ok(StatusCode::OK.into_response())
     } else {
         Err(Error::Unhealthy.into())

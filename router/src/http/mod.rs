@@ -7,6 +7,7 @@
 mod auth;
 mod deadline;
 mod decode;
+mod dispatch;
 mod embed;
 mod error;
 mod error_shapes;
@@ -19,6 +20,7 @@ mod info;
 mod inputs;
 mod json;
 mod metrics;
+mod models;
 mod near_misses;
 mod openai;
 mod openapi;
@@ -54,6 +56,7 @@ use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_door::Protocol;
 
 use crate::state::AppState;
+use dispatch::RequestDispatcher;
 use error::ApiError;
 use extract::discard;
 use routes::{Access, Action, Method, Route};
@@ -63,8 +66,21 @@ pub(crate) use settings::HttpSettings;
 /// The protocol of this module's clients.
 pub(crate) const PROTOCOL: Protocol = Protocol::Http;
 
-/// The router of all routes.
-pub(crate) fn app(state: AppState, settings: &HttpSettings) -> Router {
+/// The router of all routes. Several models have a router each, among which `dispatch` chooses.
+pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
+    let shared = model_app(state.clone(), settings);
+    let router = if state.models.all_models().len() == 1 {
+        shared
+    } else {
+        let states = state.models.each_alone().map(|models| AppState { models, ..state.clone() });
+        let alone = states.map(|state| model_app(state, settings)).collect();
+        RequestDispatcher { routes: settings.platform.routes(), shared, alone, state: state.clone() }.into()
+    };
+    router.layer(settings.cors())
+}
+
+/// The router of all routes, for a model.
+fn model_app(state: AppState, settings: &HttpSettings) -> Router {
     let routes: Arc<[Route]> = settings.platform.routes().into();
     let main_task = main_task(&state, settings);
     let with_access = |access| {
@@ -94,7 +110,6 @@ pub(crate) fn app(state: AppState, settings: &HttpSettings) -> Router {
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(error::rewrite))
-        .layer(settings.cors())
         .with_state(state)
 }
 
@@ -116,6 +131,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::MainTask => main_task.clone(),
         Action::Prompt => on(method, playground::prompt),
         Action::Info => on(method, info::info),
+        Action::Models => on(method, models::list_models),
         Action::Health => on(method, health::health),
         Action::Live => on(method, health::live),
         Action::Ready => on(method, health::ready),

@@ -73,6 +73,7 @@ pub(crate) enum Action {
     MainTask,
     Prompt,
     Info,
+    Models,
     Health,
     Live,
     Ready,
@@ -99,7 +100,7 @@ pub(crate) struct Route {
 }
 
 /// All routes but those that the platform adds.
-pub(crate) static ROUTES: [Route; 34] = [
+pub(crate) static ROUTES: [Route; 35] = [
     post("/rerank", Action::Rerank, ErrorShape::Tei),
     post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
     post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
@@ -121,6 +122,7 @@ pub(crate) static ROUTES: [Route; 34] = [
     post("/invocations", Action::MainTask, ErrorShape::Tei),
     post("/playground/prompt", Action::Prompt, ErrorShape::Tei),
     get("/info", Action::Info, Access::Keyed, Listed::Described),
+    get("/v1/models", Action::Models, Access::Keyed, Listed::Described),
     get("/health", Action::Health, Access::Open, Listed::Described),
     get("/ping", Action::Health, Access::Open, Listed::Described),
     get("/", Action::Health, Access::Open, Listed::Described),
@@ -267,7 +269,7 @@ pub(crate) mod tests {
             ("/livez/live", Some("GET /health/live")),
             ("/metric", Some("GET /metrics")),
             ("/v1/chat/completions", None),
-            ("/v1/models", None),
+            ("/v1/completions", None),
             ("/favicon.ico", None),
             ("/docs/none.js", None),
             ("//", None),

@@ -132,7 +132,7 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
     let format = body.answer_format;
     let Checked { found: names, body: pairs } = body.read_with(read).await??;
     let WithOptions { options, body: pairs } = pairs?;
-    options.note_model(&state.served().info.served_model_name);
+    options.note_model(state.served());
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.served().service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;

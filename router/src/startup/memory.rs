@@ -20,7 +20,8 @@ use crate::{
 /// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MemoryPlan {
-    /// The memory of the process once the model is loaded.
+    /// The memory of the process once the model is loaded, and the memory that models loaded before it may
+    /// still take.
     pub(super) loaded: u64,
     /// The activations of the largest batch.
     pub(super) batch: u64,
@@ -125,7 +126,7 @@ pub(super) fn planned(
         return Ok(None);
     };
     let plan = MemoryPlan {
-        loaded: held,
+        loaded: held + machine.promised,
         batch: loaded.backend.batch_bytes(longest_batch) as u64,
         prefixes: loaded.prefix_cache_bytes as u64,
         requests: args.most_bytes_of_requests(machine.tokenization_workers),

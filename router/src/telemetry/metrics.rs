@@ -54,14 +54,14 @@ pub(crate) struct Metrics {
     recorded: PrometheusHandle,
     /// Processor time, memory, threads and descriptors of the process.
     process: metrics_process::Collector,
-    /// Empty while the model loads.
-    served: Arc<OnceLock<WatchedModel>>,
+    /// Empty while the models load.
+    served: Arc<OnceLock<WatchedModels>>,
 }
 
-/// The part that is known when the model is loaded.
-struct WatchedModel {
-    engine: EngineGauges,
-    /// The tokens of the longest input.
+/// The part that is known when the models are loaded.
+struct WatchedModels {
+    engines: Vec<EngineGauges>,
+    /// The tokens of the longest input of any model.
     longest_input: usize,
 }
 
@@ -71,19 +71,19 @@ impl Metrics {
         Self { recorded, process: metrics_process::Collector::default(), served: Arc::default() }
     }
 
-    /// Adds the gauges of the engine, and the tokens of the longest input, when the model is loaded.
-    pub(crate) fn watch(&self, engine: EngineGauges, longest_input: usize) {
-        // A second engine in one process would be a mistake that only costs two gauges.
-        let _ = self.served.set(WatchedModel { engine, longest_input });
+    /// Adds the gauges of the engines, and the tokens of the longest input, when the models are loaded.
+    pub(crate) fn watch(&self, engines: Vec<EngineGauges>, longest_input: usize) {
+        // A second call would be a mistake that only costs gauges.
+        let _ = self.served.set(WatchedModels { engines, longest_input });
     }
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
         self.process.collect();
-        let Some(WatchedModel { engine, longest_input }) = self.served.get() else {
+        let Some(WatchedModels { engines, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
-        engine.publish();
+        EngineGauges::publish(engines);
         let text = self.recorded.render();
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();

@@ -35,6 +35,7 @@ impl Task {
             Action::Tokenize | Action::Decode | Action::Prompt => Self::Tokenize,
             Action::MainTask | Action::Vertex => Self::Platforms,
             Action::Info
+            | Action::Models
             | Action::Health
             | Action::Live
             | Action::Ready

@@ -25,7 +25,7 @@ use super::{
     decode, embed,
     error::ApiError,
     error_shapes::{ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody},
-    health, info, metrics, openai, playground, predict,
+    health, info, metrics, models, openai, playground, predict,
     rerank::{self, AnyAnswer, AnyBody, options::Options},
     responses::RerankErrors,
     routes::ROUTES,
@@ -47,7 +47,7 @@ use additions::Additions;
     ),
     paths(
         decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
-        health::ready, info::info, metrics::metrics, openai::embeddings, playground::prompt,
+        health::ready, info::info, metrics::metrics, models::list_models, openai::embeddings, playground::prompt,
         predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
         vertex::vertex, main_task
     ),

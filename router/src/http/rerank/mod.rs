@@ -159,7 +159,7 @@ async fn rerank_documents(
     path: &str,
     format: BodyFormat,
 ) -> Result<Response, ApiError> {
-    options.note_model(&state.served().info.served_model_name);
+    options.note_model(state.served());
     let BuiltRequest { request, objects, has_data } = built;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;

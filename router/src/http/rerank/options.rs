@@ -27,6 +27,7 @@ use crate::http::{
     schemas::{only_null, prompt_tokens},
     shared::TruncationSide,
 };
+use crate::models::Served;
 
 /// The options that the dialects share. TEI's body has some of them, and sets these.
 #[derive(Debug, Default, ToSchema)]
@@ -168,14 +169,15 @@ impl Options {
     }
 
     /// Says once in the log that a request names a model that this server does not serve.
-    pub(crate) fn note_model(&self, served: &str) {
+    pub(crate) fn note_model(&self, served: &Served) {
         static IS_SAID: AtomicBool = AtomicBool::new(false);
-        let Some(model) = self.model.as_deref().filter(|model| *model != served) else { return };
+        let Some(model) = self.model.as_deref().filter(|model| !served.has_name(model)) else { return };
         if !IS_SAID.swap(true, Ordering::Relaxed) {
             let model: String = model.chars().take(100).collect();
             tracing::warn!(
-                "a request names the model {model:?}; there is only {served:?}, which answers whatever is \
-                 named (said once)"
+                "a request names the model {model:?}; there is only {:?}, which answers whatever is \
+                 named (said once)",
+                served.info.served_model_name
             );
         }
     }

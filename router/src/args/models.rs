@@ -1,0 +1,341 @@
+//! The models of a server: one, several by `--model-id`, or the tables of a models file (`--models-file`).
+//!
+//! Input: the arguments as clap matched them, and the file. Output: the [`Args`] of each model. What must
+//! hold: a key of the file is a flag and means the same; a flag of the whole server is refused in the file; a
+//! table's own keys win over the command line, and that over the file's defaults.
+
+use std::{collections::HashSet, ffi::OsString, fs, path::Path};
+
+use clap::{Arg, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
+use toml::{Table, Value};
+
+use super::Args;
+
+/// The groups of flags that may be a model's own.
+const MODEL_HEADINGS: [&str; 4] = ["Model", "Prompt", "Score", "Limits"];
+/// Flags of these groups that are the server's.
+const SERVER_FLAGS: [&str; 4] = ["instruction-set", "model-id", "models-file", "payload-limit"];
+/// The key for further names of a model, which is no flag.
+const ALIASES: &str = "aliases";
+/// The tables of a models file.
+const TABLES: [&str; 2] = ["defaults", "models"];
+/// The most models of a server.
+const MAX_MODELS: usize = 100;
+
+/// The arguments of each model that a server is to serve, at least one.
+///
+/// # Errors
+///
+/// A sentence about the file, or clap's about a flag in it.
+pub(crate) fn model_args(
+    command: &Command,
+    matches: &ArgMatches,
+    arguments: &[OsString],
+    server: &Args,
+) -> Result<Vec<Args>, clap::Error> {
+    let models = read_models(command, matches, arguments, server);
+    models.map_err(|message| command.clone().error(ErrorKind::ValueValidation, message))
+}
+
+fn read_models(
+    command: &Command,
+    matches: &ArgMatches,
+    arguments: &[OsString],
+    server: &Args,
+) -> Result<Vec<Args>, String> {
+    let models = match &server.models_file {
+        Some(file) => read_file(file, command, arguments)
+            .map_err(|problem| format!("--models-file {}: {problem}", file.display()))?,
+        None => named_models(model_ids(matches), server)?,
+    };
+    if models.len() > MAX_MODELS {
+        return Err(format!("there are {} models: at most {MAX_MODELS} are served", models.len()));
+    }
+    let mut names = HashSet::new();
+    let mut all = models.iter().flat_map(|model| {
+        std::iter::once(model.model_name()).chain(model.aliases.iter().map(String::as_str))
+    });
+    match all.find(|name| !names.insert(*name)) {
+        Some(taken) => Err(format!("two models have the name `{taken}`: give each another")),
+        None => Ok(models),
+    }
+}
+
+/// The values of `--model-id`. Commas separate the values of its variable, unless that is a path.
+fn model_ids(matches: &ArgMatches) -> Vec<String> {
+    let given: Vec<String> = matches.get_many("model_id").into_iter().flatten().cloned().collect();
+    let is_variable = matches.value_source("model_id") == Some(ValueSource::EnvVariable);
+    match &given[..] {
+        [list] if is_variable && !Path::new(list).exists() => {
+            list.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned).collect()
+        }
+        _ => given,
+    }
+}
+
+fn named_models(ids: Vec<String>, server: &Args) -> Result<Vec<Args>, String> {
+    if let ([_, _, ..], Some(name)) = (&ids[..], &server.served_model_name) {
+        return Err(format!(
+            "`--served-model-name {name}` is one name for several models: give each its name in a file \
+             (`--models-file FILE`)"
+        ));
+    }
+    if ids.len() == 1 {
+        return Ok(ids.into_iter().map(|model_id| Args { model_id, ..server.clone() }).collect());
+    }
+    let args = ids.into_iter().map(|model_id| {
+        // Clients have no use for the server's folders.
+        let path = Path::new(&model_id);
+        let name = match path.file_name() {
+            Some(name) if path.exists() => name.to_string_lossy().into_owned(),
+            _ => model_id.clone(),
+        };
+        let served_model_name = Some(name);
+        Args { model_id, served_model_name, ..server.clone() }
+    });
+    Ok(args.collect())
+}
+
+fn read_file(file: &Path, command: &Command, arguments: &[OsString]) -> Result<Vec<Args>, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let content: Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+        format!("line {line}: {}", error.message().replace('\n', ", "))
+    })?;
+    if let Some(key) = content.keys().find(|key| !TABLES.contains(&key.as_str())) {
+        return Err(format!("`{key}` is not known: a models file has `[defaults]` and `[models.NAME]`"));
+    }
+    let defaults = content.get("defaults").map(|value| read_table("defaults", value)).transpose()?;
+    let defaults = read_flags(command, &defaults.unwrap_or_default())
+        .map_err(|problem| format!("[defaults]: {problem}"))?;
+    let models = content.get("models").map(|value| read_table("models", value)).transpose()?;
+    let models = models.unwrap_or_default();
+    if models.is_empty() {
+        return Err("it has no model: add a table such as `[models.reranker]` with `model-id`".to_owned());
+    }
+    let reader = ModelReader { command, arguments, defaults };
+    let models = models.iter().map(|(name, value)| {
+        reader.read_model(name, value).map_err(|problem| format!("[models.{name}]: {problem}"))
+    });
+    models.collect()
+}
+
+/// Reads the tables of models.
+struct ModelReader<'a> {
+    command: &'a Command,
+    /// The process's arguments.
+    arguments: &'a [OsString],
+    /// The flags of `[defaults]`.
+    defaults: Vec<OsString>,
+}
+
+impl ModelReader<'_> {
+    fn read_model(&self, name: &str, value: &Value) -> Result<Args, String> {
+        let mut table = read_table(name, value)?;
+        let aliases = table.remove(ALIASES).map_or(Ok(Vec::new()), |value| read_names(&value))?;
+        let Some(Value::String(model_id)) = table.remove("model-id") else {
+            return Err("`model-id` is missing: a Hub id, a path, or `demo`".to_owned());
+        };
+        let own = read_flags(self.command, &table)?;
+        let (program, given) = self.arguments.split_at(1);
+        let all = program.iter().chain(&self.defaults).chain(given).chain(&own);
+        // A later flag takes the place of an earlier one.
+        let command = self.command.clone().args_override_self(true);
+        let args = command.try_get_matches_from(all).and_then(|matches| Args::from_matches(&matches));
+        let args = args.map_err(|error| first_line(&error))?;
+        let served_model_name = args.served_model_name.clone().or_else(|| Some(name.to_owned()));
+        Ok(Args { model_id, served_model_name, aliases, ..args })
+    }
+}
+
+fn read_table(name: &str, value: &Value) -> Result<Table, String> {
+    match value {
+        Value::Table(table) => Ok(table.clone()),
+        _ => Err(format!("`{name}` must be a table")),
+    }
+}
+
+/// The flags that the keys of a table stand for.
+fn read_flags(command: &Command, table: &Table) -> Result<Vec<OsString>, String> {
+    let mut flags = Vec::new();
+    for (key, value) in table {
+        let Some(argument) = command.get_arguments().find(|argument| argument.get_long() == Some(key)) else {
+            return Err(unknown_key(command, key));
+        };
+        if key == "model-id" {
+            return Err("`model-id` belongs to the table of a model".to_owned());
+        }
+        if !is_of_model(argument) {
+            return Err(format!("`{key}` is for the whole server: give `--{key}` on the command line"));
+        }
+        let takes_value = argument.get_action().takes_values();
+        match value {
+            Value::Boolean(true) if !takes_value => flags.push(format!("--{key}").into()),
+            Value::Boolean(false) if !takes_value => {}
+            _ if !takes_value => return Err(format!("`{key}` must be true or false")),
+            Value::String(text) => flags.push(format!("--{key}={text}").into()),
+            Value::Integer(number) => flags.push(format!("--{key}={number}").into()),
+            Value::Float(number) => flags.push(format!("--{key}={number}").into()),
+            Value::Boolean(is_on) => flags.push(format!("--{key}={is_on}").into()),
+            _ => return Err(format!("`{key}` must be a text or a number")),
+        }
+    }
+    Ok(flags)
+}
+
+fn is_of_model(argument: &Arg) -> bool {
+    let heading = argument.get_help_heading().unwrap_or_default();
+    let is_servers = argument.get_long().is_some_and(|long| SERVER_FLAGS.contains(&long));
+    MODEL_HEADINGS.contains(&heading) && !is_servers
+}
+
+fn unknown_key(command: &Command, key: &str) -> String {
+    let known = command.get_arguments().filter(|argument| is_of_model(argument)).filter_map(Arg::get_long);
+    let nearest =
+        known.chain([ALIASES]).min_by_key(|known| strsim::osa_distance(&key.replace('_', "-"), known));
+    let meant = nearest.filter(|known| strsim::osa_distance(&key.replace('_', "-"), known) * 3 <= key.len());
+    match meant {
+        Some(meant) => format!("`{key}` is not known: did you mean `{meant}`?"),
+        None => {
+            format!("`{key}` is not known: its keys are the flags of a model without `--`, and `{ALIASES}`")
+        }
+    }
+}
+
+fn read_names(value: &Value) -> Result<Vec<String>, String> {
+    let list = value.as_array();
+    let names = list.and_then(|list| list.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+    names.ok_or_else(|| format!("`{ALIASES}` must be a list of texts"))
+}
+
+/// clap's message without its frame.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse_arguments(arguments: &str) -> Result<Vec<Args>, String> {
+        let arguments: Vec<OsString> = arguments.split_whitespace().map(Into::into).collect();
+        let command = Args::command();
+        let matches = command.clone().try_get_matches_from(&arguments).map_err(|error| error.to_string())?;
+        let server = Args::from_matches(&matches).unwrap();
+        model_args(&command, &matches, &arguments, &server).map_err(|error| first_line(&error))
+    }
+
+    fn parse_file(content: &str, further: &str) -> Result<Vec<Args>, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), content).unwrap();
+        let path = file.path().display().to_string();
+        parse_arguments(&format!("router --models {path} {further}"))
+            .map_err(|error| error.replace(&path, "FILE"))
+    }
+
+    #[test]
+    fn several_ids_are_several_models_with_the_same_flags() {
+        let models = parse_arguments("router --model-id a --model-id b/c --dtype int8").unwrap();
+        let ids: Vec<&str> = models.iter().map(|model| model.model_id.as_str()).collect();
+        assert_eq!(ids, ["a", "b/c"]);
+        assert!(models.iter().all(|model| model.model.dtype.is_some()));
+        assert_eq!(parse_arguments("router").unwrap().len(), 1);
+        assert_eq!(parse_arguments("router --model-id a,b").unwrap()[0].model_id, "a,b");
+        let error = parse_arguments("router --model-id a --model-id a").unwrap_err();
+        assert!(error.contains("two models have the name `a`"), "{error}");
+        let error = parse_arguments("router --model-id a --model-id b --served-model-name n").unwrap_err();
+        assert!(error.contains("one name for several models"), "{error}");
+    }
+
+    #[test]
+    fn a_table_wins_over_the_command_line_and_that_over_the_defaults() {
+        let content = "
+            # Everything below belongs to a model.
+            [defaults]
+            dtype = 'bfloat16'
+            prefix-cache-bytes = 0
+            revision = 'v1'
+            [models.second-by-name]
+            model-id = 'a'
+            [models.first]
+            model-id = 'b/c'
+            aliases = ['x', 'y z']
+            dtype = 'int8'
+            auto-truncate = false
+            trust-remote-code = true
+            queue-timeout = 2.5
+            default-prompt = 'a = b'
+        ";
+        let models = parse_file(content, "--revision v2 --port 80").unwrap();
+        let [first, second] = &models[..] else { unreachable!("{models:?}") };
+        assert_eq!(
+            (first.model_id.as_str(), first.served_model_name.as_deref()),
+            ("a", Some("second-by-name"))
+        );
+        assert_eq!((second.model_id.as_str(), second.aliases.join("|")), ("b/c", "x|y z".to_owned()));
+        let dtype = |args: &Args| args.model.dtype.unwrap().to_string();
+        assert_eq!((dtype(first), dtype(second)), ("bfloat16".to_owned(), "int8".to_owned()));
+        assert_eq!((first.model.auto_truncate, second.model.auto_truncate), (true, false));
+        assert!(!first.model.hub.trust_remote_code && second.model.hub.trust_remote_code);
+        assert_eq!(second.default_prompt.as_deref(), Some("a = b"));
+        for model in &models {
+            assert_eq!(
+                (model.model.hub.revision.as_str(), model.model.prefix_cache_bytes, model.port),
+                ("v2", 0, 80)
+            );
+        }
+    }
+
+    #[test]
+    fn the_documents_example_is_read() {
+        let page = include_str!("../../../docs/models-file.md");
+        let (_, example) = page.split_once("```toml\n").unwrap();
+        let models = parse_file(example.split_once("```").unwrap().0, "").unwrap();
+        let ids: Vec<&str> = models.iter().map(|model| model.model_id.as_str()).collect();
+        assert_eq!(ids, ["BAAI/bge-m3", "Qwen/Qwen3-Reranker-0.6B"]);
+        assert!(models.iter().all(|model| model.aliases.len() == 1 && model.model.dtype.is_some()));
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_its_place() {
+        let in_model = |line: &str| format!("[models.m]\nmodel-id = 'a'\n{line}");
+        for (content, expected) in [
+            (String::new(), "--models-file FILE: it has no model: add a table such as `[models.reranker]`"),
+            ("[models.m".to_owned(), "--models-file FILE: line 1: "),
+            ("\n\nx = ".to_owned(), "--models-file FILE: line 3: "),
+            (
+                "[model.m]\nmodel-id = 'a'".to_owned(),
+                "`model` is not known: a models file has `[defaults]` and",
+            ),
+            ("models = 3".to_owned(), "`models` must be a table"),
+            ("[models]\nm = 3".to_owned(), "[models.m]: `m` must be a table"),
+            ("[models.m]\ndtype = 'int8'".to_owned(), "[models.m]: `model-id` is missing"),
+            ("[models.m]\nmodel-id = 'a'\n[models.m]".to_owned(), "line 3: duplicate key"),
+            (in_model("dtpye = 'int8'"), "[models.m]: `dtpye` is not known: did you mean `dtype`?"),
+            (in_model("max_input_length = 3"), "did you mean `max-input-length`?"),
+            (in_model("frobnicate = 3"), "`frobnicate` is not known: its keys are the flags of a model"),
+            (in_model("port = 80"), "`port` is for the whole server: give `--port` on the command line"),
+            (in_model("threads = 2"), "`threads` is for the whole server"),
+            (in_model("payload-limit = 2"), "`payload-limit` is for the whole server"),
+            (in_model("dtype = 'int9'"), "[models.m]: invalid value 'int9' for '--dtype <DTYPE>'"),
+            (in_model("dtype = ['int8']"), "`dtype` must be a text or a number"),
+            (in_model("trust-remote-code = 1"), "`trust-remote-code` must be true or false"),
+            (in_model("aliases = 'x'"), "`aliases` must be a list of texts"),
+            (in_model("aliases = [1]"), "`aliases` must be a list of texts"),
+            (
+                "[defaults]\nport = 1\n[models.m]\nmodel-id = 'a'".to_owned(),
+                "[defaults]: `port` is for the whole",
+            ),
+        ] {
+            let error = parse_file(&content, "").unwrap_err();
+            assert!(error.contains(expected), "{content:?}: {error}");
+        }
+        let error = parse_arguments("router --models-file /nowhere/models.toml").unwrap_err();
+        assert!(error.contains("--models-file /nowhere/models.toml: No such file"), "{error}");
+        let error = parse_file(&in_model(""), "--model-id b").unwrap_err();
+        assert!(error.contains("cannot be used with"), "{error}");
+    }
+}

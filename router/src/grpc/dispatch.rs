@@ -1,0 +1,151 @@
+//! Several models behind one port: each call goes to the services of its model.
+//!
+//! Input: a call, which may name its model in the metadata as `model`. Output: the answer of the services
+//! that the model has. What must hold: a client without the key learns no names; health and reflection are
+//! answered for all models.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    Router,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use text_embeddings_proto::v1::{embed_server, predict_server, rerank_server};
+use tonic::Status;
+use tower_service::Service;
+
+use crate::{
+    models::{RequestTask, UnknownModel},
+    state::AppState,
+};
+
+/// The beginning of the names of the services of `tei.proto`.
+pub(super) const SERVICES: &str = "tei.v1.";
+/// The metadata that names a model.
+const MODEL: &str = "model";
+
+/// Sends each call to the services of its model.
+pub(super) struct CallDispatcher {
+    pub(super) state: AppState,
+    /// Answers calls that concern no model.
+    pub(super) shared: Router,
+    /// The services of each model.
+    pub(super) alone: Vec<Router>,
+}
+
+impl From<CallDispatcher> for Router {
+    fn from(dispatcher: CallDispatcher) -> Self {
+        let dispatcher = Arc::new(dispatcher);
+        Self::new().fallback(async move |request: Request| dispatcher.answer_call(request).await)
+    }
+}
+
+impl CallDispatcher {
+    async fn answer_call(&self, request: Request) -> Response {
+        match self.choose_router(&request) {
+            Ok(router) => {
+                let answer: Result<Response, Infallible> = router.clone().call(request).await;
+                match answer {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            }
+            Err(error) => {
+                Status::not_found(error.to_string()).into_http::<axum::body::Body>().into_response()
+            }
+        }
+    }
+
+    fn choose_router(&self, request: &Request) -> Result<&Router, UnknownModel> {
+        let path = request.uri().path().trim_start_matches('/');
+        let Some((service, method)) =
+            path.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
+        else {
+            return Ok(&self.shared);
+        };
+        // Without the key, all services answer the same.
+        if !self.state.keys.may_pass(request.headers()) {
+            return Ok(&self.shared);
+        }
+        let name = request.headers().get(MODEL).map(|name| String::from_utf8_lossy(name.as_bytes()));
+        let place = self.state.models.find_model(name.as_deref(), task_of(service, method))?;
+        Ok(&self.alone[place])
+    }
+}
+
+/// The task of a method that only some models can do.
+fn task_of(service: &str, method: &str) -> Option<RequestTask> {
+    match service {
+        rerank_server::SERVICE_NAME => Some(RequestTask::Rerank),
+        predict_server::SERVICE_NAME => Some(RequestTask::Predict),
+        embed_server::SERVICE_NAME if method.starts_with("EmbedSparse") => Some(RequestTask::EmbedSparse),
+        embed_server::SERVICE_NAME => Some(RequestTask::Embed),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use crate::grpc::testing::{Server, refusal};
+    use text_embeddings_proto::v1::{
+        EmbedRequest, InfoRequest, RerankRequest, embed_client::EmbedClient, info_client::InfoClient,
+        rerank_client::RerankClient,
+    };
+    use tonic::{Code, Request};
+    use tonic_health::pb::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    };
+
+    fn with_model<T>(message: T, model: Option<&'static str>) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("authorization", "Bearer k".parse().unwrap());
+        if let Some(model) = model {
+            request.metadata_mut().insert("model", model.parse().unwrap());
+        }
+        request
+    }
+
+    #[tokio::test]
+    async fn a_call_is_answered_by_its_model() {
+        let server = Server::start_with(
+            "--api-key k --model-type embedding --served-model-name e --and --served-model-name r",
+        )
+        .await;
+        let mut info = InfoClient::new(server.channel.clone());
+        for (model, expected) in [(None, "e"), (Some("e"), "e"), (Some("r"), "r")] {
+            let answer = info.info(with_model(InfoRequest {}, model)).await.unwrap();
+            assert_eq!(answer.into_inner().served_model_name, expected);
+        }
+        let refused = refusal(info.info(with_model(InfoRequest {}, Some("x"))).await);
+        assert_eq!(refused, (Code::NotFound, "there is no model `x`: choose one of e, r".to_owned()));
+        let mut without_key = Request::new(InfoRequest {});
+        without_key.metadata_mut().insert("model", "x".parse().unwrap());
+        assert_eq!(refusal(info.info(without_key).await).0, Code::Unauthenticated);
+
+        let text = || EmbedRequest { inputs: "ab".to_owned(), ..EmbedRequest::default() };
+        let rerank = || RerankRequest {
+            query: "q".to_owned(),
+            texts: vec!["Z".to_owned()],
+            ..RerankRequest::default()
+        };
+        let mut embed = EmbedClient::new(server.channel.clone());
+        let mut ranks = RerankClient::new(server.channel.clone());
+        assert!(embed.embed(with_model(text(), None)).await.is_ok());
+        assert!(ranks.rerank(with_model(rerank(), None)).await.is_ok());
+        assert_eq!(refusal(embed.embed(with_model(text(), Some("r"))).await).0, Code::FailedPrecondition);
+        assert_eq!(refusal(ranks.rerank(with_model(rerank(), Some("e"))).await).0, Code::FailedPrecondition);
+
+        // A service serves if it fits one of the models.
+        let mut health = HealthClient::new(server.channel.clone());
+        for (service, expected) in [
+            ("tei.v1.Embed", ServingStatus::Serving),
+            ("tei.v1.Rerank", ServingStatus::Serving),
+            ("", ServingStatus::Serving),
+        ] {
+            let request = HealthCheckRequest { service: service.to_owned() };
+            assert_eq!(health.check(request).await.unwrap().into_inner().status(), expected, "{service}");
+        }
+    }
+}
