@@ -241,7 +241,13 @@ def test_input_that_cannot_be_ranked_is_refused_in_one_line(tmp_path):
     long.write_text("a\nb\n" + "word " * 9000 + "\nc\n")
     other = tmp_path / "documents.dat"
     other.write_text("a")
+    alone = tmp_path / "alone.json"
+    alone.write_text('{"text": "a"}')
+    packed = tmp_path / "packed.csv.gz"
+    packed.write_bytes(b"text\na\n")
     for arguments, code, words in (
+        (("--documents", alone), 1, ["alone.json`: the JSON must be a list", "--format"]),
+        (("--documents", packed), 1, ["packed.csv.gz`: ", "check the file and `--format`"]),
         (("--documents", bad), 1, ["bad.txt`, line 2", "not UTF-8"]),
         (("--documents", broken), 1, ["broken.jsonl`, line 2", "`text`", "--field"]),
         (("--documents", empty), 1, ["no document", "empty.txt"]),

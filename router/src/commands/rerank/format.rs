@@ -149,8 +149,13 @@ impl Parser {
         field: &str,
         name: String,
     ) -> anyhow::Result<Self> {
-        let place = skip_byte_order_mark(&mut stream)
-            .with_context(|| format!("{name} cannot be read: check the path and its permissions"))?;
+        let place = skip_byte_order_mark(&mut stream).map_err(|error| match error.kind() {
+            // The content is wrong, not the way to it.
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+                anyhow!("{name}: {error}: check the file and `--format`")
+            }
+            _ => anyhow!("{name} cannot be read: check the path and its permissions: {error}"),
+        })?;
         let kind = match format {
             InputFormat::Txt => ParserInput::Lines(LineReader::new(stream, LineContent::Text, place)),
             InputFormat::Jsonl => {
