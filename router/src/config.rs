@@ -35,6 +35,7 @@ pub(crate) struct ServerConfig {
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
     /// Whether token ids from `OpenAI`'s SDK are taken as ids of the model's vocabulary.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no routes of OpenAI"))]
     pub(crate) accept_openai_token_ids: bool,
     /// Whether all routes except probes require the key.
     pub(crate) key_everywhere: bool,

@@ -118,24 +118,6 @@ impl Models {
         })
     }
 
-    /// The place of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
-    pub(crate) fn find_by_path<'a>(&self, path: &'a str) -> Option<(usize, &'a str)> {
-        let path = path.strip_prefix("/models/")?;
-        let mut found: Option<(usize, &str)> = None;
-        for (place, served) in self.0.iter().enumerate() {
-            for name in served.all_names() {
-                let Some(rest) = path.strip_prefix(name).filter(|rest| rest.starts_with('/')) else {
-                    continue;
-                };
-                // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
-                if found.is_none_or(|(_, other)| rest.len() < other.len()) {
-                    found = Some((place, rest));
-                }
-            }
-        }
-        found
-    }
-
     /// Whether every model can compute.
     pub(crate) async fn are_healthy(&self) -> bool {
         join_all(self.0.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)

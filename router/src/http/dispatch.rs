@@ -22,7 +22,10 @@ use super::{
     format::BodyFormat,
     routes::{Access, Action, Method, Route},
 };
-use crate::{models::RequestTask, state::AppState};
+use crate::{
+    models::{RequestTask, Served},
+    state::AppState,
+};
 
 /// Sends each request to the router of its model.
 pub(super) struct RequestDispatcher {
@@ -81,7 +84,7 @@ impl RequestDispatcher {
     /// The place of the model whose path this is, and the path without it.
     fn own_path(&self, uri: &Uri) -> Option<(usize, Uri)> {
         let path = percent_decode_str(uri.path()).decode_utf8().ok()?;
-        let (place, rest) = self.state.models.find_by_path(&path)?;
+        let (place, rest) = find_by_path(self.state.models.all_models(), &path)?;
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         Some((place, format!("{rest}{query}").parse().ok()?))
     }
@@ -98,6 +101,22 @@ impl RequestDispatcher {
         let concerns_one = route.access == Access::Keyed && route.action != Action::Models;
         concerns_one.then_some(route.action)
     }
+}
+
+/// The place of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
+fn find_by_path<'a>(models: &[Arc<Served>], path: &'a str) -> Option<(usize, &'a str)> {
+    let path = path.strip_prefix("/models/")?;
+    let mut found: Option<(usize, &str)> = None;
+    for (place, served) in models.iter().enumerate() {
+        for name in served.all_names() {
+            let Some(rest) = path.strip_prefix(name).filter(|rest| rest.starts_with('/')) else { continue };
+            // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
+            if found.is_none_or(|(_, other)| rest.len() < other.len()) {
+                found = Some((place, rest));
+            }
+        }
+    }
+    found
 }
 
 /// The name in a query such as `?model=NAME`.

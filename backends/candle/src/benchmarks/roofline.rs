@@ -24,13 +24,12 @@ use std::{
     error::Error,
     fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::Path,
     sync::PoisonError,
     time::Instant,
 };
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendKind, Batch, BatchBuilder, Head, LoadOptions, Packing, Predictions, Text,
-    Wanted,
+    AnswerTokens, Backend, Batch, BatchBuilder, Head, LoadOptions, Packing, Predictions, Text, Wanted,
 };
 
 /// Bytes of keys and values that passes may keep.
