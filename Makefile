@@ -108,6 +108,7 @@ check: prose ## Check formatting, names, lints, documentation, spelling and pros
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
+	cargo check --workspace --features text-embeddings-router/fuzzing --lib --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 prose: $(VENV)/installed ## Check spelling, and count sentence shapes that are hard to read: the counts may only fall
