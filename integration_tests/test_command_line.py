@@ -311,7 +311,7 @@ def test_bash_completes_commands_and_flags(tmp_path):
 
 
 def test_the_manual_renders():
-    for arguments, words in (([], ["--model-id", "rerank"]), (["rerank"], ["--query", "--top-n", "EXTRA", "zcat"])):
+    for arguments, words in (([], ["--model-id", "rerank"]), (["rerank"], ["--query", "--top-n", "EXTRA", ".gz"])):
         ended = run("man", *arguments)
         assert ended.code == 0 and ended.out.startswith(".ie") and ".TH" in ended.out, ended.err
         plain = ended.out.replace("\\-", "-")
