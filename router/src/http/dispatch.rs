@@ -20,12 +20,9 @@ use super::{
     error::{ApiError, refused_answer},
     extract::RawBody,
     format::BodyFormat,
-    routes::{Access, Action, Method, Route},
+    routes::{Access, Action, Method, Purpose, Route},
 };
-use crate::{
-    models::{RequestTask, Served},
-    state::AppState,
-};
+use crate::{models::Served, state::AppState};
 
 /// Sends each request to the router of its model.
 pub(super) struct RequestDispatcher {
@@ -76,7 +73,11 @@ impl RequestDispatcher {
             raw.put_back(&mut request);
             name
         };
-        let place = self.state.models.find_model(name.as_deref(), task_of(action));
+        let task = match action.purpose() {
+            Purpose::Task(task) => Some(task),
+            Purpose::Tokens | Purpose::MainTask | Purpose::Server => None,
+        };
+        let place = self.state.models.find_model(name.as_deref(), task);
         let place = place.map_err(|error| ApiError::unknown_model(&error))?;
         Ok((&self.alone[place], request))
     }
@@ -123,19 +124,6 @@ fn find_by_path<'a>(models: &[Arc<Served>], path: &'a str) -> Option<(usize, &'a
 fn query_model(uri: &Uri) -> Option<String> {
     let name = uri.query()?.split('&').find_map(|field| field.strip_prefix("model="))?;
     Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
-}
-
-/// The task of a route that only some models can do.
-fn task_of(action: Action) -> Option<RequestTask> {
-    match action {
-        Action::Rerank | Action::Score | Action::Prompt => Some(RequestTask::Rerank),
-        Action::Predict => Some(RequestTask::Predict),
-        Action::Embed | Action::EmbedAll | Action::OpenAiEmbeddings | Action::Similarity => {
-            Some(RequestTask::Embed)
-        }
-        Action::EmbedSparse => Some(RequestTask::EmbedSparse),
-        _ => None,
-    }
 }
 
 async fn call_router(router: &Router, request: Request) -> Response {

@@ -10,6 +10,7 @@ use std::{borrow::Cow, fmt};
 use axum::routing::MethodFilter;
 
 use super::error_shapes::ErrorShape;
+use crate::models::RequestTask;
 
 /// The path of Vertex AI's requests, in addition to the one that the platform names.
 pub(crate) const VERTEX_PATH: &str = "/vertex";
@@ -84,6 +85,47 @@ pub(crate) enum Action {
     Playground,
     PlaygroundRedirect,
     PlaygroundFile,
+}
+
+/// The purpose of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A task that only some models can do.
+    Task(RequestTask),
+    /// Texts to tokens and back, which every model can do.
+    Tokens,
+    /// The main task of the model, whatever it is.
+    MainTask,
+    /// Facts, probes and pages.
+    Server,
+}
+
+impl Action {
+    /// The purpose, from which the choice among several models and the group on the page of routes follow.
+    pub(crate) fn purpose(self) -> Purpose {
+        match self {
+            Self::Rerank | Self::Score | Self::Prompt => Purpose::Task(RequestTask::Rerank),
+            Self::Predict => Purpose::Task(RequestTask::Predict),
+            Self::Embed | Self::EmbedAll | Self::OpenAiEmbeddings | Self::Similarity => {
+                Purpose::Task(RequestTask::Embed)
+            }
+            Self::EmbedSparse => Purpose::Task(RequestTask::EmbedSparse),
+            Self::Tokenize | Self::Decode => Purpose::Tokens,
+            Self::MainTask | Self::Vertex => Purpose::MainTask,
+            Self::Info
+            | Self::Models
+            | Self::Health
+            | Self::Live
+            | Self::Ready
+            | Self::Metrics
+            | Self::Description
+            | Self::DocsRedirect
+            | Self::Docs
+            | Self::Playground
+            | Self::PlaygroundRedirect
+            | Self::PlaygroundFile => Purpose::Server,
+        }
+    }
 }
 
 /// A method of a path.

@@ -5,71 +5,32 @@
 
 use utoipa::openapi::{OpenApi, Tag, tag::TagBuilder};
 
-use crate::http::routes::{Action, Method, ROUTES};
+use crate::{
+    http::routes::{Method, Purpose, ROUTES},
+    models::RequestTask,
+};
 
-/// A task, in the order of the page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
-    Rerank,
-    Embed,
-    Classify,
-    Tokenize,
-    Server,
-    Platforms,
-}
+/// The groups in the order of the page, with their texts.
+const GROUPS: [(&str, &str); 6] = [
+    ("Re-rank", "Texts by how well they answer a query, with a re-ranker"),
+    ("Embed", "Texts to vectors, with an embedding model"),
+    ("Classify", "Texts to labels, with a classifier or a re-ranker"),
+    ("Tokens", "Texts to tokens and back, with any model"),
+    ("Server", "The model and its limits, probes, metrics"),
+    ("Platforms", "The model's main task, on the paths of hosting platforms"),
+];
 
-impl Task {
-    const ALL: [Self; 6] =
-        [Self::Rerank, Self::Embed, Self::Classify, Self::Tokenize, Self::Server, Self::Platforms];
-
-    /// The task of a route.
-    fn from_action(action: Action) -> Self {
-        match action {
-            Action::Rerank | Action::Score => Self::Rerank,
-            Action::Embed
-            | Action::EmbedAll
-            | Action::EmbedSparse
-            | Action::Similarity
-            | Action::OpenAiEmbeddings => Self::Embed,
-            Action::Predict => Self::Classify,
-            Action::Tokenize | Action::Decode | Action::Prompt => Self::Tokenize,
-            Action::MainTask | Action::Vertex => Self::Platforms,
-            Action::Info
-            | Action::Models
-            | Action::Health
-            | Action::Live
-            | Action::Ready
-            | Action::Metrics
-            | Action::Description
-            | Action::DocsRedirect
-            | Action::Docs
-            | Action::Playground
-            | Action::PlaygroundRedirect
-            | Action::PlaygroundFile => Self::Server,
-        }
-    }
-
-    fn group_name(self) -> &'static str {
-        match self {
-            Self::Rerank => "Re-rank",
-            Self::Embed => "Embed",
-            Self::Classify => "Classify",
-            Self::Tokenize => "Tokens",
-            Self::Server => "Server",
-            Self::Platforms => "Platforms",
-        }
-    }
-
-    fn group_text(self) -> &'static str {
-        match self {
-            Self::Rerank => "Texts by how well they answer a query, with a re-ranker",
-            Self::Embed => "Texts to vectors, with an embedding model",
-            Self::Classify => "Texts to labels, with a classifier or a re-ranker",
-            Self::Tokenize => "Texts to tokens and back, with any model",
-            Self::Server => "The model and its limits, probes, metrics",
-            Self::Platforms => "The model's main task, on the paths of hosting platforms",
-        }
-    }
+/// The name of the group of routes with this purpose.
+fn group_name(purpose: Purpose) -> &'static str {
+    let place = match purpose {
+        Purpose::Task(RequestTask::Rerank) => 0,
+        Purpose::Task(RequestTask::Embed | RequestTask::EmbedSparse) => 1,
+        Purpose::Task(RequestTask::Predict) => 2,
+        Purpose::Tokens => 3,
+        Purpose::Server => 4,
+        Purpose::MainTask => 5,
+    };
+    GROUPS[place].0
 }
 
 /// The same description with a group for each task.
@@ -81,12 +42,13 @@ pub(super) fn by_task(mut description: OpenApi) -> OpenApi {
             Method::Post => item.post.as_mut(),
         };
         if let Some(operation) = operation {
-            operation.tags = Some(vec![Task::from_action(route.action).group_name().to_owned()]);
+            operation.tags = Some(vec![group_name(route.action.purpose()).to_owned()]);
         }
     }
-    let tag = |task: Task| -> Tag {
-        TagBuilder::new().name(task.group_name()).description(Some(task.group_text())).build()
-    };
-    description.tags = Some(Task::ALL.map(tag).into());
+    let tags: Vec<Tag> = GROUPS
+        .iter()
+        .map(|(name, text)| TagBuilder::new().name(*name).description(Some(*text)).build())
+        .collect();
+    description.tags = Some(tags);
     description
 }
