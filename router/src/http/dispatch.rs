@@ -22,7 +22,10 @@ use super::{
     format::BodyFormat,
     routes::{Access, Action, Method, Purpose, Route},
 };
-use crate::{models::Served, state::AppState};
+use crate::{
+    models::{RequestTask, Served},
+    state::AppState,
+};
 
 /// Sends each request to the router of its model.
 pub(super) struct RequestDispatcher {
@@ -75,6 +78,7 @@ impl RequestDispatcher {
         };
         let task = match action.purpose() {
             Purpose::Task(task) => Some(task),
+            Purpose::Prompt => Some(RequestTask::Rerank),
             Purpose::Tokens | Purpose::MainTask | Purpose::Server => None,
         };
         let place = self.state.models.find_model(name.as_deref(), task);

@@ -94,6 +94,8 @@ pub(crate) enum Purpose {
     Task(RequestTask),
     /// Texts to tokens and back, which every model can do.
     Tokens,
+    /// A look at the tokens of a re-ranker's prompt.
+    Prompt,
     /// The main task of the model, whatever it is.
     MainTask,
     /// Facts, probes and pages.
@@ -104,7 +106,8 @@ impl Action {
     /// The purpose, from which the choice among several models and the group on the page of routes follow.
     pub(crate) fn purpose(self) -> Purpose {
         match self {
-            Self::Rerank | Self::Score | Self::Prompt => Purpose::Task(RequestTask::Rerank),
+            Self::Rerank | Self::Score => Purpose::Task(RequestTask::Rerank),
+            Self::Prompt => Purpose::Prompt,
             Self::Predict => Purpose::Task(RequestTask::Predict),
             Self::Embed | Self::EmbedAll | Self::OpenAiEmbeddings | Self::Similarity => {
                 Purpose::Task(RequestTask::Embed)

@@ -26,7 +26,7 @@ fn group_name(purpose: Purpose) -> &'static str {
         Purpose::Task(RequestTask::Rerank) => 0,
         Purpose::Task(RequestTask::Embed | RequestTask::EmbedSparse) => 1,
         Purpose::Task(RequestTask::Predict) => 2,
-        Purpose::Tokens => 3,
+        Purpose::Tokens | Purpose::Prompt => 3,
         Purpose::Server => 4,
         Purpose::MainTask => 5,
     };
