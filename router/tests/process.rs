@@ -54,6 +54,13 @@ fn flags_have_variables() {
         "{}",
         text(&output.stderr)
     );
+    let output = run("--port 0 --prometheus-port 0", &[("MODEL_ID", "")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).starts_with("Error: `--model-id ` is neither a directory nor a Hub id"),
+        "{}",
+        text(&output.stderr)
+    );
     let output = run("", &[("MODEL_ID", "m"), ("LOG_LEVEL", "loud")]);
     assert!(text(&output.stderr).starts_with("Error: the variable LOG_LEVEL=`loud` is not a log filter"));
     let output =

@@ -61,13 +61,14 @@ fn read_models(
     }
 }
 
-/// The values of `--model-id`. Commas separate the values of its variable, unless that is a path.
+/// The values of `--model-id`, at least one. Commas separate the values of its variable, unless that is a
+/// path.
 fn model_ids(matches: &ArgMatches) -> Vec<String> {
     let given: Vec<String> = matches.get_many("model_id").into_iter().flatten().cloned().collect();
     let is_variable = matches.value_source("model_id") == Some(ValueSource::EnvVariable);
     match &given[..] {
         [list] if is_variable && !Path::new(list).exists() => {
-            list.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned).collect()
+            list.split(',').map(|id| id.trim().to_owned()).collect()
         }
         _ => given,
     }
