@@ -4,7 +4,7 @@
 //! that the model has. What must hold: a client without the key learns no names; health and reflection are
 //! answered for all models.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -45,11 +45,8 @@ impl CallDispatcher {
     async fn answer_call(&self, request: Request) -> Response {
         match self.choose_router(&request) {
             Ok(router) => {
-                let answer: Result<Response, Infallible> = router.clone().call(request).await;
-                match answer {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                }
+                let Ok(response) = router.clone().call(request).await;
+                response
             }
             Err(error) => {
                 Status::not_found(error.to_string()).into_http::<axum::body::Body>().into_response()

@@ -5,7 +5,7 @@
 //! the first that can do the route's task. What must hold: a client without the key learns no names; a name
 //! that no model has is refused; a request that concerns no model is answered for all of them.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -48,9 +48,11 @@ impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
         let path = request.uri().path().to_owned();
         let format = BodyFormat::of_answer(request.headers());
-        let chosen = self.choose_router(request).await;
-        match chosen {
-            Ok((router, request)) => call_router(router, request).await,
+        match self.choose_router(request).await {
+            Ok((router, request)) => {
+                let Ok(response) = router.clone().call(request).await;
+                response
+            }
             Err(error) => refused_answer(error, &path, format),
         }
     }
@@ -130,14 +132,6 @@ fn query_model(uri: &Uri) -> Option<String> {
     Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
 }
 
-async fn call_router(router: &Router, request: Request) -> Response {
-    let answer: Result<Response, Infallible> = router.clone().call(request).await;
-    match answer {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -159,7 +153,7 @@ mod tests {
         let server = three_models("").await;
         let named = |model: &str| json!({ "model": model, "query": "q", "documents": ["ZZ"] }).to_string();
         let input = |model: Value| json!({ "model": model, "input": "ab" }).to_string();
-        // The model that answers shows by the form of its answer, or by its refused_answer of the task.
+        // The model that answers shows by the form of its answer, or by its refusal of the task.
         for (path, body, status, part) in [
             ("/rerank", RERANK.to_owned(), 200, r#""index":0"#),
             ("/embed", EMBED.to_owned(), 200, "[["),
