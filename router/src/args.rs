@@ -323,11 +323,12 @@ mod tests {
         ) -> Result<Self, clap::Error> {
             Self::from_matches(&Self::command().try_get_matches_from(arguments)?)
         }
-    }
 
-    fn parse(flags: &str) -> Result<Args, clap::Error> {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        Args::try_from(start.into_iter().chain(flags.split_whitespace()))
+        /// The arguments of a server for the model `m` with further flags.
+        pub(crate) fn with_flags(flags: &str) -> Result<Self, clap::Error> {
+            let start = ["text-embeddings-router", "--model-id", "m"];
+            Self::try_from(start.into_iter().chain(flags.split_whitespace()))
+        }
     }
 
     #[test]
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_secrets_are_neither_in_debug_nor_in_the_help() {
-        let args = parse(
+        let args = Args::with_flags(
             "--api-key s3cret --hf-token s3cret --hf-api-token s3cret --otlp-endpoint http://u:s3cret@a:4317",
         )
         .unwrap();
@@ -360,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_contract() {
-        let args = parse("").unwrap();
+        let args = Args::with_flags("").unwrap();
         assert_eq!(
             (args.model.hub.revision.as_str(), args.hostname.as_str(), args.port),
             ("main", "0.0.0.0", 3000)
@@ -385,18 +386,22 @@ mod tests {
             ("--auto-truncate --port 1", true),
         ];
         for (flags, expected) in table {
-            assert_eq!(parse(flags).unwrap().model.auto_truncate, expected, "{flags}");
+            assert_eq!(Args::with_flags(flags).unwrap().model.auto_truncate, expected, "{flags}");
         }
     }
 
     #[test]
     fn a_backend_is_one_that_is_built_in() {
-        assert_eq!(parse("").unwrap().model.hub.backend, BackendKind::Candle);
+        assert_eq!(Args::with_flags("").unwrap().model.hub.backend, BackendKind::Candle);
         assert!(
-            parse("--backend=tensorrt").unwrap_err().to_string().contains("expected candle, ort or python")
+            Args::with_flags("--backend=tensorrt")
+                .unwrap_err()
+                .to_string()
+                .contains("expected candle, ort or python")
         );
         for backend in BackendKind::ALL {
-            let message = parse(&format!("--backend={backend}")).err().map(|error| error.to_string());
+            let message =
+                Args::with_flags(&format!("--backend={backend}")).err().map(|error| error.to_string());
             assert_eq!(message.is_none(), is_built_in(backend));
             assert!(message.is_none_or(|message| message.contains(&format!("--features {backend}"))));
         }
@@ -405,7 +410,8 @@ mod tests {
     #[test]
     fn values_are_parsed_or_refused_by_name() {
         let args =
-            parse("--dtype bfloat16 --pooling last-token --model-type listwise-reranker -p 80").unwrap();
+            Args::with_flags("--dtype bfloat16 --pooling last-token --model-type listwise-reranker -p 80")
+                .unwrap();
         assert_eq!(
             (args.model.dtype, args.pooling, args.port),
             (Some(DType::BFloat16), Some(Pool::LastToken), 80)
@@ -420,7 +426,7 @@ mod tests {
             ("--payload-limit", "-1"),
             ("--auto-truncate", "maybe"),
         ] {
-            let message = parse(&format!("{flag}={value}")).unwrap_err().to_string();
+            let message = Args::with_flags(&format!("{flag}={value}")).unwrap_err().to_string();
             assert!(message.contains(flag) && message.contains(value), "{message}");
         }
         assert_eq!(Args::try_from(["text-embeddings-router"]).unwrap().model_id, DEFAULT_MODEL_ID);
@@ -429,11 +435,12 @@ mod tests {
     #[test]
     fn a_default_prompt_is_given_by_name_or_as_it_is() {
         assert_eq!(
-            parse("--default-prompt-name query").unwrap().default_prompt_name.as_deref(),
+            Args::with_flags("--default-prompt-name query").unwrap().default_prompt_name.as_deref(),
             Some("query")
         );
-        assert_eq!(parse("--default-prompt=").unwrap().default_prompt.as_deref(), Some(""));
-        let message = parse("--default-prompt-name query --default-prompt x").unwrap_err().to_string();
+        assert_eq!(Args::with_flags("--default-prompt=").unwrap().default_prompt.as_deref(), Some(""));
+        let message =
+            Args::with_flags("--default-prompt-name query --default-prompt x").unwrap_err().to_string();
         assert!(
             message.contains("--default-prompt-name") && message.contains("--default-prompt"),
             "{message}"
@@ -452,7 +459,7 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(
-                parse(&format!("--chat-template {text}")).unwrap().model.chat_template,
+                Args::with_flags(&format!("--chat-template {text}")).unwrap().model.chat_template,
                 Some(expected)
             );
         }
@@ -469,7 +476,7 @@ mod tests {
             ("--hf-token a --hf-api-token b", Some("a")),
         ];
         for (flags, expected) in table {
-            let hub = parse(flags).unwrap().model.hub;
+            let hub = Args::with_flags(flags).unwrap().model.hub;
             assert_eq!(hub.token().map(Secret::expose), expected, "{flags}");
         }
     }

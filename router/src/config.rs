@@ -121,8 +121,7 @@ mod tests {
     use super::*;
 
     fn args(flags: &str) -> Args {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap()
+        Args::with_flags(flags).unwrap()
     }
 
     #[test]

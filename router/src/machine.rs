@@ -124,18 +124,16 @@ mod tests {
 
     #[test]
     fn the_flags_set_the_threads() {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        let machine =
-            |flags: &[&str]| Machine::from_args(&Args::try_from(start.iter().chain(flags)).unwrap());
-        let default = machine(&[]).unwrap();
+        let machine = |flags: &str| Machine::from_args(&Args::with_flags(flags).unwrap());
+        let default = machine("").unwrap();
         assert!((1..=64).contains(&default.tokenization_workers) && default.threads > 0);
-        let given = machine(&["--tokenization-workers", "99", "--threads", "3", "--pin-threads"]).unwrap();
+        let given = machine("--tokenization-workers 99 --threads 3 --pin-threads").unwrap();
         assert_eq!((given.tokenization_workers, given.threads, given.pin_threads), (99, 3, true));
         assert!(!default.pin_threads);
         let most = default.cores * MAX_THREADS_PER_CORE;
-        assert_eq!(machine(&["--threads", &most.to_string()]).unwrap().threads, most);
+        assert_eq!(machine(&format!("--threads {most}")).unwrap().threads, most);
         let more = most + 1;
-        let error = machine(&["--threads", &more.to_string()]).unwrap_err().to_string();
+        let error = machine(&format!("--threads {more}")).unwrap_err().to_string();
         let expected = format!("`--threads {more}` is more than 4 times what this process may use, ");
         assert!(error.starts_with(&expected) && error.ends_with(": leave the flag out"), "{error}");
     }

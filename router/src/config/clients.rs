@@ -91,8 +91,7 @@ mod tests {
     use crate::args::Args;
 
     fn resolve(flags: &str, descriptors: Option<usize>) -> Result<ClientLimits, String> {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        let args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
+        let args = Args::with_flags(flags).unwrap();
         client_limits(&args.door, args.payload_limit.get(), descriptors).map_err(|error| error.to_string())
     }
 

@@ -81,8 +81,7 @@ mod tests {
             ("--cors-allow-origin * --cors-allow-origin http://a", None),
             ("--cors-allow-origin http://a --cors-allow-origin https://b:8", Some(2)),
         ] {
-            let start = ["text-embeddings-router", "--model-id", "m"];
-            let args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
+            let args = Args::with_flags(flags).unwrap();
             let origins = HttpSettings::resolve(&args).unwrap().origins;
             assert_eq!(origins.map(|origins| origins.len()), expected, "{flags}");
         }

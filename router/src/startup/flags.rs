@@ -146,8 +146,7 @@ mod tests {
     use text_embeddings_core::model::{InputLimits, ModelKind};
 
     fn args(flags: &str) -> Args {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap()
+        Args::with_flags(flags).unwrap()
     }
 
     #[test]
