@@ -13,7 +13,6 @@ import argparse
 import gzip
 import json
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,13 +32,7 @@ MEASURE = "nDCG@10"
 CANDIDATES = 10
 ALL = ("float32", "bfloat16", "int8", "int4")
 # The question is the last line, so that any causal model answers it with one of two tokens.
-TEMPLATE = """\
-{%- set query = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
-{%- set document = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}
-Query: {{ query }}
-Document: {{ document }}
-Does the document answer the query? Answer "yes" or "no".
-Answer:"""
+TEMPLATE = ROOT / "integration_tests/causal_reranker.jinja"
 ZERO_SHOT = {"model_type": "listwise-reranker", "rerank_true_token": "yes", "rerank_false_token": "no"}
 
 
@@ -99,14 +92,12 @@ def load(trained: Path, name: str, count: int) -> Questions:
 def measure(model: Model, dtype: str | None, questions: Questions, trained: Path, file: Path) -> Answers:
     if file.is_file() and file.read_text(encoding="utf-8").count("\n") == len(questions.candidates):
         return answered(file, questions)
-    with tempfile.TemporaryDirectory() as folder:
-        flags = dict(model.flags)
-        if model.has_template:
-            flags["chat_template"] = str(Path(folder) / "template.jinja")
-            Path(flags["chat_template"]).write_text(TEMPLATE)
-        name = "demo" if model.file == "demo" else trained / model.file
-        with serve(name, dtype=dtype, client={"timeout": 600}, **flags) as client:
-            return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
+    flags = dict(model.flags)
+    if model.has_template:
+        flags["chat_template"] = str(TEMPLATE)
+    name = "demo" if model.file == "demo" else trained / model.file
+    with serve(name, dtype=dtype, client={"timeout": 600}, **flags) as client:
+        return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
 
 
 def row(name: str, dtype: str | None, collection: str, questions: Questions, found: Answers, exact: Answers | None) -> dict:

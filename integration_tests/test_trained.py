@@ -146,22 +146,14 @@ def test_vectors_of_a_gguf_file_are_those_of_llama_cpp(name, tolerance, texts):
 
 # The last line asks for one of two tokens, so that any causal model can be a re-ranker.
 QUESTION = 'Query: {query}\nDocument: {document}\nDoes the document answer the query? Answer "yes" or "no".\nAnswer:'
-TEMPLATE = """\
-{%- set query = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
-{%- set document = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}
-Query: {{ query }}
-Document: {{ document }}
-Does the document answer the query? Answer "yes" or "no".
-Answer:"""
+TEMPLATE = Path(__file__).parent / "causal_reranker.jinja"
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-coder.gguf", "smollm2.gguf", "gemma3.gguf"])
-def test_answers_of_a_causal_gguf_file_are_those_of_transformers(name, texts, tmp_path):
-    template = tmp_path / "template.jinja"
-    template.write_text(TEMPLATE)
+def test_answers_of_a_causal_gguf_file_are_those_of_transformers(name, texts):
     query = "How much tax does a company pay?"
     texts = texts[::6]
-    flags = ("--model-type", "listwise-reranker", "--chat-template", str(template))
+    flags = ("--model-type", "listwise-reranker", "--chat-template", str(TEMPLATE))
     flags += ("--rerank-true-token", "yes", "--rerank-false-token", "no", "--dtype", "float32")
     # Gemma's vocabulary has tokens that the user defined, such as two spaces, which a text may contain.
     flags += ("--parse-special-tokens",) if "gemma" in name else ()

@@ -23,8 +23,8 @@ from sklearn.metrics import brier_score_loss, log_loss, precision_recall_curve
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from . import report
-from .questions import Questions, read
-from .systems import Answers, add_arguments, asking, named, started
+from .questions import Questions
+from .systems import Answers, add_arguments, asking, named, sampled, started
 
 FOLDS = 5
 RESAMPLES = 200
@@ -95,8 +95,7 @@ def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     servers = named(arguments)
     if len(servers) != 1:
         parser.error(f"calibrates one server, by --url or --model, not {len(servers)}")
-    questions = read(arguments.questions, split=arguments.split, run=arguments.run, top=arguments.top)
-    questions.sample(arguments.sample)
+    questions = sampled(arguments)
     [(name, url, dtype)] = servers
     with started(name, url, dtype, asking(arguments)) as system:
         answers = system.answer(questions)

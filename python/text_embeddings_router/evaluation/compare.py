@@ -15,8 +15,8 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from . import report
-from .questions import Questions, read
-from .systems import Answers, add_arguments, asking, named, started
+from .questions import Questions
+from .systems import Answers, add_arguments, asking, named, sampled, started
 
 # Longer texts are cut in the list of changed tops.
 SHOWN = 300
@@ -74,8 +74,7 @@ def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     servers = named(arguments)
     if len(servers) != 2:
         parser.error(f"needs two servers by --url, or by --model and --dtype, not {len(servers)}")
-    questions = read(arguments.questions, split=arguments.split, run=arguments.run, top=arguments.top)
-    questions.sample(arguments.sample)
+    questions = sampled(arguments)
     answers = []
     for name, url, dtype in servers:
         with started(name, url, dtype, asking(arguments)) as system:

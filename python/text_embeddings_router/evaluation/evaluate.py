@@ -17,8 +17,8 @@ import pandas as pd
 from scipy.stats import bootstrap
 
 from . import report
-from .questions import Questions, read
-from .systems import Answers, add_arguments, asking, named, started
+from .questions import Questions
+from .systems import Answers, add_arguments, asking, named, sampled, started
 
 MEASURES = ("nDCG@10", "RR@10", "AP@10", "R@5")
 INCOMING = "as it came in"
@@ -87,8 +87,7 @@ def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     servers = named(arguments)
     if not servers:
         parser.error("name a server with --url, or a model with --model")
-    questions = read(arguments.questions, split=arguments.split, run=arguments.run, top=arguments.top)
-    questions.sample(arguments.sample)
+    questions = sampled(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
     answers = []
     for name, url, dtype in servers:

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .. import Client, serve
-from .questions import Questions, QuestionsError
+from .questions import Questions, QuestionsError, read
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--document-prefix", default="", help="text before each document, for embedding models")
     parser.add_argument("--pair", help="for a classifier: its text for a pair, with {query} and {document}")
     parser.add_argument("--label", help="for a classifier: the label that means relevant")
+
+
+def sampled(arguments: argparse.Namespace) -> Questions:
+    """The questions that the arguments name, as many as they ask for."""
+    questions = read(arguments.questions, split=arguments.split, run=arguments.run, top=arguments.top)
+    questions.sample(arguments.sample)
+    return questions
 
 
 def asking(arguments: argparse.Namespace) -> Asking:
