@@ -61,8 +61,8 @@ impl Download {
         Self { body, exchange, rest: Bytes::new(), early: None, message: PartialMessage::default() }
     }
 
-    /// Takes the first part of the answer if it is there already. Over HTTP/2, nobody would ask for it while
-    /// the client takes nothing, and it would not count.
+    /// Takes the first part of the answer if it is there already. Over HTTP/2, the connection asks for it
+    /// only when the client takes something, and until then it would not count.
     pub(crate) async fn count_first(&mut self) {
         poll_fn(|cx| {
             if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {

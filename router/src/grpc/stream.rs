@@ -99,7 +99,7 @@ fn admit_messages<Q: Send + 'static>(
     })
 }
 
-/// A task that ends when nobody waits for it any more.
+/// A task that ends when its result is dropped.
 struct SpawnedWork<T>(JoinHandle<Result<T, Status>>);
 
 impl<T> Future for SpawnedWork<T> {

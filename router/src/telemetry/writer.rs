@@ -1,8 +1,8 @@
 //! The log's way out: a thread of its own writes it, so that a reader who stops costs lines, not the server.
 //!
-//! Input: lines of the log. Output: the same lines on standard output. What must hold: nobody waits for the
-//! reader; a bounded number of bytes waits, and lines beyond them are dropped and counted; when the process
-//! ends, the lines that wait get a moment.
+//! Input: lines of the log. Output: the same lines on standard output. What must hold: no thread of the
+//! server waits for the reader; a bounded number of bytes waits, and lines beyond them are dropped and
+//! counted; when the process ends, the lines that wait get a moment.
 
 use std::{
     collections::VecDeque,
@@ -98,7 +98,7 @@ impl SharedLines {
 
 impl Drop for LogEnd {
     fn drop(&mut self) {
-        // A timeout means that nobody reads.
+        // A timeout means that the reader has stopped.
         drop(self.0.changed.wait_timeout_while(self.0.lock(), FAREWELL, |lines| lines.bytes > 0));
     }
 }
