@@ -1,14 +1,18 @@
 """Clients of other projects get sentence-transformers' vectors, and errors of their own types."""
 
 import asyncio
+import base64
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import cohere
 import huggingface_hub
+import numpy
 import openai
 import pytest
+from cohere.core.api_error import ApiError
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
@@ -103,6 +107,92 @@ class TestHuggingFaceHub:
         assert huggingface_hub.__version__.startswith("1.")
 
 
+def quantised(vectors: list[list[float]]) -> dict[str, list]:
+    """Every type of numbers for vectors, from the rules of docs/embeddings.md."""
+    values = numpy.array(vectors, dtype=numpy.float32)
+    scale = numpy.float32(127) / min(numpy.float32(8) / numpy.sqrt(numpy.float32(values.shape[1])), numpy.float32(1))
+    int8 = numpy.clip(numpy.rint(values * scale), -127, 127).astype(int)
+    packed = numpy.packbits(values > 0, axis=-1).astype(int)
+    return {
+        "int8": int8.tolist(),
+        "uint8": (int8 + 128).tolist(),
+        "binary": (packed - 128).tolist(),
+        "ubinary": packed.tolist(),
+        "base64": [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in values],
+    }
+
+
+class TestCohere:
+    """`cohere` in both versions, which sends 96 texts at once."""
+
+    def client(self, server: Server, kind: type = cohere.ClientV2, key: str = "-"):
+        return kind(api_key=key, base_url=server.url)
+
+    def test_texts(self, embedder):
+        answer = self.client(embedder).embed(model="any", input_type="classification", texts=INPUTS)
+        check(answer.embeddings.float_)
+        assert answer.texts == INPUTS and answer.response_type == "embeddings_by_type"
+        assert answer.meta.billed_units.input_tokens == sum(len(VECTORS[MODEL][name]["ids"]) for name in NAMES)
+        parts = [{"content": [{"type": "text", "text": text}]} for text in INPUTS]
+        check(self.client(embedder).embed(model="any", input_type="clustering", inputs=parts).embeddings.float_)
+
+    def test_the_first_version(self, embedder):
+        answer = self.client(embedder, cohere.Client).embed(model="any", texts=INPUTS * 10)
+        check(answer.embeddings, EXPECTED * 10)
+        assert answer.response_type == "embeddings_floats" and answer.texts == INPUTS * 10
+        typed = self.client(embedder, cohere.Client).embed(model="any", texts=INPUTS, embedding_types=["float", "int8"])
+        check(typed.embeddings.float_)
+        assert typed.embeddings.int8 == quantised(typed.embeddings.float_)["int8"]
+
+    def test_asynchronously(self, embedder):
+        async def ask():
+            return await self.client(embedder, cohere.AsyncClientV2).embed(model="any", input_type="clustering", texts=INPUTS)
+
+        check(asyncio.run(ask()).embeddings.float_)
+
+    def test_the_input_type_chooses_the_prompt(self, embedder):
+        client = self.client(embedder)
+        check(client.embed(model="any", input_type="search_query", texts=[QUERY]).embeddings.float_, [QUERY_VECTOR])
+        document = client.embed(model="any", input_type="search_document", texts=INPUTS)
+        check(document.embeddings.float_)
+        assert document.meta.warnings is None
+
+    def test_every_type_and_length(self, embedder):
+        types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+        whole = self.client(embedder).embed(model="any", input_type="clustering", texts=INPUTS, embedding_types=types)
+        lengths = [int(count) for count in VECTORS[MODEL]["english"]["dimensions"]]
+        for length in [None, *lengths]:
+            answer = self.client(embedder).embed(
+                model="any", input_type="clustering", texts=INPUTS, embedding_types=types, output_dimension=length
+            ).embeddings
+            for name, expected in quantised(answer.float_).items():
+                assert getattr(answer, name) == expected, (length, name)
+            if length is not None:
+                check(answer.float_[:1], [VECTORS[MODEL]["english"]["dimensions"][str(length)]])
+        assert len(whole.embeddings.binary[0]) == -(-len(EXPECTED[0]) // 8)
+
+    def test_errors(self, embedder, keyed):
+        for kind in (cohere.ClientV2, cohere.Client):
+            for problem, sent in {
+                "`images` is not supported": {"images": ["data:image/png;base64,AA=="]},
+                "`input_type` `image` is not supported": {"texts": ["a"], "input_type": "image"},
+                "unknown variant `int4`": {"texts": ["a"], "embedding_types": ["int4"]},
+                "is too long": {"texts": ["a " * 100_000], "truncate": "NONE"},
+            }.items():
+                with pytest.raises(ApiError) as error:
+                    self.client(embedder, kind).embed(**{"model": "any", "input_type": "clustering"} | sent)
+                assert error.value.status_code == 422 and problem in error.value.body["message"], problem
+            with pytest.raises(ApiError) as error:
+                self.client(keyed, kind, "wrong").embed(model="any", texts=["a"], input_type="clustering")
+            assert error.value.status_code == 401
+        answer = self.client(keyed, key=KEY).embed(model="any", texts=INPUTS, input_type="clustering")
+        check(answer.embeddings.float_)
+
+    def test_a_model_without_prompts_says_that_the_type_has_no_effect(self, served):
+        answer = self.client(served(str(ROOT / "integration_tests/reference/fixtures/served/bert-embedding-mean"))).embed(model="any", texts=["a"], input_type="search_query")
+        assert "name no prompts" in answer.meta.warnings[0]
+
+
 class TestOpenAI:
     """`openai`, which requests base64 by default."""
 
@@ -140,6 +230,29 @@ class TestOpenAI:
         for count, first in VECTORS[MODEL]["english"]["dimensions"].items():
             answer = self.client(embedder).embeddings.create(model="any", input=INPUTS[0], dimensions=int(count))
             check([answer.data[0].embedding], [first])
+
+    def test_types_of_numbers(self, embedder):
+        def ask(**fields) -> list:
+            answer = self.client(embedder).embeddings.create(model="any", input=INPUTS, extra_body=fields, encoding_format="float")
+            return [row.embedding for row in answer.data]
+
+        forms = quantised(ask())
+        for name in ("int8", "uint8", "binary", "ubinary"):
+            assert ask(output_dtype=name) == ask(embedding_type=name) == forms[name], name
+        # Its own default is base64, from which it reads float32.
+        with pytest.raises(openai.UnprocessableEntityError, match="would read these integers as float32"):
+            self.client(embedder).embeddings.create(model="any", input=INPUTS, extra_body={"output_dtype": "int8"})
+
+    def test_voyages_fields(self, embedder):
+        """As `voyageai` sends them. It decodes base64 by `output_dtype`."""
+        body = {"input": [QUERY], "model": "any", "input_type": "query", "truncation": True, "encoding_format": "base64"}
+        row = embedder.post("/v1/embeddings", body | {"output_dtype": None, "output_dimension": None}).json()["data"][0]
+        vector = numpy.frombuffer(base64.b64decode(row["embedding"]), "<f4")
+        check([vector], [QUERY_VECTOR])
+        for name, kind in {"int8": "int8", "uint8": "uint8", "binary": "int8", "ubinary": "uint8"}.items():
+            row = embedder.post("/v1/embeddings", body | {"output_dtype": name}).json()["data"][0]
+            found = numpy.frombuffer(base64.b64decode(row["embedding"]), kind).tolist()
+            assert found == quantised([vector.tolist()])[name][0], name
 
     def test_many_at_once(self, embedder):
         async def ask() -> list:

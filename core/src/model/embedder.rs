@@ -40,7 +40,40 @@ pub struct Prompts {
     pub default: String,
 }
 
+/// The use of a vector. Models may have a prompt for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputType {
+    /// A text to search with.
+    Query,
+    /// A text to be found.
+    Document,
+    /// A text whose vector a classifier reads.
+    Classification,
+    /// A text to be grouped with others.
+    Clustering,
+}
+
+impl InputType {
+    /// The names that models give the prompt, the most usual first. For queries and documents the first names
+    /// are those that `encode_query` and `encode_document` of sentence-transformers look for.
+    fn prompt_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Query => &["query", "search_query", "retrieval.query"],
+            Self::Document => &["document", "passage", "corpus", "search_document", "retrieval.passage"],
+            Self::Classification => &["classification", "Classification"],
+            Self::Clustering => &["clustering", "Clustering", "separation"],
+        }
+    }
+}
+
 impl Prompts {
+    /// The prompt for this use of the vector, else the default one; may be empty.
+    #[must_use]
+    pub fn for_input_type(&self, input_type: InputType) -> &str {
+        let named = input_type.prompt_names().iter().find_map(|name| self.named.get(*name));
+        named.unwrap_or(&self.default)
+    }
+
     /// The prompts of a model without any.
     pub const NONE: &Self = &Self { named: BTreeMap::new(), default: String::new() };
 
@@ -121,6 +154,35 @@ fn last_token(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<u32>,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_type_has_the_first_prompt_that_the_model_has_for_it() {
+        use InputType::{Classification, Clustering, Document, Query};
+        for (named, default, expected) in [
+            (&[][..], "", ["", "", "", ""]),
+            (&[], "D: ", ["D: ", "D: ", "D: ", "D: "]),
+            (&[("query", "Q: ")], "", ["Q: ", "", "", ""]),
+            (&[("query", "Q: "), ("document", "")], "Q: ", ["Q: ", "", "Q: ", "Q: "]),
+            (&[("passage", "P: "), ("corpus", "C: ")], "", ["", "P: ", "", ""]),
+            (
+                &[("search_query", "q "), ("search_document", "d "), ("classification", "c ")],
+                "",
+                ["q ", "d ", "c ", ""],
+            ),
+            (
+                &[("retrieval.query", "q "), ("retrieval.passage", "p "), ("separation", "s ")],
+                "",
+                ["q ", "p ", "", "s "],
+            ),
+            (&[("Classification", "c "), ("Clustering", "g "), ("STS", "s ")], "", ["", "", "c ", "g "]),
+        ] {
+            let named = named.iter().map(|(name, prompt)| ((*name).to_owned(), (*prompt).to_owned()));
+            let prompts = Prompts { named: named.collect(), default: default.to_owned() };
+            let found =
+                [Query, Document, Classification, Clustering].map(|kind| prompts.for_input_type(kind));
+            assert_eq!(found, expected, "{prompts:?}");
+        }
+    }
 
     #[test]
     fn the_default_prompt_is_the_flags_else_the_files() {

@@ -16,7 +16,7 @@ use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
-pub use embedder::{EmbeddingModel, Prompts};
+pub use embedder::{EmbeddingModel, InputType, Prompts};
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
 pub use refusal::Refusal;

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     error::{Error, NOT_A_SPARSE_MODEL},
     metrics::{EMBED, count_many},
+    model::InputType,
     postprocess::{cosine, normalized},
     tokenization::{Input, TruncationDirection},
 };
@@ -65,6 +66,8 @@ pub struct EmbedEncoding {
     pub truncation_direction: TruncationDirection,
     /// The name of the model's prompt that is put before the text. If absent, the server's default applies.
     pub prompt_name: Option<String>,
+    /// The use of the vectors, which chooses the prompt where none is named.
+    pub input_type: Option<InputType>,
 }
 
 /// Inputs to embed. The caller names the outputs.
@@ -288,7 +291,7 @@ impl Service {
         encoding: &EmbedEncoding,
         wanted: Wanted,
     ) -> Result<Computed, Failed> {
-        let prompt = self.prompt(encoding.prompt_name.as_deref()).map_err(|error| {
+        let prompt = self.embed_prompt(encoding).map_err(|error| {
             // text-embeddings-inference would count these failures during tokenization.
             count_many(EMBED.count, inputs.len());
             Failed::on_the_way_to_tokens(error, inputs.len())
@@ -409,6 +412,10 @@ mod tests {
         EmbedEncoding { prompt_name: Some(prompt_name.to_owned()), ..EmbedEncoding::default() }
     }
 
+    fn typed(input_type: InputType) -> EmbedEncoding {
+        EmbedEncoding { input_type: Some(input_type), ..EmbedEncoding::default() }
+    }
+
     /// Scales to length one in double precision, without any code under test.
     fn unit(vector: &[f32]) -> Vec<f64> {
         let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
@@ -446,7 +453,16 @@ mod tests {
         let change = |config: &mut ServiceConfig| embedder(config).prompts.default = "w800 ".to_owned();
         let fixture = embedding_fixture(100, change);
         for (encoding, prompt) in
-            [(EmbedEncoding::default(), "w800 "), (named("query"), "w700 w701 "), (named("document"), "")]
+            // A name is more specific than a type.
+            [
+                (EmbedEncoding::default(), "w800 "),
+                (named("query"), "w700 w701 "),
+                (named("document"), ""),
+                (typed(InputType::Query), "w700 w701 "),
+                (typed(InputType::Document), ""),
+                (typed(InputType::Clustering), "w800 "),
+                (EmbedEncoding { input_type: Some(InputType::Query), ..named("document") }, ""),
+            ]
         {
             let request = EmbedRequest { encoding, ..request(texts(&["w100"])) };
             let expected = fixture.values(&Input::Text { prompt, text: "w100" });
@@ -462,6 +478,8 @@ mod tests {
             (fixture(100), EmbedEncoding::default(), vec![100, 101]),
             (fixture(100), named("query"), vec![CLS, 700, 701, 100, 101]),
             (fixture(100), named("document"), vec![CLS, 100, 101]),
+            (fixture(100), typed(InputType::Document), vec![100, 101]),
+            (fixture(100), typed(InputType::Query), vec![CLS, 700, 701, 100, 101]),
             (embedding_fixture(100, with_default), EmbedEncoding::default(), vec![CLS, 800, 100, 101]),
             (embedding_fixture(100, with_default), named("query"), vec![CLS, 700, 701, 100, 101]),
         ] {

@@ -3,7 +3,7 @@
 //! Input: a request. Output: the part of the [`Model`](crate::model::Model) that answers it. What must hold:
 //! a prompt that a request names is one of the model's, or an error lists them.
 
-use super::Service;
+use super::{EmbedEncoding, Service};
 use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::{
@@ -42,6 +42,17 @@ impl Service {
             None if prompts.default.is_empty() => Ok(None),
             None => Ok(Some(&prompts.default)),
             Some(name) => prompts.find(name).map(Some).map_err(|_| unknown_prompt(name, prompts)),
+        }
+    }
+
+    /// The prompt for inputs that are encoded in this way. A name has priority over a type.
+    pub(super) fn embed_prompt(&self, encoding: &EmbedEncoding) -> Result<Option<&str>, Error> {
+        match (encoding.input_type, &encoding.prompt_name) {
+            (Some(input_type), None) => {
+                let prompt = self.config.model.prompts().for_input_type(input_type);
+                Ok(if prompt.is_empty() { None } else { Some(prompt) })
+            }
+            (_, name) => self.prompt(name.as_deref()),
         }
     }
 

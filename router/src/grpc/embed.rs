@@ -19,7 +19,12 @@ use super::{
 };
 
 fn encoding(truncate: bool, side: i32, prompt_name: Option<String>) -> Result<EmbedEncoding, Status> {
-    Ok(EmbedEncoding { truncate: Some(truncate), truncation_direction: direction(side)?, prompt_name })
+    Ok(EmbedEncoding {
+        truncate: Some(truncate),
+        truncation_direction: direction(side)?,
+        prompt_name,
+        input_type: None,
+    })
 }
 
 /// The answer to the only text of a message.

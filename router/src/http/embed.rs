@@ -290,7 +290,7 @@ mod tests {
     };
 
     fn encoding() -> EmbedEncoding {
-        EmbedEncoding { truncate: None, truncation_direction: TruncationDirection::Right, prompt_name: None }
+        EmbedEncoding::default()
     }
 
     #[test]
@@ -318,6 +318,7 @@ mod tests {
             truncate: Some(false),
             truncation_direction: TruncationDirection::Left,
             prompt_name: Some("query".to_owned()),
+            input_type: None,
         };
         let inputs = EmbedInputs::single(EmbedInput::Ids(vec![1, 2]));
         let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields.clone()).unwrap());

@@ -140,6 +140,18 @@ pub(crate) enum RerankErrorBody {
     Nested(NestedErrorBody),
 }
 
+/// An error in the format of one of Cohere's versions, by the path.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CohereEmbedErrorResponse)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum CohereEmbedErrorBody {
+    /// On `/v2/embed`.
+    Second(CohereErrorBody),
+    /// On `/v1/embed`.
+    First(MessageErrorBody),
+}
+
 /// An error in the format of Cohere's second version.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CohereErrorResponse)]

@@ -232,6 +232,10 @@ mod tests {
             }
             "/embeddings" => [json!({"input": "ab", "encoding_format": "base64"}), json!({"input": [[-1]]})],
             "/v1/embeddings" => [json!({"input": ["Za", [57, 65]]}), json!({"input": null})],
+            "/v1/embed" | "/v2/embed" => {
+                let types = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
+                [json!({"texts": ["Za"], "embedding_types": types}), json!({"texts": "Za"})]
+            }
             _ => [json!({"inputs": ["Za", "b"]}), json!({"inputs": {"a": 1}})],
         }
     }

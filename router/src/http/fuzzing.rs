@@ -5,6 +5,7 @@
 //! texts that are built from a body are bounded by the payload limit.
 
 use super::{
+    cohere::CohereEmbedBody,
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
     extract::DecodedBody,
@@ -43,6 +44,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<TokenizeBody>());
     drop(body.parse::<DecodeBody>());
     drop(body.parse::<OpenAiBody>());
+    drop(body.parse::<CohereEmbedBody>().map(CohereEmbedBody::request));
     drop(body.parse::<VertexBody>());
     rerank::check_reading(&body);
 }

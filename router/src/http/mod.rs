@@ -5,6 +5,7 @@
 //! which imports them.
 
 mod auth;
+mod cohere;
 mod deadline;
 mod decode;
 mod dispatch;
@@ -41,6 +42,7 @@ mod similarity;
 pub(crate) mod testing;
 mod tokenize;
 mod trace;
+mod vector_encoding;
 mod vertex;
 
 use std::sync::Arc;
@@ -125,6 +127,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::EmbedSparse => on(method, embed::embed_sparse),
         Action::Similarity => on(method, similarity::similarity),
         Action::OpenAiEmbeddings => on(method, openai::embeddings),
+        Action::CohereEmbed => on(method, cohere::embed),
         Action::Tokenize => on(method, tokenize::tokenize),
         Action::Decode => on(method, decode::decode),
         Action::Vertex => on(method, vertex::vertex),
@@ -212,6 +215,8 @@ mod tests {
             (&embedder, "/similarity", sentences, "2"),
             (&embedder, "/embeddings", input, "2"),
             (&embedder, "/v1/embeddings", input, "2"),
+            (&embedder, "/v2/embed", r#"{"texts":["ab"]}"#, "2"),
+            (&embedder, "/v1/embed", r#"{"texts":["ab"]}"#, "2"),
         ] {
             let answer = server.post(path, body, &[]).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -240,8 +245,8 @@ mod tests {
                 "/embeddings" | "/v1/embeddings" => {
                     format!(r#"{{"message":"{message}","code":401,"type":"Unauthorized"}}"#)
                 }
-                "/v1/rerank" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
-                "/v2/rerank" => format!(r#","message":"{message}"}}"#),
+                "/v1/rerank" | "/v1/embed" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
+                "/v2/rerank" | "/v2/embed" => format!(r#","message":"{message}"}}"#),
                 "/reranking" | "/v1/reranking" | "/score" | "/v1/score" => format!(
                     r#"{{"error":{{"message":"{message}","type":"Unauthorized","param":null,"code":401}}}}"#
                 ),

@@ -1,13 +1,13 @@
 //! `POST /v1/embeddings` and `/embeddings`: vectors, in `OpenAI`'s format.
 //!
-//! Input: `input`, as `/embed` takes `inputs`. Output: `{object, data, model, usage}`, with a vector as a
-//! list of numbers or as base64 of its little-endian float32 values. What must hold: the numbers equal those
-//! that `/embed` gives; every error has `OpenAI`'s error body, also one of the key or the body's format.
+//! Input: `input`, as `/embed` takes `inputs`, and the fields of Voyage and Jina for prompts and the form of
+//! vectors. Output: `{object, data, model, usage}`, with each vector as `vector_encoding.rs` writes it. What
+//! must hold: the numbers equal those that `/embed` gives; every error has `OpenAI`'s error body, also one of
+//! the key or the body's format.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::{extract::State, http::HeaderMap, response::Response};
-use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{EmbedEncoding, EmbedInputs, EmbedRequest};
 use utoipa::ToSchema;
@@ -18,7 +18,8 @@ use super::{
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
     schemas::TAG,
-    shared::respond,
+    shared::{InputTypeName, respond},
+    vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
 
@@ -31,9 +32,23 @@ pub(crate) struct OpenAiBody {
     #[serde(default)]
     #[schema(default = "float")]
     encoding_format: EncodingFormat,
-    /// The number of a vector's first values to return (Matryoshka).
+    /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes.
+    #[schema(default = json!(null))]
+    output_dtype: Option<EncodingFormat>,
+    /// Jina's name for `encoding_format`.
+    #[schema(default = json!(null))]
+    embedding_type: Option<EncodingFormat>,
+    /// The number of a vector's first values to return (Matryoshka). Voyage's name is `output_dimension`.
+    #[serde(alias = "output_dimension")]
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
+    /// Voyage: the use of the vectors, which chooses the model's prompt where `prompt_name` does not.
+    #[schema(default = json!(null))]
+    input_type: Option<InputTypeName>,
+    /// Voyage: whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server
+    /// says.
+    #[schema(default = json!(null))]
+    truncation: Option<bool>,
     /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
@@ -45,25 +60,24 @@ pub(crate) struct OpenAiBody {
     user: Option<String>,
 }
 
-/// The format of a vector: numbers, or base64 of its little-endian float32 values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum EncodingFormat {
-    #[default]
-    Float,
-    Base64,
-}
-
 impl OpenAiBody {
-    /// The request, and the format of its vectors.
-    pub(crate) fn split(self) -> (EmbedRequest, EncodingFormat) {
-        let request = EmbedRequest {
-            inputs: self.input.0,
-            encoding: EmbedEncoding { prompt_name: self.prompt_name, ..EmbedEncoding::default() },
-            normalize: true,
-            dimensions: self.dimensions,
+    /// The request, and the encoding of its vectors.
+    ///
+    /// # Errors
+    ///
+    /// Fields that contradict each other, or ask for images.
+    pub(crate) fn split(self) -> Result<(EmbedRequest, VectorEncoding), String> {
+        let vectors =
+            VectorEncoding::from_fields(self.encoding_format, self.output_dtype, self.embedding_type)?;
+        let encoding = EmbedEncoding {
+            truncate: self.truncation,
+            prompt_name: self.prompt_name,
+            input_type: self.input_type.map(InputTypeName::input_type).transpose()?,
+            ..EmbedEncoding::default()
         };
-        (request, self.encoding_format)
+        let request =
+            EmbedRequest { inputs: self.input.0, encoding, normalize: true, dimensions: self.dimensions };
+        Ok((request, vectors))
     }
 }
 
@@ -86,16 +100,8 @@ pub(crate) struct EmbeddingsBody {
 struct EmbeddingBody {
     #[schema(example = "embedding")]
     object: &'static str,
-    embedding: Embedding,
+    embedding: EncodedVector,
     index: usize,
-}
-
-/// A vector in the requested format.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-enum Embedding {
-    Float(Vec<f32>),
-    Base64(String),
 }
 
 /// The tokens of the inputs.
@@ -106,24 +112,12 @@ struct OpenAiUsage {
     total_tokens: usize,
 }
 
-impl Embedding {
-    fn new(vector: Vec<f32>, format: EncodingFormat) -> Self {
-        match format {
-            EncodingFormat::Float => Self::Float(vector),
-            EncodingFormat::Base64 => {
-                let bytes: Vec<u8> = vector.into_iter().flat_map(f32::to_le_bytes).collect();
-                Self::Base64(BASE64_STANDARD.encode(bytes))
-            }
-        }
-    }
-}
-
 impl EmbeddingsBody {
     /// The body for the vectors of a request that took `tokens` tokens.
-    pub(crate) fn new(vectors: Vec<Vec<f32>>, format: EncodingFormat, model: &str, tokens: usize) -> Self {
-        let data = vectors.into_iter().enumerate().map(|(index, vector)| EmbeddingBody {
+    pub(crate) fn new(vectors: &[Vec<f32>], encoding: VectorEncoding, model: &str, tokens: usize) -> Self {
+        let data = vectors.iter().enumerate().map(|(index, vector)| EmbeddingBody {
             object: "embedding",
-            embedding: Embedding::new(vector, format),
+            embedding: encoding.encode(vector),
             index,
         });
         Self {
@@ -138,6 +132,23 @@ impl EmbeddingsBody {
 /// The start of the names of the headers that `OpenAI`'s SDK sends, which is made by Stainless.
 const SDK_HEADERS: &str = "x-stainless-";
 
+/// Whether `OpenAI`'s SDK sends the request.
+fn is_sdks(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| name.as_str().starts_with(SDK_HEADERS))
+}
+
+/// Refuses base64 of integers to `OpenAI`'s SDK, which asks for base64 unless it is told otherwise, and reads
+/// float32 values from it.
+fn check_base64(encoding: VectorEncoding, headers: &HeaderMap) -> Result<(), ApiError> {
+    if encoding.is_base64_of_integers() && is_sdks(headers) {
+        return Err(ApiError::invalid(
+            "OpenAI's client would read these integers as float32: send `encoding_format` `float` in addition"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// Refuses token ids that `OpenAI`'s SDK sends, unless `accepted`: they are ids of `OpenAI`'s vocabulary, and
 /// this model would answer them with vectors of other texts. Says once in the log that a client sends ids.
 fn check_token_ids(inputs: &EmbedInputs, headers: &HeaderMap, accepted: bool) -> Result<(), ApiError> {
@@ -145,7 +156,7 @@ fn check_token_ids(inputs: &EmbedInputs, headers: &HeaderMap, accepted: bool) ->
     if !inputs.has_ids() {
         return Ok(());
     }
-    if !accepted && headers.keys().any(|name| name.as_str().starts_with(SDK_HEADERS)) {
+    if !accepted && is_sdks(headers) {
         return Err(ApiError::invalid(
             "`input` holds token ids of OpenAI's vocabulary, which this model does not have: send texts, in \
              LangChain's `OpenAIEmbeddings` with `check_embedding_ctx_length=False`; if the ids are this \
@@ -174,12 +185,13 @@ pub(crate) async fn embeddings(
     headers: HeaderMap,
     ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
-    let (request, encoding) = body.split();
+    let (request, encoding) = body.split().map_err(ApiError::invalid)?;
+    check_base64(encoding, &headers)?;
     check_token_ids(&request.inputs, &headers, state.server.accept_openai_token_ids)?;
     let answer = state.served().service.embed_openai(request).await?;
     let tokens = answer.cost.tokens;
-    let body =
-        |vectors| EmbeddingsBody::new(vectors, encoding, &state.served().info.served_model_name, tokens);
+    let model = &state.served().info.served_model_name;
+    let body = |vectors: Vec<Vec<f32>>| EmbeddingsBody::new(&vectors, encoding, model, tokens);
     Ok(respond(&state, format, "v1/embeddings", answer, body))
 }
 
@@ -188,10 +200,12 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{inputs, testing::Server};
+    use base64::{Engine, prelude::BASE64_STANDARD};
     use serde_json::{Value, json};
+    use text_embeddings_core::model::InputType;
 
-    fn split(fields: Value) -> (EmbedRequest, EncodingFormat) {
-        serde_json::from_value::<OpenAiBody>(fields).unwrap().split()
+    fn split(fields: Value) -> (EmbedRequest, VectorEncoding) {
+        serde_json::from_value::<OpenAiBody>(fields).unwrap().split().unwrap()
     }
 
     #[test]
@@ -203,26 +217,43 @@ mod tests {
                 normalize: true,
                 dimensions: None,
             };
-            assert_eq!(split(json!({ "input": input })), (expected, EncodingFormat::Float), "{input}");
+            assert_eq!(split(json!({ "input": input })), (expected, VectorEncoding::default()), "{input}");
         }
         let (request, format) = split(json!({
             "input": "a", "encoding_format": "base64", "dimensions": 3, "prompt_name": "query", "model": "m",
             "user": "u"
         }));
-        assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64));
+        assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64.into()));
         assert_eq!(request.encoding.prompt_name.as_deref(), Some("query"));
         let (request, format) = split(
             json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": null}),
         );
-        assert_eq!((request.dimensions, format), (None, EncodingFormat::Float));
+        assert_eq!((request.dimensions, format), (None, EncodingFormat::Float.into()));
+    }
+
+    #[test]
+    fn a_body_has_voyages_and_jinas_fields() {
+        let (request, encoding) = split(json!({
+            "input": ["a"], "output_dtype": "int8", "output_dimension": 2, "input_type": "document",
+            "truncation": false, "encoding_format": "base64"
+        }));
+        assert_eq!((request.dimensions, request.encoding.truncate), (Some(2), Some(false)));
+        assert_eq!(request.encoding.input_type, Some(InputType::Document));
+        assert!(encoding.is_base64_of_integers());
+        let (request, encoding) = split(json!({
+            "input": ["a"], "output_dtype": null, "input_type": null, "truncation": null,
+            "embedding_type": "ubinary"
+        }));
+        let expected = EmbedEncoding::default();
+        assert_eq!((request.encoding, encoding), (expected, EncodingFormat::Ubinary.into()));
     }
 
     #[test]
     fn base64_holds_the_values_as_little_endian_float32() {
-        let body = EmbeddingsBody::new(vec![vec![1.0, -2.5], vec![]], EncodingFormat::Base64, "m", 9);
+        let body = EmbeddingsBody::new(&[vec![1.0, -2.5], vec![]], EncodingFormat::Base64.into(), "m", 9);
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPwAAIMA=","index":0},{"object":"embedding","embedding":"","index":1}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
         assert_eq!(serde_json::to_string(&body).unwrap(), expected);
-        let body = EmbeddingsBody::new(vec![vec![1.0, -2.5]], EncodingFormat::Float, "m", 9);
+        let body = EmbeddingsBody::new(&[vec![1.0, -2.5]], EncodingFormat::Float.into(), "m", 9);
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[1.0,-2.5],"index":0}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
         assert_eq!(serde_json::to_string(&body).unwrap(), expected);
     }
@@ -269,9 +300,9 @@ mod tests {
                 "Validation",
             ),
             (
-                r#"{"input":"a","encoding_format":"int8"}"#,
+                r#"{"input":"a","encoding_format":"int4"}"#,
                 422,
-                "invalid request: `encoding_format`: unknown variant `int8`, expected `float` or `base64` at line 1 column 37",
+                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `base64`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
                 "Validation",
             ),
             (
@@ -333,6 +364,41 @@ mod tests {
                 let values = bytes.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
                 assert_eq!(&values.collect::<Vec<_>>(), vector);
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn vectors_come_in_the_type_of_numbers_that_a_field_names() {
+        let server = Server::start_with("--model-type embedding").await;
+        let sdk = [("X-Stainless-Lang", "python")];
+        for (fields, expected) in [
+            (json!({"output_dtype": "int8"}), json!([76, 0, 102])),
+            (json!({"encoding_format": "uint8"}), json!([204, 128, 230])),
+            (json!({"embedding_type": "binary"}), json!([32])),
+            (json!({"output_dtype": "ubinary", "encoding_format": "float"}), json!([160])),
+            (json!({"output_dtype": "int8", "encoding_format": "base64"}), json!("TABm")),
+            (json!({"output_dtype": "int8", "output_dimension": 1}), json!([127])),
+        ] {
+            let mut body = fields;
+            body["input"] = json!("ZZZb");
+            let answer = server.post("/v1/embeddings", &body.to_string(), &[]).await;
+            let answer: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!(answer["data"][0]["embedding"], expected, "{body}");
+            let answer = server.post("/v1/embeddings", &body.to_string(), &sdk).await;
+            let is_base64 = body["encoding_format"] == "base64";
+            assert_eq!(answer.status, if is_base64 { 422 } else { 200 }, "{body}");
+            assert_eq!(answer.body.contains("would read these integers as float32"), is_base64);
+        }
+        for (body, problem) in [
+            (
+                json!({"input": "a", "encoding_format": "int8", "output_dtype": "binary"}),
+                "contradicts another field",
+            ),
+            (json!({"input": "a", "input_type": "image"}), "`input_type` `image` is not supported"),
+            (json!({"input": "a".repeat(601), "truncation": false}), "must have less than 600 tokens"),
+        ] {
+            let answer = server.post("/v1/embeddings", &body.to_string(), &[]).await;
+            assert!(answer.status == 422 && answer.body.contains(problem), "{}", answer.body);
         }
     }
 

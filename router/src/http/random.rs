@@ -14,7 +14,7 @@ use super::{
 };
 
 /// The fields, each with values that some route takes.
-const FIELDS: [(&str, &[&str]); 47] = [
+const FIELDS: [(&str, &[&str]); 54] = [
     (
         "inputs",
         &[
@@ -74,6 +74,13 @@ const FIELDS: [(&str, &[&str]); 47] = [
     ("source_sentence", &[r#""a""#]),
     ("model", &[r#""m""#, "1"]),
     ("user", &[r#""u""#]),
+    ("input_type", &[r#""search_query""#, r#""document""#, r#""image""#, "null"]),
+    ("embedding_types", &[r#"["float","int8"]"#, r#"["ubinary"]"#, "[]", "null"]),
+    ("output_dimension", &["1", "3", "0", "null"]),
+    ("output_dtype", &[r#""int8""#, r#""base64""#, "null"]),
+    ("embedding_type", &[r#""binary""#, r#""base64""#, "null"]),
+    ("images", &["null", "[]"]),
+    ("max_tokens", &["null", "1"]),
 ];
 const SCALARS: [&str; 17] = [
     "null",

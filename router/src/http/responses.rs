@@ -4,7 +4,9 @@
 
 use utoipa::IntoResponses;
 
-use super::error_shapes::{ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody};
+use super::error_shapes::{
+    CohereEmbedErrorBody, ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody,
+};
 
 /// The errors of routes that run the model, with bodies of one shape.
 macro_rules! errors_of_the_model {
@@ -48,6 +50,10 @@ errors_of_the_model! {
 errors_of_the_model! {
     /// The errors of a route that runs the model and is `OpenAI`'s.
     OpenAiErrors, OpenAiErrorBody
+}
+errors_of_the_model! {
+    /// The errors of a route that runs the model and is Cohere's.
+    CohereEmbedErrors, CohereEmbedErrorBody
 }
 errors_of_the_model! {
     /// The errors of a re-ranking route: the dialect of the body decides their shape.

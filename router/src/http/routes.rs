@@ -18,6 +18,8 @@ pub(crate) const VERTEX_PATH: &str = "/vertex";
 pub(crate) const PREDICT_PATH: &str = "/predict";
 /// The path on which `documents` are answered as Cohere's second version answers them.
 pub(crate) const COHERE_V2_PATH: &str = "/v2/rerank";
+/// The path on which texts are embedded as Cohere's second version embeds them.
+pub(crate) const COHERE_V2_EMBED_PATH: &str = "/v2/embed";
 /// The `OpenAPI` description.
 pub(crate) const DESCRIPTION_PATH: &str = "/api-doc/openapi.json";
 /// The page to try the model on.
@@ -67,6 +69,7 @@ pub(crate) enum Action {
     EmbedSparse,
     Similarity,
     OpenAiEmbeddings,
+    CohereEmbed,
     Tokenize,
     Decode,
     Vertex,
@@ -109,7 +112,7 @@ impl Action {
             Self::Rerank | Self::Score => Purpose::Task(RequestTask::Rerank),
             Self::Prompt => Purpose::Prompt,
             Self::Predict => Purpose::Task(RequestTask::Predict),
-            Self::Embed | Self::EmbedAll | Self::OpenAiEmbeddings | Self::Similarity => {
+            Self::Embed | Self::EmbedAll | Self::OpenAiEmbeddings | Self::CohereEmbed | Self::Similarity => {
                 Purpose::Task(RequestTask::Embed)
             }
             Self::EmbedSparse => Purpose::Task(RequestTask::EmbedSparse),
@@ -145,7 +148,7 @@ pub(crate) struct Route {
 }
 
 /// All routes but those that the platform adds.
-pub(crate) static ROUTES: [Route; 35] = [
+pub(crate) static ROUTES: [Route; 37] = [
     post("/rerank", Action::Rerank, ErrorShape::Tei),
     post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
     post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
@@ -160,6 +163,8 @@ pub(crate) static ROUTES: [Route; 35] = [
     post("/similarity", Action::Similarity, ErrorShape::Tei),
     post("/v1/embeddings", Action::OpenAiEmbeddings, ErrorShape::OpenAi),
     post("/embeddings", Action::OpenAiEmbeddings, ErrorShape::OpenAi),
+    post(COHERE_V2_EMBED_PATH, Action::CohereEmbed, ErrorShape::Cohere),
+    post("/v1/embed", Action::CohereEmbed, ErrorShape::MessageAndDetail),
     post("/tokenize", Action::Tokenize, ErrorShape::Tei),
     post("/decode", Action::Decode, ErrorShape::Tei),
     post(VERTEX_PATH, Action::Vertex, ErrorShape::Tei),
@@ -305,7 +310,7 @@ pub(crate) mod tests {
             ("//rerank", Some("POST /rerank")),
             ("/v3/rerank", Some("POST /v1/rerank")),
             ("/api/rerank", Some("POST /v1/rerank")),
-            ("/v1/embed", Some("POST /embed")),
+            ("/v3/embed", Some("POST /v2/embed")),
             ("/v2/embeddings", Some("POST /v1/embeddings")),
             ("/embedding", Some("POST /embeddings")),
             ("/embed-sparse", Some("POST /embed_sparse")),

@@ -7,6 +7,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::{
+    model::InputType,
     service::{Answer, EmbedEncoding},
     tokenization::TruncationDirection,
 };
@@ -40,13 +41,47 @@ impl From<TruncationSide> for TruncationDirection {
     }
 }
 
+/// The use of a vector, by the names of Cohere and Voyage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = EmbedInputType)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum InputTypeName {
+    #[serde(alias = "document", alias = "passage")]
+    SearchDocument,
+    #[serde(alias = "query")]
+    SearchQuery,
+    Classification,
+    Clustering,
+    /// Refused: only text is embedded.
+    Image,
+}
+
+impl InputTypeName {
+    /// The type for the service.
+    ///
+    /// # Errors
+    ///
+    /// That there are no images.
+    pub(crate) fn input_type(self) -> Result<InputType, String> {
+        match self {
+            Self::SearchDocument => Ok(InputType::Document),
+            Self::SearchQuery => Ok(InputType::Query),
+            Self::Classification => Ok(InputType::Classification),
+            Self::Clustering => Ok(InputType::Clustering),
+            Self::Image => {
+                Err("`input_type` `image` is not supported: this model reads text only".to_owned())
+            }
+        }
+    }
+}
+
 /// The tokenization settings that a body's fields ask for.
 pub(crate) fn encoding(
     truncate: Option<bool>,
     side: TruncationSide,
     prompt_name: Option<String>,
 ) -> EmbedEncoding {
-    EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name }
+    EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name, input_type: None }
 }
 
 /// The answer of a route that computed: `body` makes its body from the value; the cost goes to the headers

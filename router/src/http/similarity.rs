@@ -101,6 +101,7 @@ mod tests {
             truncate: Some(true),
             truncation_direction: TruncationDirection::Left,
             prompt_name: Some("query".to_owned()),
+            input_type: None,
         };
         let table = [
             (json!({"inputs": sentences}), none.clone()),

@@ -22,9 +22,9 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
-    decode, embed,
+    cohere, decode, embed,
     error::ApiError,
-    error_shapes::{ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody},
+    error_shapes::{CohereEmbedErrorBody, ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody},
     health, info, metrics, models, openai, playground, predict,
     rerank::{self, AnyAnswer, AnyBody, options::Options},
     responses::RerankErrors,
@@ -46,12 +46,12 @@ use additions::Additions;
         contact()
     ),
     paths(
-        decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
+        cohere::embed, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
         health::ready, info::info, metrics::metrics, models::list_models, openai::embeddings, playground::prompt,
         predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
         vertex::vertex, main_task
     ),
-    components(schemas(ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
+    components(schemas(CohereEmbedErrorBody, ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
     security((), ("key" = [])),
     modifiers(&Additions),
     tags((name = "Text Embeddings Inference", description = "What clients of text-embeddings-inference call"))

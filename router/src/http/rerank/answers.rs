@@ -100,10 +100,11 @@ struct Meta {
 const LISTWISE: &str = "this model reads the documents of a request together: a score depends on the other \
                         documents, and is not to be compared with scores of other requests";
 
+/// Cohere's version whose answer this is.
 #[derive(Debug, Serialize, ToSchema)]
-struct ApiVersion {
+pub(crate) struct ApiVersion {
     #[schema(example = "2")]
-    version: &'static str,
+    pub(crate) version: &'static str,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

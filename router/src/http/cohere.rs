@@ -1,0 +1,514 @@
+//! `POST /v2/embed` and `/v1/embed`: vectors, in Cohere's format.
+//!
+//! Input: `texts` or `inputs`, and how they become vectors. Output: `{id, embeddings, texts, meta}`, with an
+//! object that has a list of vectors for each of `embedding_types`; without that field `/v1/embed` has a list
+//! of vectors instead. What must hold: the numbers are those of `/embed`; a field that would change them and
+//! is not supported is refused by name; every error has Cohere's body.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::{extract::State, http::Uri, response::Response};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use text_embeddings_core::{
+    error::Error,
+    service::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest},
+    tokenization::TruncationDirection,
+};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{
+    error::ApiError,
+    extract::ParsedBody,
+    rerank::answers::ApiVersion,
+    responses::CohereEmbedErrors,
+    routes::COHERE_V2_EMBED_PATH,
+    schemas::{TAG, only_null},
+    shared::{InputTypeName, respond},
+    vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
+};
+use crate::state::AppState;
+
+/// The warning about a model whose files name no prompts.
+const NO_PROMPTS: &str = "the files of this model name no prompts, so that `input_type` has no effect";
+
+/// The texts to embed, in Cohere's format.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = CohereEmbedRequest, example = json!({
+    "texts": ["What is deep learning?"], "input_type": "search_query", "embedding_types": ["float"]
+}))]
+pub(crate) struct CohereEmbedBody {
+    /// The texts to embed.
+    #[schema(default = json!(null))]
+    texts: Option<Vec<String>>,
+    /// The same as objects. Each has one part, which is a text.
+    #[schema(default = json!(null))]
+    inputs: Option<Vec<CohereInput>>,
+    /// Refused unless null: only text is embedded.
+    #[schema(schema_with = only_null)]
+    images: Option<IgnoredAny>,
+    /// The use of the vectors, which decides the model's prompt before each text.
+    #[schema(default = json!(null))]
+    input_type: Option<InputTypeName>,
+    /// The types of vectors in the answer. Absent: `float`.
+    #[schema(default = json!(null), min_items = 1)]
+    embedding_types: Option<Vec<EncodingFormat>>,
+    /// The number of a vector's first values to return (Matryoshka).
+    #[schema(default = json!(null))]
+    output_dimension: Option<usize>,
+    /// The end at which a text that is too long is cut; with `NONE` it is refused.
+    #[serde(default)]
+    #[schema(default = "END")]
+    truncate: CohereTruncation,
+    /// Refused unless null: a text is cut where it is too long for the model.
+    #[schema(schema_with = only_null)]
+    max_tokens: Option<IgnoredAny>,
+    /// Without effect: there is one model.
+    #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
+    model: Option<String>,
+}
+
+/// The end at which a text is cut.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum CohereTruncation {
+    None,
+    Start,
+    #[default]
+    End,
+}
+
+/// An input with its parts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = CohereEmbedInput)]
+struct CohereInput {
+    content: Vec<CohereContent>,
+}
+
+/// A part of an input.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = CohereEmbedContent)]
+struct CohereContent {
+    /// `text`; other parts are refused.
+    #[serde(rename = "type")]
+    #[schema(example = "text")]
+    kind: String,
+    text: Option<String>,
+}
+
+/// The service's request for a body, and the types of vectors that its answer has.
+#[derive(Debug, PartialEq)]
+pub(crate) struct CohereEmbedRequest {
+    request: EmbedRequest,
+    /// The texts again, for the answer.
+    texts: Vec<String>,
+    types: Option<Vec<EncodingFormat>>,
+}
+
+impl CohereEmbedBody {
+    /// The request.
+    ///
+    /// # Errors
+    ///
+    /// The field that is not supported, or the lack of texts.
+    pub(crate) fn request(self) -> Result<CohereEmbedRequest, ApiError> {
+        if self.images.is_some() {
+            let message = "`images` is not supported: this model reads text only; send `texts`";
+            return Err(ApiError::invalid(message.to_owned()));
+        }
+        if self.max_tokens.is_some() {
+            let message = "`max_tokens` is not supported: a text is cut where it is too long for the model, \
+                           as `truncate` says";
+            return Err(ApiError::invalid(message.to_owned()));
+        }
+        if self.embedding_types.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Empty { field: "embedding_types" }.into());
+        }
+        let input_type = self.input_type.map(InputTypeName::input_type).transpose();
+        let texts = texts(self.texts, self.inputs).map_err(ApiError::invalid)?;
+        if texts.is_empty() {
+            return Err(Error::Empty { field: "texts" }.into());
+        }
+        let encoding = EmbedEncoding {
+            truncate: Some(self.truncate != CohereTruncation::None),
+            truncation_direction: match self.truncate {
+                CohereTruncation::Start => TruncationDirection::Left,
+                CohereTruncation::None | CohereTruncation::End => TruncationDirection::Right,
+            },
+            input_type: input_type.map_err(ApiError::invalid)?,
+            ..EmbedEncoding::default()
+        };
+        let inputs = EmbedInputs::batch(texts.iter().cloned().map(EmbedInput::Text).collect());
+        let request = EmbedRequest { inputs, encoding, normalize: true, dimensions: self.output_dimension };
+        Ok(CohereEmbedRequest { request, texts, types: self.embedding_types })
+    }
+}
+
+/// The texts of a body.
+fn texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> Result<Vec<String>, String> {
+    let inputs = match (texts, inputs) {
+        (Some(texts), None) => return Ok(texts),
+        (None, Some(inputs)) => inputs,
+        (None, None) => {
+            return Err("the request does not say what to embed: send `texts`, a list of texts".to_owned());
+        }
+        (Some(_), Some(_)) => {
+            return Err("the request has both `texts` and `inputs`: send one of them".to_owned());
+        }
+    };
+    let text = |(index, CohereInput { content }): (usize, CohereInput)| {
+        let parts = content.len();
+        match content.into_iter().next() {
+            Some(CohereContent { kind, text: Some(text) }) if parts == 1 && kind == "text" => Ok(text),
+            _ => Err(format!("`inputs[{index}].content` must be one part of the type `text`")),
+        }
+    };
+    inputs.into_iter().enumerate().map(text).collect()
+}
+
+/// The vectors, in the order of the texts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CohereEmbedResponse)]
+pub(crate) struct CohereEmbedAnswer {
+    /// `embeddings_by_type`, or `embeddings_floats` where `embeddings` is a list.
+    #[schema(example = "embeddings_by_type")]
+    response_type: &'static str,
+    id: String,
+    embeddings: CohereEmbeddings,
+    /// The texts as they were sent.
+    texts: Vec<String>,
+    meta: EmbedMeta,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum CohereEmbeddings {
+    ByType(Box<VectorsByType>),
+    Floats(Vec<EncodedVector>),
+}
+
+/// The vectors in each of the types that the request asks for.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = CohereEmbeddingsByType)]
+struct VectorsByType {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    float: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    int8: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uint8: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ubinary: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<Vec<EncodedVector>>,
+}
+
+impl VectorsByType {
+    fn new(vectors: &[Vec<f32>], types: &[EncodingFormat]) -> Self {
+        let mut by_type = Self::default();
+        for format in types {
+            let place = match format {
+                EncodingFormat::Float => &mut by_type.float,
+                EncodingFormat::Base64 => &mut by_type.base64,
+                EncodingFormat::Int8 => &mut by_type.int8,
+                EncodingFormat::Uint8 => &mut by_type.uint8,
+                EncodingFormat::Binary => &mut by_type.binary,
+                EncodingFormat::Ubinary => &mut by_type.ubinary,
+            };
+            // A type that is named twice is encoded once.
+            place.get_or_insert_with(|| encoded(vectors, *format));
+        }
+        by_type
+    }
+}
+
+fn encoded(vectors: &[Vec<f32>], format: EncodingFormat) -> Vec<EncodedVector> {
+    vectors.iter().map(|vector| VectorEncoding::from(format).encode(vector)).collect()
+}
+
+/// The metadata of an answer, as Cohere has them.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CohereEmbedMeta)]
+struct EmbedMeta {
+    api_version: ApiVersion,
+    billed_units: EmbedUnits,
+    /// A warning about a field that has no effect on this model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'static str>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct EmbedUnits {
+    input_tokens: usize,
+}
+
+/// The values of an answer in addition to the vectors.
+struct EmbedFacts {
+    is_v2: bool,
+    texts: Vec<String>,
+    tokens: usize,
+    warnings: Vec<&'static str>,
+}
+
+impl CohereEmbedAnswer {
+    fn new(vectors: &[Vec<f32>], types: Option<&[EncodingFormat]>, facts: EmbedFacts) -> Self {
+        let EmbedFacts { is_v2, texts, tokens, warnings } = facts;
+        let floats = [EncodingFormat::Float];
+        let types = types.or(is_v2.then_some(&floats));
+        let embeddings = match types {
+            Some(types) => CohereEmbeddings::ByType(Box::new(VectorsByType::new(vectors, types))),
+            None => CohereEmbeddings::Floats(encoded(vectors, EncodingFormat::Float)),
+        };
+        Self {
+            response_type: if types.is_some() { "embeddings_by_type" } else { "embeddings_floats" },
+            id: Uuid::new_v4().to_string(),
+            embeddings,
+            texts,
+            meta: EmbedMeta {
+                api_version: ApiVersion { version: if is_v2 { "2" } else { "1" } },
+                billed_units: EmbedUnits { input_tokens: tokens },
+                warnings,
+            },
+        }
+    }
+}
+
+/// The warnings for a request. The first one of a process is a line of the log, too.
+fn warnings(state: &AppState, request: &EmbedRequest) -> Vec<&'static str> {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let has_prompts = !state.served().service.config().model.prompts().named.is_empty();
+    if request.encoding.input_type.is_none() || has_prompts {
+        return Vec::new();
+    }
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!("a request has an `input_type`: {NO_PROMPTS} (said once)");
+    }
+    vec![NO_PROMPTS]
+}
+
+/// The service's error with Cohere's names of the fields.
+fn in_coheres_fields(error: Error) -> Error {
+    match error {
+        Error::EmptyInput { .. } => Error::EmptyInput { field: "texts" },
+        Error::TooLong { got, max } => Error::Validation(format!(
+            "a text of `texts` is too long: it has {got} tokens, and may have {max}; send less, or have it \
+             cut with `truncate`"
+        )),
+        Error::Validation(message) => {
+            Error::Validation(message.replace("`dimensions`", "`output_dimension`"))
+        }
+        other => other,
+    }
+}
+
+/// Embed texts, in Cohere's format. Only with an embedding model.
+#[utoipa::path(post, path = "/v2/embed", operation_id = "cohere_embed",
+    tag = TAG, request_body = CohereEmbedBody,
+    responses(
+        (status = 200, description = "The vectors, in the order of the texts", body = CohereEmbedAnswer),
+        CohereEmbedErrors
+    ))]
+pub(crate) async fn embed(
+    State(state): State<AppState>,
+    uri: Uri,
+    ParsedBody(body, format): ParsedBody<CohereEmbedBody>,
+) -> Result<Response, ApiError> {
+    let CohereEmbedRequest { request, texts, types } = body.request()?;
+    let warnings = warnings(&state, &request);
+    let answer = state.served().service.embed_openai(request).await.map_err(in_coheres_fields)?;
+    let is_v2 = uri.path() == COHERE_V2_EMBED_PATH;
+    let facts = EmbedFacts { is_v2, texts, tokens: answer.cost.tokens, warnings };
+    let body = |vectors: Vec<Vec<f32>>| CohereEmbedAnswer::new(&vectors, types.as_deref(), facts);
+    Ok(respond(&state, format, "cohere/embed", answer, body))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+    use serde_json::{Value, json};
+    use text_embeddings_core::model::InputType;
+
+    fn request(fields: Value) -> CohereEmbedRequest {
+        serde_json::from_value::<CohereEmbedBody>(fields).unwrap().request().unwrap()
+    }
+
+    #[test]
+    fn a_body_has_coheres_fields_and_defaults() {
+        let expected = CohereEmbedRequest {
+            request: EmbedRequest {
+                inputs: EmbedInputs::batch(vec![
+                    EmbedInput::Text("a".to_owned()),
+                    EmbedInput::Text("b".to_owned()),
+                ]),
+                encoding: EmbedEncoding { truncate: Some(true), ..EmbedEncoding::default() },
+                normalize: true,
+                dimensions: None,
+            },
+            texts: vec!["a".to_owned(), "b".to_owned()],
+            types: None,
+        };
+        assert_eq!(request(json!({"texts": ["a", "b"], "model": "m", "priority": 3})), expected);
+        let part = |text| json!({"content": [{"type": "text", "text": text}]});
+        let nulls = json!({
+            "inputs": [part("a"), part("b")], "texts": null, "images": null, "max_tokens": null,
+            "input_type": null, "embedding_types": null, "output_dimension": null, "model": null
+        });
+        assert_eq!(request(nulls), expected);
+        for (name, input_type) in [
+            ("search_query", InputType::Query),
+            ("search_document", InputType::Document),
+            ("classification", InputType::Classification),
+            ("clustering", InputType::Clustering),
+            ("query", InputType::Query),
+            ("passage", InputType::Document),
+        ] {
+            let found = request(json!({"texts": ["a"], "input_type": name})).request.encoding.input_type;
+            assert_eq!(found, Some(input_type), "{name}");
+        }
+        for (name, truncate, direction) in [
+            ("NONE", false, TruncationDirection::Right),
+            ("START", true, TruncationDirection::Left),
+            ("END", true, TruncationDirection::Right),
+        ] {
+            let encoding = request(json!({"texts": ["a"], "truncate": name})).request.encoding;
+            assert_eq!(
+                (encoding.truncate, encoding.truncation_direction),
+                (Some(truncate), direction),
+                "{name}"
+            );
+        }
+        let short =
+            request(json!({"texts": ["a"], "output_dimension": 7, "embedding_types": ["int8", "float"]}));
+        assert_eq!(short.request.dimensions, Some(7));
+        assert_eq!(short.types, Some(vec![EncodingFormat::Int8, EncodingFormat::Float]));
+    }
+
+    #[tokio::test]
+    async fn each_version_answers_in_its_form() {
+        let server = Server::start_with("--model-type embedding").await;
+        let floats = json!([[0.6, 0.0, 0.8], [0.0, 0.6, 0.8]]);
+        let by_type = json!({
+            "float": floats, "int8": [[76, 0, 102], [0, 76, 102]], "uint8": [[204, 128, 230], [128, 204, 230]],
+            "binary": [[32], [-32]], "ubinary": [[160], [96]],
+            "base64": ["mpkZPwAAAADNzEw/", "AAAAAJqZGT/NzEw/"]
+        });
+        let all = ["float", "int8", "uint8", "binary", "ubinary", "base64", "int8"];
+        for (path, types, version, kind, embeddings) in [
+            ("/v2/embed", None, "2", "embeddings_by_type", json!({"float": floats})),
+            ("/v2/embed", Some(&all[..1]), "2", "embeddings_by_type", json!({"float": floats})),
+            ("/v2/embed", Some(&all[..]), "2", "embeddings_by_type", by_type.clone()),
+            ("/v1/embed", None, "1", "embeddings_floats", floats.clone()),
+            ("/v1/embed", Some(&all[..]), "1", "embeddings_by_type", by_type),
+        ] {
+            let body = json!({"texts": ["ZZZb", "aaab"], "embedding_types": types}).to_string();
+            let answer = server.post(path, &body, &[]).await;
+            assert_eq!((answer.status, answer.header("x-compute-tokens")), (200, Some("8")), "{path} {body}");
+            let mut answer: Value = serde_json::from_str(&answer.body).unwrap();
+            assert!(answer["id"].take().as_str().unwrap().len() == 36, "{answer}");
+            let expected = json!({
+                "response_type": kind, "id": null, "embeddings": embeddings, "texts": ["ZZZb", "aaab"],
+                "meta": {"api_version": {"version": version}, "billed_units": {"input_tokens": 8}}
+            });
+            assert_eq!(answer, expected, "{path} {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_use_of_the_vectors_is_a_warning_where_the_model_has_no_prompts() {
+        let server = Server::start_with("--model-type embedding").await;
+        for (input_type, warnings) in
+            [(json!("search_query"), json!([NO_PROMPTS])), (json!(null), json!(null))]
+        {
+            let body = json!({"texts": ["a"], "input_type": input_type}).to_string();
+            let answer: Value =
+                serde_json::from_str(&server.post("/v2/embed", &body, &[]).await.body).unwrap();
+            assert_eq!(answer["meta"]["warnings"], warnings, "{body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_embedded_is_refused_in_coheres_words() {
+        let server = Server::start_with("--model-type embedding").await;
+        let part = |kind: &str| json!({"content": [{"type": kind, "text": "a"}]});
+        let two = json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
+        let one_part = "`inputs[0].content` must be one part of the type `text`";
+        let types = "`float`, `base64`, `int8`, `uint8`, `binary`, `ubinary`";
+        let table = [
+            (json!({}), 422, "the request does not say what to embed: send `texts`, a list of texts".to_owned()),
+            (
+                json!({"texts": ["a"], "inputs": []}),
+                422,
+                "the request has both `texts` and `inputs`: send one of them".to_owned(),
+            ),
+            (json!({"texts": []}), 400, "`texts` cannot be empty".to_owned()),
+            (json!({"texts": ["a", ""]}), 400, "`texts` cannot be empty".to_owned()),
+            (json!({"texts": ["a"], "embedding_types": []}), 400, "`embedding_types` cannot be empty".to_owned()),
+            (
+                json!({"images": ["data:image/png;base64,AA=="]}),
+                422,
+                "`images` is not supported: this model reads text only; send `texts`".to_owned(),
+            ),
+            (
+                json!({"texts": ["a"], "input_type": "image"}),
+                422,
+                "`input_type` `image` is not supported: this model reads text only".to_owned(),
+            ),
+            (json!({"inputs": [part("image_url")]}), 422, one_part.to_owned()),
+            (json!({"inputs": [two]}), 422, one_part.to_owned()),
+            (json!({"inputs": [{"content": []}]}), 422, one_part.to_owned()),
+            (
+                json!({"texts": ["a"], "max_tokens": 5}),
+                422,
+                "`max_tokens` is not supported: a text is cut where it is too long for the model, as \
+                 `truncate` says"
+                    .to_owned(),
+            ),
+            (
+                json!({"texts": ["a"], "embedding_types": ["int4"]}),
+                422,
+                format!(
+                    "invalid request: `embedding_types[0]`: unknown variant `int4`, expected one of {types} at \
+                     line 1 column 26"
+                ),
+            ),
+            (
+                json!({"texts": ["a"], "truncate": "end"}),
+                422,
+                "invalid request: `truncate`: unknown variant `end`, expected one of `NONE`, `START`, `END` at \
+                 line 1 column 31"
+                    .to_owned(),
+            ),
+            (
+                json!({"texts": ["a".repeat(601)], "truncate": "NONE"}),
+                422,
+                "a text of `texts` is too long: it has 601 tokens, and may have 600; send less, or have it cut \
+                 with `truncate`"
+                    .to_owned(),
+            ),
+            (
+                json!({"texts": ["a"], "output_dimension": 4}),
+                422,
+                "`output_dimension` should be smaller than the maximum embedding dimension. It is 3; given: 4"
+                    .to_owned(),
+            ),
+            (json!({"texts": ["#"]}), 424, "inference failed: the test wants it".to_owned()),
+        ];
+        for (body, status, message) in table {
+            let answer = server.post("/v2/embed", &body.to_string(), &[]).await;
+            let mut found: Value = serde_json::from_str(&answer.body).unwrap();
+            assert!(found["id"].take().is_string(), "{found}");
+            assert_eq!((answer.status, found), (status, json!({"id": null, "message": message})), "{body}");
+            let answer = server.post("/v1/embed", &body.to_string(), &[]).await;
+            let found: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!(
+                (answer.status, found),
+                (status, json!({"message": message, "detail": message})),
+                "{body}"
+            );
+        }
+    }
+}
