@@ -2,8 +2,8 @@
 //!
 //! Input: `texts` or `inputs`, and how they become vectors. Output: `{id, embeddings, texts, meta}`, with an
 //! object that has a list of vectors for each of `embedding_types`; without that field `/v1/embed` has a list
-//! of vectors instead. What must hold: the numbers are those of `/embed`; a field that would change them and
-//! is not supported is refused by name; every error has Cohere's body.
+//! of vectors instead. What must hold: the numbers are the ones that `/embed` gives; a field that would
+//! change them and is not supported is refused by name; every error has Cohere's body.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -111,7 +111,7 @@ impl CohereEmbedBody {
     /// # Errors
     ///
     /// The field that is not supported, or the lack of texts.
-    pub(crate) fn request(self) -> Result<CohereEmbedRequest, ApiError> {
+    pub(crate) fn build_request(self) -> Result<CohereEmbedRequest, ApiError> {
         if self.images.is_some() {
             let message = "`images` is not supported: this model reads text only; send `texts`";
             return Err(ApiError::invalid(message.to_owned()));
@@ -125,7 +125,7 @@ impl CohereEmbedBody {
             return Err(Error::Empty { field: "embedding_types" }.into());
         }
         let input_type = self.input_type.map(InputTypeName::input_type).transpose();
-        let texts = texts(self.texts, self.inputs).map_err(ApiError::invalid)?;
+        let texts = read_texts(self.texts, self.inputs).map_err(ApiError::invalid)?;
         if texts.is_empty() {
             return Err(Error::Empty { field: "texts" }.into());
         }
@@ -145,7 +145,7 @@ impl CohereEmbedBody {
 }
 
 /// The texts of a body.
-fn texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> Result<Vec<String>, String> {
+fn read_texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> Result<Vec<String>, String> {
     let inputs = match (texts, inputs) {
         (Some(texts), None) => return Ok(texts),
         (None, Some(inputs)) => inputs,
@@ -156,14 +156,18 @@ fn texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> Result
             return Err("the request has both `texts` and `inputs`: send one of them".to_owned());
         }
     };
-    let text = |(index, CohereInput { content }): (usize, CohereInput)| {
-        let parts = content.len();
-        match content.into_iter().next() {
+    inputs.into_iter().enumerate().map(|(index, input)| input.only_text(index)).collect()
+}
+
+impl CohereInput {
+    /// Its only part, which is a text.
+    fn only_text(self, index: usize) -> Result<String, String> {
+        let parts = self.content.len();
+        match self.content.into_iter().next() {
             Some(CohereContent { kind, text: Some(text) }) if parts == 1 && kind == "text" => Ok(text),
             _ => Err(format!("`inputs[{index}].content` must be one part of the type `text`")),
         }
-    };
-    inputs.into_iter().enumerate().map(text).collect()
+    }
 }
 
 /// The vectors, in the order of the texts.
@@ -206,7 +210,7 @@ struct VectorsByType {
 }
 
 impl VectorsByType {
-    fn new(vectors: &[Vec<f32>], types: &[EncodingFormat]) -> Self {
+    fn encode_types(vectors: &[Vec<f32>], types: &[EncodingFormat]) -> Self {
         let mut by_type = Self::default();
         for format in types {
             let place = match format {
@@ -218,14 +222,14 @@ impl VectorsByType {
                 EncodingFormat::Ubinary => &mut by_type.ubinary,
             };
             // A type that is named twice is encoded once.
-            place.get_or_insert_with(|| encoded(vectors, *format));
+            place.get_or_insert_with(|| encode_all(vectors, *format));
         }
         by_type
     }
 }
 
-fn encoded(vectors: &[Vec<f32>], format: EncodingFormat) -> Vec<EncodedVector> {
-    vectors.iter().map(|vector| VectorEncoding::from(format).encode(vector)).collect()
+fn encode_all(vectors: &[Vec<f32>], format: EncodingFormat) -> Vec<EncodedVector> {
+    vectors.iter().map(|vector| VectorEncoding::from_format(format).encode_vector(vector)).collect()
 }
 
 /// The metadata of an answer, as Cohere has them.
@@ -258,8 +262,8 @@ impl CohereEmbedAnswer {
         let floats = [EncodingFormat::Float];
         let types = types.or(is_v2.then_some(&floats));
         let embeddings = match types {
-            Some(types) => CohereEmbeddings::ByType(Box::new(VectorsByType::new(vectors, types))),
-            None => CohereEmbeddings::Floats(encoded(vectors, EncodingFormat::Float)),
+            Some(types) => CohereEmbeddings::ByType(Box::new(VectorsByType::encode_types(vectors, types))),
+            None => CohereEmbeddings::Floats(encode_all(vectors, EncodingFormat::Float)),
         };
         Self {
             response_type: if types.is_some() { "embeddings_by_type" } else { "embeddings_floats" },
@@ -276,7 +280,7 @@ impl CohereEmbedAnswer {
 }
 
 /// The warnings for a request. The first one of a process is a line of the log, too.
-fn warnings(state: &AppState, request: &EmbedRequest) -> Vec<&'static str> {
+fn prompt_warnings(state: &AppState, request: &EmbedRequest) -> Vec<&'static str> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let has_prompts = !state.served().service.config().model.prompts().named.is_empty();
     if request.encoding.input_type.is_none() || has_prompts {
@@ -310,18 +314,19 @@ fn in_coheres_fields(error: Error) -> Error {
         (status = 200, description = "The vectors, in the order of the texts", body = CohereEmbedAnswer),
         CohereEmbedErrors
     ))]
-pub(crate) async fn embed(
+pub(crate) async fn embed_texts(
     State(state): State<AppState>,
     uri: Uri,
     ParsedBody(body, format): ParsedBody<CohereEmbedBody>,
 ) -> Result<Response, ApiError> {
-    let CohereEmbedRequest { request, texts, types } = body.request()?;
-    let warnings = warnings(&state, &request);
+    let CohereEmbedRequest { request, texts, types } = body.build_request()?;
+    let warnings = prompt_warnings(&state, &request);
     let answer = state.served().service.embed_openai(request).await.map_err(in_coheres_fields)?;
     let is_v2 = uri.path() == COHERE_V2_EMBED_PATH;
     let facts = EmbedFacts { is_v2, texts, tokens: answer.cost.tokens, warnings };
-    let body = |vectors: Vec<Vec<f32>>| CohereEmbedAnswer::new(&vectors, types.as_deref(), facts);
-    Ok(respond(&state, format, "cohere/embed", answer, body))
+    Ok(respond(&state, format, "cohere/embed", answer, |vectors| {
+        CohereEmbedAnswer::new(&vectors, types.as_deref(), facts)
+    }))
 }
 
 #[cfg(test)]
@@ -333,7 +338,7 @@ mod tests {
     use text_embeddings_core::model::InputType;
 
     fn request(fields: Value) -> CohereEmbedRequest {
-        serde_json::from_value::<CohereEmbedBody>(fields).unwrap().request().unwrap()
+        serde_json::from_value::<CohereEmbedBody>(fields).unwrap().build_request().unwrap()
     }
 
     #[test]

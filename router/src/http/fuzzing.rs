@@ -44,7 +44,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<TokenizeBody>());
     drop(body.parse::<DecodeBody>());
     drop(body.parse::<OpenAiBody>());
-    drop(body.parse::<CohereEmbedBody>().map(CohereEmbedBody::request));
+    drop(body.parse::<CohereEmbedBody>().map(CohereEmbedBody::build_request));
     drop(body.parse::<VertexBody>());
     rerank::check_reading(&body);
 }

@@ -127,7 +127,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::EmbedSparse => on(method, embed::embed_sparse),
         Action::Similarity => on(method, similarity::similarity),
         Action::OpenAiEmbeddings => on(method, openai::embeddings),
-        Action::CohereEmbed => on(method, cohere::embed),
+        Action::CohereEmbed => on(method, cohere::embed_texts),
         Action::Tokenize => on(method, tokenize::tokenize),
         Action::Decode => on(method, decode::decode),
         Action::Vertex => on(method, vertex::vertex),

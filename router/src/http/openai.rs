@@ -117,7 +117,7 @@ impl EmbeddingsBody {
     pub(crate) fn new(vectors: &[Vec<f32>], encoding: VectorEncoding, model: &str, tokens: usize) -> Self {
         let data = vectors.iter().enumerate().map(|(index, vector)| EmbeddingBody {
             object: "embedding",
-            embedding: encoding.encode(vector),
+            embedding: encoding.encode_vector(vector),
             index,
         });
         Self {
@@ -223,12 +223,15 @@ mod tests {
             "input": "a", "encoding_format": "base64", "dimensions": 3, "prompt_name": "query", "model": "m",
             "user": "u"
         }));
-        assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64.into()));
+        assert_eq!(
+            (request.dimensions, format),
+            (Some(3), VectorEncoding::from_format(EncodingFormat::Base64))
+        );
         assert_eq!(request.encoding.prompt_name.as_deref(), Some("query"));
         let (request, format) = split(
             json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": null}),
         );
-        assert_eq!((request.dimensions, format), (None, EncodingFormat::Float.into()));
+        assert_eq!((request.dimensions, format), (None, VectorEncoding::from_format(EncodingFormat::Float)));
     }
 
     #[test]
@@ -245,15 +248,28 @@ mod tests {
             "embedding_type": "ubinary"
         }));
         let expected = EmbedEncoding::default();
-        assert_eq!((request.encoding, encoding), (expected, EncodingFormat::Ubinary.into()));
+        assert_eq!(
+            (request.encoding, encoding),
+            (expected, VectorEncoding::from_format(EncodingFormat::Ubinary))
+        );
     }
 
     #[test]
     fn base64_holds_the_values_as_little_endian_float32() {
-        let body = EmbeddingsBody::new(&[vec![1.0, -2.5], vec![]], EncodingFormat::Base64.into(), "m", 9);
+        let body = EmbeddingsBody::new(
+            &[vec![1.0, -2.5], vec![]],
+            VectorEncoding::from_format(EncodingFormat::Base64),
+            "m",
+            9,
+        );
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPwAAIMA=","index":0},{"object":"embedding","embedding":"","index":1}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
         assert_eq!(serde_json::to_string(&body).unwrap(), expected);
-        let body = EmbeddingsBody::new(&[vec![1.0, -2.5]], EncodingFormat::Float.into(), "m", 9);
+        let body = EmbeddingsBody::new(
+            &[vec![1.0, -2.5]],
+            VectorEncoding::from_format(EncodingFormat::Float),
+            "m",
+            9,
+        );
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[1.0,-2.5],"index":0}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
         assert_eq!(serde_json::to_string(&body).unwrap(), expected);
     }

@@ -1,8 +1,8 @@
 //! The encodings of vectors: numbers of five types, as a list or as base64 of their bytes.
 //!
-//! Input: a vector of length one. Output: the vector as a body has it. What must hold: this file alone decides
-//! how a value is rounded, so that every route gives the same bytes for the same vector. Binary vectors equal
-//! those of `quantize_embeddings` of sentence-transformers.
+//! Input: a vector of length one. Output: the vector as a body has it. What must hold: this file alone
+//! decides how a value is rounded, so that every route gives the same bytes for the same vector. Binary
+//! vectors equal the ones that `quantize_embeddings` of sentence-transformers gives.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -57,19 +57,17 @@ pub(crate) enum EncodedVector {
     Base64(String),
 }
 
-impl From<EncodingFormat> for VectorEncoding {
+impl VectorEncoding {
     /// The encoding that one name means: base64 is of float32 values.
-    fn from(format: EncodingFormat) -> Self {
+    pub(crate) fn from_format(format: EncodingFormat) -> Self {
         match format {
             EncodingFormat::Base64 => Self { numbers: EncodingFormat::Float, is_base64: true },
             numbers => Self { numbers, is_base64: false },
         }
     }
-}
 
-impl VectorEncoding {
-    /// The encoding that a body's fields ask for: `OpenAI`'s `encoding_format`, Voyage's `output_dtype`, which
-    /// is a type of numbers, and Jina's `embedding_type`.
+    /// The encoding that a body's fields ask for: `OpenAI`'s `encoding_format`, Voyage's `output_dtype`,
+    /// which is a type of numbers, and Jina's `embedding_type`.
     ///
     /// # Errors
     ///
@@ -82,9 +80,9 @@ impl VectorEncoding {
         if output_dtype == Some(EncodingFormat::Base64) {
             return Err("`output_dtype` is a type of numbers: send base64 as `encoding_format`".to_owned());
         }
-        let mut chosen = Self::from(encoding_format);
+        let mut chosen = Self::from_format(encoding_format);
         for (name, format) in [("output_dtype", output_dtype), ("embedding_type", embedding_type)] {
-            let Some(other) = format.map(Self::from) else { continue };
+            let Some(other) = format.map(Self::from_format) else { continue };
             // `float` is the default of each field, and says no more than that.
             if other.numbers != EncodingFormat::Float {
                 if chosen.numbers != EncodingFormat::Float && chosen.numbers != other.numbers {
@@ -103,21 +101,27 @@ impl VectorEncoding {
     }
 
     /// A vector of length one in this encoding.
-    pub(crate) fn encode(self, vector: &[f32]) -> EncodedVector {
+    pub(crate) fn encode_vector(self, vector: &[f32]) -> EncodedVector {
         let encoded = match self.numbers {
             EncodingFormat::Float | EncodingFormat::Base64 => EncodedVector::Float(vector.to_vec()),
-            EncodingFormat::Int8 => EncodedVector::Signed(int8(vector)),
-            EncodingFormat::Uint8 => EncodedVector::Unsigned(int8(vector).into_iter().map(offset).collect()),
-            EncodingFormat::Binary => EncodedVector::Signed(bits(vector).map(signed).collect()),
-            EncodingFormat::Ubinary => EncodedVector::Unsigned(bits(vector).collect()),
+            EncodingFormat::Int8 => EncodedVector::Signed(round_to_int8(vector)),
+            EncodingFormat::Uint8 => {
+                EncodedVector::Unsigned(round_to_int8(vector).into_iter().map(add_offset).collect())
+            }
+            EncodingFormat::Binary => EncodedVector::Signed(pack_bits(vector).map(subtract_offset).collect()),
+            EncodingFormat::Ubinary => EncodedVector::Unsigned(pack_bits(vector).collect()),
         };
-        if self.is_base64 { EncodedVector::Base64(BASE64_STANDARD.encode(encoded.bytes())) } else { encoded }
+        if self.is_base64 {
+            EncodedVector::Base64(BASE64_STANDARD.encode(encoded.into_bytes()))
+        } else {
+            encoded
+        }
     }
 }
 
 impl EncodedVector {
     /// The bytes of the numbers, little-endian.
-    fn bytes(self) -> Vec<u8> {
+    fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Float(values) => values.into_iter().flat_map(f32::to_le_bytes).collect(),
             Self::Signed(values) => values.into_iter().map(i8::cast_unsigned).collect(),
@@ -127,29 +131,32 @@ impl EncodedVector {
     }
 }
 
-/// The values of a unit vector in 255 steps, rounded to the nearest. The scale depends on the length alone, so
-/// that products of two vectors can be compared with products of others.
-fn int8(vector: &[f32]) -> Vec<i8> {
+/// The values of a unit vector in 255 steps, rounded to the nearest. The scale depends on the length alone,
+/// so that products of two vectors can be compared with products of others.
+fn round_to_int8(vector: &[f32]) -> Vec<i8> {
     let range = (INT8_RANGE / (vector.len() as f32).sqrt()).min(1.0);
     let scale = MAX_INT8 / range;
     vector.iter().map(|value| (value * scale).round_ties_even().clamp(-MAX_INT8, MAX_INT8) as i8).collect()
 }
 
 /// 128 more, as a byte.
-fn offset(value: i8) -> u8 {
+fn add_offset(value: i8) -> u8 {
     value.cast_unsigned() ^ 0x80
 }
 
 /// 128 less.
-fn signed(byte: u8) -> i8 {
+fn subtract_offset(byte: u8) -> i8 {
     (byte ^ 0x80).cast_signed()
 }
 
 /// A bit for each value, the first one the highest of its byte. The last byte is filled with zeros.
-fn bits(vector: &[f32]) -> impl Iterator<Item = u8> {
+fn pack_bits(vector: &[f32]) -> impl Iterator<Item = u8> {
     vector.chunks(8).map(|values| {
-        let bit = |(place, value): (usize, &f32)| u8::from(*value > 0.0) << (7 - place);
-        values.iter().enumerate().map(bit).fold(0, |byte, bit| byte | bit)
+        let mut byte = 0;
+        for (place, value) in values.iter().enumerate() {
+            byte |= u8::from(*value > 0.0) << (7 - place);
+        }
+        byte
     })
 }
 
@@ -160,7 +167,7 @@ mod tests {
     use EncodingFormat::{Base64, Binary, Float, Int8, Ubinary, Uint8};
 
     fn encoded(format: EncodingFormat, vector: &[f32]) -> EncodedVector {
-        VectorEncoding::from(format).encode(vector)
+        VectorEncoding::from_format(format).encode_vector(vector)
     }
 
     #[derive(Deserialize)]
@@ -213,9 +220,10 @@ mod tests {
             [(Int8, &[127, 129, 0][..]), (Uint8, &[255, 1, 128]), (Binary, &[0]), (Ubinary, &[128])]
         {
             let expected = EncodedVector::Base64(BASE64_STANDARD.encode(bytes));
-            assert_eq!(of(dtype).encode(&vector), expected, "{dtype:?}");
+            assert_eq!(of(dtype).encode_vector(&vector), expected, "{dtype:?}");
             assert!(
-                of(dtype).is_base64_of_integers() && !VectorEncoding::from(dtype).is_base64_of_integers()
+                of(dtype).is_base64_of_integers()
+                    && !VectorEncoding::from_format(dtype).is_base64_of_integers()
             );
         }
         assert!(!of(Float).is_base64_of_integers());

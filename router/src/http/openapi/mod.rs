@@ -46,7 +46,7 @@ use additions::Additions;
         contact()
     ),
     paths(
-        cohere::embed, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
+        cohere::embed_texts, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
         health::ready, info::info, metrics::metrics, models::list_models, openai::embeddings, playground::prompt,
         predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
         vertex::vertex, main_task
