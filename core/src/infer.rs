@@ -17,7 +17,7 @@ pub use request::RequestInFlight;
 
 use crate::{
     error::Error,
-    metrics::{DEVICE_BUSY, QUEUE_OLDEST_AGE, QUEUE_SIZE, QUEUE_TOKENS, set, set_seconds},
+    metrics::{DEVICE_BUSY, ModelMetrics, QUEUE_OLDEST_AGE, QUEUE_SIZE, QUEUE_TOKENS},
     queue::{BatchLimits, Entry, Turn},
 };
 use admission::Admission;
@@ -81,34 +81,32 @@ pub struct Announced {
 pub struct EngineGauges(Arc<Shared>);
 
 impl EngineGauges {
-    /// Sets the metrics of the waiting texts and of the device's work so far, over all engines of the
-    /// process. Call it just before the metrics are read.
-    pub fn publish(engines: &[Self]) {
-        let (mut texts, mut tokens) = (0, 0);
-        let (mut age, mut busy) = (Duration::ZERO, Duration::ZERO);
-        for engine in engines {
-            let mut state = engine.0.lock();
-            state.queue.drop_abandoned();
-            texts += state.queue.waiting_texts() + state.announced.count;
-            tokens += state.queue.tokens();
-            age = age.max(state.oldest().map_or(Duration::ZERO, |came| came.elapsed()));
-            busy += state.busy();
-        }
-        set(QUEUE_SIZE, texts);
-        set(QUEUE_TOKENS, tokens);
-        set_seconds(QUEUE_OLDEST_AGE, age);
-        set_seconds(DEVICE_BUSY, busy);
+    /// Sets the metrics of the waiting texts and of the device's work so far. Call it just before the metrics
+    /// are read.
+    pub fn publish(&self) {
+        let metrics = &self.0.metrics;
+        let mut state = self.0.lock();
+        state.queue.drop_abandoned();
+        metrics.set(QUEUE_SIZE, state.queue.waiting_texts() + state.announced.count);
+        metrics.set(QUEUE_TOKENS, state.queue.tokens());
+        let age = state.oldest().map_or(Duration::ZERO, |came| came.elapsed());
+        metrics.set_seconds(QUEUE_OLDEST_AGE, age);
+        metrics.set_seconds(DEVICE_BUSY, state.busy());
     }
 }
 
 impl Engine {
-    /// Spawns the device thread, which owns `backend`.
+    /// Spawns the device thread, which owns `backend` and moves `metrics`.
     ///
     /// # Errors
     ///
     /// [`Error::Inference`] if the system cannot start a thread.
-    pub fn start(mut backend: Box<dyn Backend>, limits: EngineLimits) -> Result<Self, Error> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(
+        mut backend: Box<dyn Backend>,
+        limits: EngineLimits,
+        metrics: ModelMetrics,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared { metrics, ..Shared::default() });
         let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
         let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
         let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
@@ -183,6 +181,12 @@ impl Engine {
 
     fn is_hung(&self) -> bool {
         self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
+    }
+
+    /// The metrics of the model.
+    #[must_use]
+    pub fn metrics(&self) -> &ModelMetrics {
+        &self.shared.metrics
     }
 
     /// A handle on the engine for the metrics.
@@ -325,7 +329,8 @@ mod tests {
     /// An engine whose backend holds a first batch, the text 9, so that texts submitted meanwhile wait
     /// together.
     fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Reply) {
-        let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
+        let engine =
+            Engine::start(control.backend(), limits(max_batch_tokens), ModelMetrics::default()).unwrap();
         control.hold();
         let blocker = submit(&engine, &[9]);
         control.wait_for_batches(1);
@@ -362,7 +367,7 @@ mod tests {
     async fn a_device_that_hangs_fails_what_waits_for_it_and_recovers() {
         let control = Control::default();
         let limits = EngineLimits { device_timeout: Some(Duration::from_millis(500)), ..limits(4) };
-        let engine = Engine::start(control.backend(), limits).unwrap();
+        let engine = Engine::start(control.backend(), limits, ModelMetrics::default()).unwrap();
         control.hold();
         let computed = submit(&engine, &[9]);
         control.wait_for_batches(1);
@@ -474,7 +479,7 @@ mod tests {
     #[test]
     fn a_small_request_comes_before_the_rest_of_a_large_one() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(4)).unwrap();
+        let engine = Engine::start(control.backend(), limits(4), ModelMetrics::default()).unwrap();
         control.hold();
         let turn = engine.turn();
         let large: Vec<_> = (10..15).map(|id| submit_in(&engine, &turn, &[id, id, id])).collect();
@@ -511,7 +516,7 @@ mod tests {
     #[test]
     fn a_nan_fails_its_own_text_only() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        let engine = Engine::start(control.backend(), limits(100), ModelMetrics::default()).unwrap();
         control.hold();
         let answers = [submit(&engine, &[9]), submit(&engine, &[10, NAN]), submit(&engine, &[10, 11])];
         control.release();
@@ -521,7 +526,8 @@ mod tests {
 
     #[test]
     fn a_text_gets_the_outputs_that_are_wanted_of_it() {
-        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let engine =
+            Engine::start(Control::default().backend(), limits(100), ModelMetrics::default()).unwrap();
         let both = Wanted { whole: true, tokens: true, sparse: false };
         let wanted = [Wanted::WHOLE, Wanted::TOKENS, both, Wanted::SPARSE];
         let answers = wanted.map(|wanted| {
@@ -545,7 +551,8 @@ mod tests {
 
     #[test]
     fn a_backend_that_forgets_a_text_is_an_error() {
-        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let engine =
+            Engine::start(Control::default().backend(), limits(100), ModelMetrics::default()).unwrap();
         let error = raw(submit(&engine, &[BREAK])).unwrap_err();
         assert_eq!(error, Error::Inference("the backend gave 0 answers for 1 text".to_owned()));
     }
@@ -553,7 +560,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_an_error_and_a_probe_finds_the_recovery() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        let engine = Engine::start(control.backend(), limits(100), ModelMetrics::default()).unwrap();
         assert!(engine.healthy().await);
         assert_eq!(control.batch_sizes().len(), 0, "a healthy engine needs no probe");
         let error = submit(&engine, &[PANIC]).await.unwrap().unwrap_err();
@@ -571,7 +578,7 @@ mod tests {
     #[tokio::test]
     async fn a_batch_without_a_single_number_is_reason_for_a_probe() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        let engine = Engine::start(control.backend(), limits(100), ModelMetrics::default()).unwrap();
         control.hold();
         let answers = [submit(&engine, &[9]), submit(&engine, &[10, NAN])];
         control.release();
@@ -607,7 +614,7 @@ mod tests {
     #[test]
     fn what_was_submitted_is_answered_though_the_engine_is_dropped() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(3)).unwrap();
+        let engine = Engine::start(control.backend(), limits(3), ModelMetrics::default()).unwrap();
         control.hold();
         let mut answers: Vec<_> = (10..30).map(|id| (id, submit(&engine, &[id]))).collect();
         let late = engine.announce(&engine.turn());
@@ -628,7 +635,7 @@ mod tests {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
         let gauges = || {
-            let read = recorded(|| EngineGauges::publish(&[engine.gauges()]));
+            let read = recorded(|| engine.gauges().publish());
             [QUEUE_SIZE, QUEUE_TOKENS, QUEUE_OLDEST_AGE, DEVICE_BUSY].map(|name| read[name][0])
         };
         let [size, tokens, age, busy] = gauges();
@@ -650,7 +657,8 @@ mod tests {
 
     #[test]
     fn a_text_that_is_announced_and_never_comes_holds_nobody_up() {
-        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let engine =
+            Engine::start(Control::default().backend(), limits(100), ModelMetrics::default()).unwrap();
         let never = engine.announce(&engine.turn());
         assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
         drop(never);
@@ -658,7 +666,8 @@ mod tests {
 
     #[test]
     fn a_text_without_tokens_is_refused() {
-        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let engine =
+            Engine::start(Control::default().backend(), limits(100), ModelMetrics::default()).unwrap();
         assert_eq!(raw(submit(&engine, &[])), Err(Error::EmptyInput { field: "inputs" }));
         assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
     }

@@ -1,11 +1,14 @@
 //! All `te_…` metrics: name, kind, unit and meaning, in one place.
 //!
-//! Input: nothing. Output: constants for the code that moves a metric, and [`describe`] for the start. What
-//! must hold: [`ALL`] only contains metrics that some code moves; durations are in seconds. Names and labels
-//! are those of text-embeddings-inference, so that its dashboards keep working.
+//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: [`ALL`]
+//! only contains metrics that some code moves; durations are in seconds. Names and labels are those of
+//! text-embeddings-inference, so that its dashboards keep working.
 
-use metrics::Unit;
-use std::time::Duration;
+use metrics::{Label, SharedString, Unit};
+use std::{sync::Arc, time::Duration};
+
+/// The label with a model's name, if there are several.
+const MODEL_LABEL: &str = "model";
 
 /// Requests to the model, by `method`: `single` or `batch`.
 pub const REQUESTS: RequestMetrics =
@@ -69,6 +72,10 @@ pub const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
 pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
 /// The size of the prefix cache in bytes.
 pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
+/// Whether the model is in memory.
+pub const MODEL_LOADED: &str = "te_model_loaded";
+/// How often the model was loaded again.
+pub const MODEL_LOADS: &str = "te_model_loads";
 /// Inputs from which tokens were cut.
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// The build: its version and commit, in labels.
@@ -257,6 +264,8 @@ pub const ALL: &[Metric] = &[
         "Tokens that were not computed, because the prefix cache had them: each once in a batch.",
     ),
     gauge(PREFIX_CACHE_BYTES, "Bytes that the prefix cache holds."),
+    gauge(MODEL_LOADED, "1 while the model is in memory, 0 while it waits for a request outside."),
+    counter(MODEL_LOADS, "How often the model was loaded again after it had left memory."),
     counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),
     gauge(
         BUILD_INFO,
@@ -281,49 +290,72 @@ pub fn describe() {
     }
 }
 
-/// Adds one to a counter without labels.
-pub(crate) fn count(name: &'static str) {
-    metrics::counter!(name).increment(1);
+/// Moves the metrics of a model. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct ModelMetrics {
+    /// The model's name, which all values carry; absent if the process has one model.
+    name: Option<Arc<str>>,
 }
 
-/// Adds `amount` to a counter without labels.
-pub(crate) fn count_many(name: &'static str, amount: usize) {
-    metrics::counter!(name).increment(amount as u64);
-}
+impl ModelMetrics {
+    /// The metrics of one of several models.
+    #[must_use]
+    pub fn with_name(name: &str) -> Self {
+        Self { name: Some(name.into()) }
+    }
 
-/// Adds one to a counter with one label.
-pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static str) {
-    metrics::counter!(name, label => value).increment(1);
-}
+    /// The labels of a value: the model's name, and `further` ones.
+    #[must_use]
+    pub fn labels(&self, further: &[(&'static str, &'static str)]) -> Vec<Label> {
+        let name = self.name.iter().map(|name| Label::new(MODEL_LABEL, SharedString::from(Arc::clone(name))));
+        name.chain(further.iter().map(|(label, value)| Label::new(*label, *value))).collect()
+    }
 
-/// Adds `amount` to a counter with one label.
-pub(crate) fn count_many_by(name: &'static str, label: &'static str, value: &'static str, amount: usize) {
-    metrics::counter!(name, label => value).increment(amount as u64);
-}
+    /// Adds one to a counter.
+    pub(crate) fn count(&self, name: &'static str) {
+        self.count_many(name, 1);
+    }
 
-/// Adds a duration, in seconds, to a histogram.
-pub(crate) fn observe_duration(name: &'static str, duration: Duration) {
-    metrics::histogram!(name).record(duration.as_secs_f64());
-}
+    /// Adds `amount` to a counter.
+    pub fn count_many(&self, name: &'static str, amount: usize) {
+        metrics::counter!(name, self.labels(&[])).increment(amount as u64);
+    }
 
-/// Adds an amount to a histogram.
-pub(crate) fn observe_amount(name: &'static str, amount: usize) {
-    metrics::histogram!(name).record(amount as f64);
-}
+    /// Adds `amount` to a counter with a label of its own.
+    pub(crate) fn count_by(
+        &self,
+        name: &'static str,
+        label: &'static str,
+        value: &'static str,
+        amount: usize,
+    ) {
+        metrics::counter!(name, self.labels(&[(label, value)])).increment(amount as u64);
+    }
 
-/// Adds a probability to a histogram.
-pub(crate) fn observe_probability(name: &'static str, probability: f32) {
-    metrics::histogram!(name).record(f64::from(probability));
-}
+    /// Adds a duration, in seconds, to a histogram.
+    pub(crate) fn observe_duration(&self, name: &'static str, duration: Duration) {
+        metrics::histogram!(name, self.labels(&[])).record(duration.as_secs_f64());
+    }
 
-/// Sets a gauge to an amount.
-pub(crate) fn set(name: &'static str, amount: usize) {
-    metrics::gauge!(name).set(amount as f64);
-}
+    /// Adds an amount to a histogram.
+    pub(crate) fn observe_amount(&self, name: &'static str, amount: usize) {
+        metrics::histogram!(name, self.labels(&[])).record(amount as f64);
+    }
 
-/// Sets a gauge, or a counter of seconds, to a duration.
-pub(crate) fn set_seconds(name: &'static str, duration: Duration) {
-    metrics::gauge!(name).set(duration.as_secs_f64());
+    /// Adds a probability to a histogram.
+    pub(crate) fn observe_probability(&self, name: &'static str, probability: f32) {
+        metrics::histogram!(name, self.labels(&[])).record(f64::from(probability));
+    }
+
+    /// Sets a gauge to an amount.
+    pub fn set(&self, name: &'static str, amount: usize) {
+        metrics::gauge!(name, self.labels(&[])).set(amount as f64);
+    }
+
+    /// Sets a gauge, or a counter of seconds, to a duration.
+    pub(crate) fn set_seconds(&self, name: &'static str, duration: Duration) {
+        metrics::gauge!(name, self.labels(&[])).set(duration.as_secs_f64());
+    }
 }
 
 #[cfg(test)]
@@ -377,9 +409,10 @@ mod tests {
         let snapshotter = recorder.snapshotter();
         metrics::with_local_recorder(&recorder, || {
             describe();
-            count(PREDICT.count);
-            observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
-            observe_amount(BATCH_NEXT_SIZE, 3);
+            let metrics = ModelMetrics::default();
+            metrics.count(PREDICT.count);
+            metrics.observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
+            metrics.observe_amount(BATCH_NEXT_SIZE, 3);
         });
         let snapshot = snapshotter.snapshot().into_vec();
         assert_eq!(snapshot.len(), 3, "describing alone must not register: {snapshot:?}");
@@ -388,5 +421,20 @@ mod tests {
             assert_eq!(description.as_deref(), metric.map(|metric| metric.description));
             assert_eq!(unit, metric.map(|metric| metric.unit));
         }
+    }
+
+    #[test]
+    fn one_of_several_models_is_named() {
+        let moved = testing::recorded(|| {
+            ModelMetrics::with_name("m").count(PREDICT.count);
+            ModelMetrics::with_name("n").count_by(REQUESTS.count, "method", "single", 2);
+            ModelMetrics::default().count_by(REQUESTS.count, "method", "single", 3);
+        });
+        let expected = [
+            ("te_predict_count{model=\"m\"}", 1.0),
+            ("te_request_count{method=\"single\"}", 3.0),
+            ("te_request_count{model=\"n\",method=\"single\"}", 2.0),
+        ];
+        assert_eq!(moved, expected.map(|(name, value)| (name.to_owned(), vec![value])).into());
     }
 }

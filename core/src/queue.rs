@@ -11,10 +11,7 @@
 //! first text of the request whose turn it is. Once `PATIENCE · n` tokens have left the queue since a request
 //! of `n` tokens arrived, no new arrival is put before that request.
 
-use crate::{
-    error::Error,
-    metrics::{BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, PREFIX_SHARED_TOKENS, count_many, observe_amount},
-};
+use crate::error::Error;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -215,12 +212,7 @@ impl Queue {
         if entries.is_empty() {
             return None;
         }
-        let (tokens, unique) =
-            (entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>(), builder.unique_tokens());
-        self.left += tokens as u64;
-        observe_amount(BATCH_NEXT_SIZE, builder.texts());
-        observe_amount(BATCH_NEXT_TOKENS, unique);
-        count_many(PREFIX_SHARED_TOKENS, tokens - unique);
+        self.left += entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>() as u64;
         Some(NextBatch { batch: builder.build(), entries })
     }
 
@@ -301,7 +293,6 @@ fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::metrics::testing::recorded;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::Wanted;
 
@@ -472,18 +463,11 @@ mod tests {
             queue.push(entry);
         }
         drop(first_receiver);
-        let taken = recorded(|| {
-            assert!(queue.next_batch(limits(5, None), nothing).is_some());
-        });
-        for (name, wanted) in [(BATCH_NEXT_SIZE, 2.0), (BATCH_NEXT_TOKENS, 5.0), (PREFIX_SHARED_TOKENS, 3.0)]
-        {
-            assert_eq!(taken[name], [wanted], "{name}");
+        let mut sizes = Vec::new();
+        while let Some(NextBatch { batch, entries }) = queue.next_batch(limits(5, None), nothing) {
+            sizes.push((entries.len(), batch.token_ids().len()));
         }
-        let nothing = recorded(|| {
-            assert!(queue.next_batch(limits(5, None), nothing).is_some());
-            assert!(queue.next_batch(limits(5, None), nothing).is_none());
-        });
-        assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
+        assert_eq!(sizes, [(2, 5), (1, 1)], "texts and unique tokens");
     }
 
     /// A request of a test.

@@ -1,10 +1,15 @@
 //! Turns on a device that several models share.
 //!
 //! Each model has an engine with a thread of its own, and the device computes one batch at a time. What must
-//! hold: engines that wait get their turns in the order in which they asked, so that a flood of requests to
-//! one model delays a request to another by one batch of each model at most.
+//! hold: of the engines that wait, the one whose model has had the least of the device comes next. A model
+//! that was idle starts with as much as the one that computes now, so that it need not wait for a flood of
+//! another, and cannot save up time. This is start-time fair queueing
+//! (Goyal, Vin and Cheng, 1996), with the time of each batch as its cost.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Packing, Predictions, Text};
 
@@ -14,53 +19,84 @@ pub(crate) struct DeviceTurns(Arc<TurnQueue>);
 
 #[derive(Debug, Default)]
 struct TurnQueue {
-    tickets: Mutex<Tickets>,
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
-/// Numbers are given out in order, and called in the same order.
 #[derive(Debug, Default)]
-struct Tickets {
-    next: u64,
-    called: u64,
+struct TurnState {
+    is_taken: bool,
+    waiting: Vec<Ticket>,
+    /// The tickets that were ever given out.
+    tickets: u64,
+    /// The start of the last turn, in device time of one model.
+    clock: Duration,
+}
+
+/// A claim to a turn. The smallest one comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ticket {
+    /// The device time that its model has had, or would have had if it had not been idle.
+    start: Duration,
+    number: u64,
 }
 
 impl DeviceTurns {
     /// A backend that computes in its turn.
     pub(crate) fn share_device(&self, backend: Box<dyn Backend>) -> Box<dyn Backend> {
-        Box::new(TurnTaking { backend, turns: self.clone() })
+        Box::new(TurnTaking { backend, turns: self.clone(), had: Duration::ZERO })
     }
 
-    /// Waits for a turn.
-    fn take_turn(&self) -> DeviceTurn<'_> {
-        let TurnQueue { tickets, changed } = &*self.0;
-        let mut now = tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        let ticket = now.next;
-        now.next += 1;
-        drop(changed.wait_while(now, |now| now.called != ticket).unwrap_or_else(PoisonError::into_inner));
-        DeviceTurn(&self.0)
+    /// Waits for a turn of a model that has had this much of the device.
+    fn take_turn(&self, had: Duration) -> DeviceTurn<'_> {
+        let mut state = self.0.lock();
+        let ticket = Ticket { start: had.max(state.clock), number: state.tickets };
+        state.tickets += 1;
+        state.waiting.push(ticket);
+        let is_due = |state: &TurnState| !state.is_taken && state.waiting.iter().min() == Some(&ticket);
+        let mut state = (self.0.changed)
+            .wait_while(state, |state| !is_due(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        state.waiting.retain(|other| *other != ticket);
+        state.is_taken = true;
+        state.clock = ticket.start;
+        DeviceTurn { queue: &self.0, start: ticket.start }
+    }
+}
+
+impl TurnQueue {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A turn. The next one begins when it is dropped.
-struct DeviceTurn<'a>(&'a TurnQueue);
+struct DeviceTurn<'a> {
+    queue: &'a TurnQueue,
+    start: Duration,
+}
 
 impl Drop for DeviceTurn<'_> {
     fn drop(&mut self) {
-        self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner).called += 1;
-        self.0.changed.notify_all();
+        self.queue.lock().is_taken = false;
+        self.queue.changed.notify_all();
     }
 }
 
 struct TurnTaking {
     backend: Box<dyn Backend>,
     turns: DeviceTurns,
+    /// The device time that the model has had.
+    had: Duration,
 }
 
 impl Backend for TurnTaking {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        let _turn = self.turns.take_turn();
-        self.backend.predict(batch)
+        let turn = self.turns.take_turn(self.had);
+        let began = Instant::now();
+        let predictions = self.backend.predict(batch);
+        self.had = turn.start + began.elapsed();
+        predictions
     }
 
     fn packing(&self) -> Packing {
@@ -82,35 +118,42 @@ mod tests {
     use std::{
         sync::atomic::{AtomicUsize, Ordering},
         thread,
-        time::Duration,
     };
 
-    #[test]
-    fn one_at_a_time_in_the_order_of_asking_also_after_a_panic() {
+    /// Lets models that have had these milliseconds of the device ask one after the other while another one
+    /// computes, which began at `clock`. Returns their order.
+    fn order_of_turns(clock: u64, had: &[u64]) -> Vec<usize> {
         let (turns, running) = (DeviceTurns::default(), AtomicUsize::new(0));
         let order = Mutex::new(Vec::new());
-        let first = turns.take_turn();
+        let first = turns.take_turn(Duration::from_millis(clock));
         thread::scope(|scope| {
-            for number in 0..8 {
+            for (model, had) in had.iter().enumerate() {
                 let (turns, running, order) = (&turns, &running, &order);
-                let waiting = scope.spawn(move || {
-                    let _turn = turns.take_turn();
+                scope.spawn(move || {
+                    let _turn = turns.take_turn(Duration::from_millis(*had));
                     assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "another one computes");
-                    order.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+                    order.lock().unwrap_or_else(PoisonError::into_inner).push(model);
                     thread::sleep(Duration::from_millis(1));
                     running.fetch_sub(1, Ordering::SeqCst);
                     // A panic of a backend is caught by its engine; the turn ends all the same.
-                    let caught = std::panic::catch_unwind(|| assert_ne!(number, 3, "as planned"));
-                    assert_eq!(caught.is_err(), number == 3);
+                    let caught = std::panic::catch_unwind(|| assert_ne!(model, 1, "as planned"));
+                    assert_eq!(caught.is_err(), model == 1);
                 });
                 // Each asks before the next one starts.
-                while turns.0.tickets.lock().unwrap_or_else(PoisonError::into_inner).next < number + 2 {
+                while turns.0.lock().waiting.len() <= model {
                     thread::yield_now();
                 }
-                drop(waiting);
             }
             drop(first);
         });
-        assert_eq!(*order.lock().unwrap_or_else(PoisonError::into_inner), (0..8).collect::<Vec<u64>>());
+        order.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[test]
+    fn who_had_the_least_of_the_device_comes_next_and_idling_saves_nothing() {
+        assert_eq!(order_of_turns(0, &[7, 5, 9, 5]), [1, 3, 0, 2], "the first of two equal ones");
+        // Models 1 and 3 were idle: they are even, and stand before those that had more.
+        assert_eq!(order_of_turns(50, &[60, 0, 51, 20]), [1, 3, 2, 0]);
+        assert_eq!(order_of_turns(0, &[0; 6]), [0, 1, 2, 3, 4, 5]);
     }
 }

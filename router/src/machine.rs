@@ -5,14 +5,16 @@
 
 use std::{fmt, fs, num::NonZeroUsize};
 
-use text_embeddings_backend::InstructionSet;
+use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::amount;
+use text_embeddings_core::metrics::ModelMetrics;
 
 use crate::{
     args::Args,
     config::ConfigError,
     control_groups::{ControlGroup, Cores},
     device_turn::DeviceTurns,
+    residency::Residency,
 };
 
 /// With more compute threads for each core the machine would hardly do anything else.
@@ -35,8 +37,8 @@ pub(crate) struct Machine {
     pub(crate) cpu_quota: Option<f64>,
     /// The memory that this process may use; absent if it cannot be read.
     pub(crate) memory: Option<Available>,
-    /// The bytes of memory that the batches and prefixes of models loaded before may take.
-    pub(crate) promised: u64,
+    /// The models that are in memory.
+    pub(crate) residency: Residency,
     /// The turns of the models on the device; absent if there is one model.
     pub(crate) turns: Option<DeviceTurns>,
 }
@@ -63,6 +65,7 @@ impl Machine {
             });
         }
         let workers = model.tokenization_workers.map(NonZeroUsize::get);
+        let memory = Available::read();
         Ok(Self {
             threads,
             cores,
@@ -70,10 +73,17 @@ impl Machine {
             instruction_set: model.instruction_set,
             tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
             cpu_quota,
-            memory: Available::read(),
-            promised: 0,
+            residency: Residency::new(if ON_CPU { memory } else { None }),
+            memory,
             turns: None,
         })
+    }
+}
+
+impl Machine {
+    /// The metrics of a model that is served by this name.
+    pub(crate) fn metrics_of(&self, name: &str) -> ModelMetrics {
+        if self.turns.is_some() { ModelMetrics::with_name(name) } else { ModelMetrics::default() }
     }
 }
 

@@ -25,6 +25,7 @@ mod memory;
 mod models;
 mod parent;
 mod reload;
+mod residency;
 mod secret;
 mod serve;
 mod signals;
@@ -44,6 +45,7 @@ use std::{
 };
 
 use anyhow::Context;
+use text_embeddings_core::metrics::ModelMetrics;
 use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, ReservedPath, Stop};
 
 use crate::{
@@ -121,14 +123,18 @@ async fn start_and_serve(
     }
     let keys = ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
     let door = Door::new(client_limits(&args.door, server.payload_limit, descriptors())?);
-    let metrics = telemetry::metrics::start()?;
+    let mut machine = Machine::from_args(&args)?;
+    if models.len() > 1 {
+        machine.turns = Some(DeviceTurns::default());
+    }
+    let names: Vec<ModelMetrics> = models.iter().map(|args| machine.metrics_of(args.model_name())).collect();
+    let metrics = telemetry::metrics::start(&names)?;
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
         let keys = if server.key_everywhere { keys.clone() } else { ApiKeys::default() };
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
-    let machine = Machine::from_args(&args)?;
     let signals = StopSignals::listen();
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
@@ -184,19 +190,17 @@ fn browser_address(address: SocketAddr, has_tls: bool) -> String {
     }
 }
 
-/// Loads the models one after the other. If there are several, they take turns on the device.
+/// Loads the models one after the other.
 async fn start_models(models: Vec<Args>, machine: Machine) -> anyhow::Result<Vec<Served>> {
     if let [only] = &models[..] {
         return Ok(vec![startup::start(only, &machine).await?]);
     }
-    let mut machine = Machine { turns: Some(DeviceTurns::default()), ..machine };
     let mut started = Vec::with_capacity(models.len());
     for args in models {
         let name = args.model_name();
         tracing::info!("Loading the model `{name}`");
         let served = startup::start(&args, &machine).await;
         let served = served.with_context(|| format!("model `{name}`"))?;
-        machine.promised += served.promised;
         started.push(Served { aliases: args.aliases, ..served });
     }
     Ok(started)

@@ -5,8 +5,8 @@
 //! What must hold: a server under steady load returns nothing, because it would have to request the pages
 //! again.
 
-use std::io;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 /// How often the resident memory is read.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -59,9 +59,19 @@ impl Keeper {
     }
 }
 
+/// The bytes of memory that this process holds and no file backs; absent if they cannot be read.
+pub(crate) fn held() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the C library has no other way to be asked")]
-fn trim() {
+pub(crate) fn trim() {
     // SAFETY: the function takes a number, locks the allocator's state, and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
@@ -70,7 +80,7 @@ fn trim() {
 
 /// Other C libraries give memory back by themselves, or not at all.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
+pub(crate) fn trim() {}
 
 #[cfg(test)]
 mod tests {

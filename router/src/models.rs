@@ -5,11 +5,15 @@
 
 use std::sync::Arc;
 
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::future::{join_all, select_all};
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{model::Model, service::Service};
 
-use crate::info::Info;
+use crate::{info::Info, residency::Resident};
+
+/// The header of an answer that names its model, if there are several.
+const MODEL_HEADER: HeaderName = HeaderName::from_static("x-model");
 
 /// A model that is served.
 pub(crate) struct Served {
@@ -19,8 +23,8 @@ pub(crate) struct Served {
     pub(crate) info: Info,
     /// Further names by which requests may ask for the model.
     pub(crate) aliases: Vec<String>,
-    /// The bytes of memory that its largest batch and its prefix cache may take.
-    pub(crate) promised: u64,
+    /// Whether it is in memory.
+    pub(crate) resident: Arc<Resident>,
     /// Model, arithmetic, device and memory in a few words, for the log.
     pub(crate) summary: String,
 }
@@ -52,6 +56,13 @@ impl Served {
     /// The names by which requests may ask for the model, its own first.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.info.served_model_name.as_str()).chain(self.aliases.iter().map(String::as_str))
+    }
+
+    /// Adds the model's name to the headers of an answer. A name that no header can hold is left out.
+    pub(crate) fn name_in(&self, headers: &mut HeaderMap) {
+        if let Ok(name) = HeaderValue::from_str(&self.info.served_model_name) {
+            headers.insert(MODEL_HEADER, name);
+        }
     }
 
     /// Whether requests may ask for the model by this name.

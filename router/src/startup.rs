@@ -11,12 +11,15 @@ mod memory;
 mod python;
 mod suggestion;
 
-use std::{fmt, time::Instant};
+use std::{
+    fmt, fs,
+    time::{Instant, SystemTime},
+};
 
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, DEVICE, LoadOptions, Loaded};
-use text_embeddings_backend_core::{BackendError, Description, WeightChoices, amount};
+use text_embeddings_backend_core::{BackendError, Description, ModelFile, WeightChoices, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
     infer::Engine,
@@ -26,12 +29,16 @@ use text_embeddings_core::{
 };
 use tokenizers::Tokenizer;
 
+use memory::MemoryPlan;
+
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
     features::flash_attention,
     info::{Computation, Info},
     machine::{Machine, megabytes},
+    memory::held,
     models::Served,
+    residency::Tenant,
     secret::Secret,
 };
 
@@ -57,7 +64,11 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     if let Some(memory) = machine.memory {
         memory.check_weights(memory::weights(&folder), args.model.dtype, flags.backend)?;
     }
-    let mut loaded = load_weights(args, machine, &flags, &folder, &model, &encoder)?;
+    let load = weights_loader(args, machine, &flags, &folder, &model, &encoder)?;
+    machine.residency.make_room(memory::weights(&folder));
+    let before = held();
+    let mut loaded = load()?;
+    let weights = held().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     steps.done("weights");
     let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
@@ -78,13 +89,7 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     let longest_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
     let memory = memory::planned(machine, args, longest_batch, &loaded)?;
     log_answers(&config.model, dimensions);
-    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", megabytes(plan.loaded)));
-    let summary = format!(
-        "{} in {} on {}{held}",
-        args.model_id,
-        loaded.numbers.computed,
-        computer_words(machine, &loaded)
-    );
+    let summary = summary_words(args, machine, &loaded, memory);
     let info = Info {
         model_id: args.model_id.clone(),
         served_model_name: served_name(args, &folder),
@@ -94,17 +99,28 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         machine: machine.clone(),
         computation,
     };
-    let backend = match &machine.turns {
-        Some(turns) => turns.share_device(loaded.backend),
-        None => loaded.backend,
+    let turns = machine.turns.clone();
+    let in_turn = move |backend| match &turns {
+        Some(turns) => turns.share_device(backend),
+        None => backend,
     };
+    let backend = in_turn(loaded.backend);
+    let metrics = machine.metrics_of(&info.served_model_name);
+    let tenant = Tenant {
+        name: info.served_model_name.clone(),
+        weights,
+        promised: memory.map_or(0, |plan| plan.batch + plan.prefixes),
+        idle_limit: args.model.idle_unload.0,
+        load: Box::new(move || load().map(|loaded| in_turn(loaded.backend))),
+        metrics: metrics.clone(),
+    };
+    let (backend, resident) = machine.residency.take_in(backend, tenant);
     let service = Service::new(
         Tokenization::start(encoder, machine.tokenization_workers)?,
-        Engine::start(backend, limits)?,
+        Engine::start(backend, limits, metrics)?,
         config,
     );
-    let promised = memory.map_or(0, |plan| plan.batch + plan.prefixes);
-    Ok(Served { service, info, aliases: Vec::new(), promised, summary })
+    Ok(Served { service, info, aliases: Vec::new(), resident, summary })
 }
 
 /// The model's name in answers: `--served-model-name`, else the model id. Of a local path it is the folder's
@@ -128,6 +144,13 @@ fn computer_words(machine: &Machine, loaded: &Loaded) -> String {
     }
 }
 
+/// Model, arithmetic, device and memory in a few words.
+fn summary_words(args: &Args, machine: &Machine, loaded: &Loaded, memory: Option<MemoryPlan>) -> String {
+    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", megabytes(plan.loaded)));
+    let computer = computer_words(machine, loaded);
+    format!("{} in {} on {computer}{held}", args.model_id, loaded.numbers.computed)
+}
+
 /// How the loaded model computes.
 fn describe_computation(folder: &ModelFolder, loaded: &Loaded) -> Computation {
     Computation {
@@ -141,15 +164,16 @@ fn describe_computation(folder: &ModelFolder, loaded: &Loaded) -> Computation {
     }
 }
 
-/// Loads the weights with the backend of `--backend`.
-fn load_weights(
+/// How the weights are loaded, with the backend of `--backend`. The first time and each later time read the
+/// same files, or fail.
+fn weights_loader(
     args: &Args,
     machine: &Machine,
     flags: &ModelFlags,
     folder: &ModelFolder,
     model: &Model,
     encoder: &Encoder,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<impl Fn() -> Result<Loaded, BackendError> + Send + Sync + use<>> {
     let options = LoadOptions {
         backend: flags.backend,
         folder: folder.root.clone(),
@@ -166,10 +190,25 @@ fn load_weights(
         flash_attention: flash_attention(),
         device_timeout: flags::device_timeout(args),
     };
-    Ok(match python::options(args, model, folder, encoder)? {
-        Some(python) => text_embeddings_backend::load_python(&options, &python)?,
-        None => text_embeddings_backend::load(&options)?,
+    let python = python::options(args, model, folder, encoder)?;
+    let versions = file_versions(&options.weights);
+    Ok(move || {
+        if file_versions(&options.weights) != versions {
+            return Err(BackendError::Load(
+                "its files have changed since the start: start the server again".to_owned(),
+            ));
+        }
+        match &python {
+            Some(python) => text_embeddings_backend::load_python(&options, python),
+            None => text_embeddings_backend::load(&options),
+        }
     })
+}
+
+/// The length of each file, and when it was changed, as far as the system tells.
+fn file_versions(files: &[ModelFile]) -> Vec<(Option<u64>, Option<SystemTime>)> {
+    let changed = |file: &ModelFile| fs::metadata(file.path()).and_then(|found| found.modified()).ok();
+    files.iter().map(|file| (file.length().ok(), changed(file))).collect()
 }
 
 /// The error, and if the model is the default one, how to choose another: the user may not have meant this

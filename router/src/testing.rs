@@ -21,6 +21,7 @@ use text_embeddings_backend_core::{
 use text_embeddings_core::{
     families::QWEN3_RERANKER,
     infer::Engine,
+    metrics::ModelMetrics,
     model::{EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RequestedType, Reranker},
     service::Service,
     templates::PromptTemplate,
@@ -37,6 +38,7 @@ use crate::{
     info::{Computation, Info},
     machine::Machine,
     models::{Models, Served},
+    residency::Tenant,
     serve::{Ended, serve},
     startup::flags::{engine_limits, service_config},
     state::AppState,
@@ -146,12 +148,23 @@ fn served(args: &Args, control: &Control) -> Served {
     };
     let encoder = encoder(args, &config.model, tokenizer);
     let tokenization = Tokenization::start(encoder, machine.tokenization_workers).unwrap();
-    let engine = Engine::start(Box::new(backend), limits).unwrap();
+    let (backend, resident) = machine.residency.take_in(
+        Box::new(backend),
+        Tenant {
+            name: args.model_name().to_owned(),
+            weights: 0,
+            promised: 0,
+            idle_limit: None,
+            load: Box::new(|| Err(BackendError::Load("only once".to_owned()))),
+            metrics: ModelMetrics::default(),
+        },
+    );
+    let engine = Engine::start(backend, limits, ModelMetrics::default()).unwrap();
     Served {
         service: Service::new(tokenization, engine, config),
         info,
         aliases: args.aliases.clone(),
-        promised: 0,
+        resident,
         summary: String::new(),
     }
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     error::Error,
     metrics::{
-        BATCH_OUT_OF_MEMORY, BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS,
-        PREFIX_CACHE_TOKENS, count, count_many, set,
+        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, BATCH_OUT_OF_MEMORY, BATCH_TOKENS_COMPUTED, ModelMetrics,
+        PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, PREFIX_SHARED_TOKENS,
     },
     queue::{BatchLimits, Entry, NextBatch},
 };
@@ -58,6 +58,11 @@ impl Shared {
         let start = Instant::now();
         let (texts, unique_tokens) = (entries.len(), batch.token_ids().len());
         let tokens = entries.iter().map(|entry| entry.text.ids.len()).sum();
+        if !is_half {
+            self.metrics.observe_amount(BATCH_NEXT_SIZE, texts);
+            self.metrics.observe_amount(BATCH_NEXT_TOKENS, unique_tokens);
+            self.metrics.count_many(PREFIX_SHARED_TOKENS, tokens - unique_tokens);
+        }
         self.lock().begin(start, entries);
         let result = predict(backend, &batch);
         let inference = start.elapsed();
@@ -74,11 +79,11 @@ impl Shared {
         };
         let outputs = match result {
             Ok(predictions) => {
-                observe(&batch, predictions.reused);
+                observe(&batch, predictions.reused, &self.metrics);
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
-                count(BATCH_OUT_OF_MEMORY);
+                self.metrics.count(BATCH_OUT_OF_MEMORY);
                 if is_halved {
                     tracing::warn!(
                         texts,
@@ -115,11 +120,11 @@ impl Shared {
 }
 
 /// Counts the tokens that a batch computed, and those that it found in the cache.
-fn observe(batch: &Batch, reused: Reused) {
-    count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
-    count_many(PREFIX_CACHE_HITS, reused.texts);
-    count_many(PREFIX_CACHE_TOKENS, reused.tokens);
-    set(PREFIX_CACHE_BYTES, reused.bytes);
+fn observe(batch: &Batch, reused: Reused, metrics: &ModelMetrics) {
+    metrics.count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
+    metrics.count_many(PREFIX_CACHE_HITS, reused.texts);
+    metrics.count_many(PREFIX_CACHE_TOKENS, reused.tokens);
+    metrics.set(PREFIX_CACHE_BYTES, reused.bytes);
 }
 
 /// Runs the forward pass. Every other failure in it, panics included, becomes an [`Error::Inference`].
@@ -219,11 +224,24 @@ mod tests {
         let counted = recorded(|| run(&shared, &control, 10));
         assert_eq!(counted[BATCH_OUT_OF_MEMORY], [1.0]);
         assert_eq!(counted[BATCH_TOKENS_COMPUTED], [10.0]);
+        assert_eq!((&counted[BATCH_NEXT_SIZE], &counted[BATCH_NEXT_TOKENS]), (&vec![4.0], &vec![10.0]));
         for (answer, ids) in answers.into_iter().zip(&texts) {
             assert_eq!(raw(answer), Ok(vec![score(ids)]));
         }
         assert_eq!(control.batch_sizes(), [4, 2, 2]);
         assert!(!shared.unhealthy.load(Ordering::Acquire), "all texts were computed");
+    }
+
+    #[test]
+    fn a_batch_is_measured_with_its_shared_tokens() {
+        let (shared, answers) = waiting(&[vec![1, 2, 3], vec![1, 2, 4], vec![9]]);
+        let counted = recorded(|| run(&shared, &Control::default(), 5));
+        drop(answers);
+        for (name, expected) in
+            [(BATCH_NEXT_SIZE, 3.0), (BATCH_NEXT_TOKENS, 5.0), (PREFIX_SHARED_TOKENS, 2.0)]
+        {
+            assert_eq!(counted[name], [expected], "{name}");
+        }
     }
 
     #[test]
@@ -345,7 +363,9 @@ mod tests {
         for ids in [&[1, 2, 3][..], &[1, 2, 4, 5]] {
             builder.push(&Text::new(ids, Wanted::WHOLE));
         }
-        let counted = recorded(|| observe(&builder.build(), Reused { texts: 2, tokens: 2, bytes: 77 }));
+        let counted = recorded(|| {
+            observe(&builder.build(), Reused { texts: 2, tokens: 2, bytes: 77 }, &ModelMetrics::default());
+        });
         for (name, wanted) in [
             (BATCH_TOKENS_COMPUTED, 3.0),
             (PREFIX_CACHE_HITS, 2.0),

@@ -59,6 +59,7 @@ mod tests {
     use crate::{
         error::Error,
         infer::{EngineLimits, Outcome, testing::Control},
+        metrics::ModelMetrics,
     };
     use text_embeddings_backend_core::{Text, Wanted};
     use tokio::sync::oneshot;
@@ -72,7 +73,7 @@ mod tests {
             max_queue_tokens: 10_000,
             device_timeout: None,
         };
-        let engine = Engine::start(control.backend(), limits).unwrap();
+        let engine = Engine::start(control.backend(), limits, ModelMetrics::default()).unwrap();
         control.hold();
         let (reply, answer) = oneshot::channel();
         engine.announce(&engine.turn()).submit(Text::new([9], Wanted::WHOLE), reply);

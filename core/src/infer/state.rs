@@ -7,6 +7,7 @@
 use super::{answers::fail, device::Work};
 use crate::{
     error::Error,
+    metrics::ModelMetrics,
     queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
 };
 use std::{
@@ -29,6 +30,7 @@ const FADING: f64 = 0.9;
 /// The engine's state, shared by all of its threads and by the tasks that submit texts.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
+    pub(super) metrics: ModelMetrics,
     pub(super) state: Mutex<State>,
     /// Notified when a text is submitted or withdrawn, and when the engine closes.
     pub(super) changed: Condvar,

@@ -9,10 +9,7 @@ use super::{Cost, Service, request::Failed, scoring::PromptInputs};
 use crate::{
     error::Error,
     infer::{Announced, Outcome, RequestInFlight},
-    metrics::{
-        EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, count_many,
-        observe_amount, observe_duration,
-    },
+    metrics::{EMBED, ModelMetrics, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics},
     model::RerankScoring,
     queue::Turn,
     tokenization::{
@@ -145,12 +142,12 @@ impl Service {
             })
             .collect();
         let mut cost = Cost { texts: inputs.count(), characters: sizes.characters, ..Cost::default() };
-        let submitted = wait_for_encodings(encoded, &mut cost).await?;
+        let submitted = self.wait_for_encodings(encoded, &mut cost).await?;
         if task == ModelTask::Score(RerankScoring::Lists) {
             cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
         request.settle_tokens(cost.tokens);
-        let outputs = wait_for_outputs(task, submitted, &mut cost).await?;
+        let outputs = self.wait_for_outputs(task, submitted, &mut cost).await?;
         Ok(Computed { outputs, cost })
     }
 
@@ -166,7 +163,8 @@ impl Service {
         let &EncodingJob { task, truncation, place, .. } = job;
         let (inputs, shared) = (Arc::clone(&job.inputs), job.shared.clone());
         let start = Instant::now();
-        count(task.metrics().count);
+        let metrics = self.metrics().clone();
+        metrics.count(task.metrics().count);
         self.tokenization.run(place, bytes, move |encoder| {
             // A closed receiver means that the request was abandoned.
             if answer.is_closed() {
@@ -185,18 +183,79 @@ impl Service {
             let submitted = encoded.map(|EncodedPrompts { prompts, truncated }| Submitted {
                 truncated,
                 tokenization: start.elapsed(),
-                prompts: submit_prompts(task, announced, prompts),
+                prompts: submit_prompts(task, announced, prompts, &metrics),
             });
             let _ = answer.send(submitted);
         });
         encoded
     }
+
+    /// Waits for the encodings of all prompts before their first outcome, because an input that is too long ends
+    /// the request.
+    async fn wait_for_encodings(
+        &self,
+        encodings: Vec<oneshot::Receiver<Result<Submitted, Error>>>,
+        cost: &mut Cost,
+    ) -> Result<Vec<Submitted>, Failed> {
+        let mut all = Vec::with_capacity(encodings.len());
+        let mut failed: Option<Failed> = None;
+        for encoding in encodings {
+            let failure = Error::Tokenizer("the tokenizer failed".to_owned());
+            match encoding.await.unwrap_or(Err(failure)) {
+                Ok(submitted) => {
+                    submitted.add_to(cost, self.metrics());
+                    all.push(submitted);
+                }
+                Err(error) => match &mut failed {
+                    None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
+                    Some(failed) => failed.add(),
+                },
+            }
+            if failed.is_some() {
+                // Dropping the prompts cancels their computation.
+                all.clear();
+            }
+        }
+        failed.map_or(Ok(all), Err)
+    }
+
+    async fn wait_for_outputs(
+        &self,
+        task: ModelTask,
+        submitted: Vec<Submitted>,
+        cost: &mut Cost,
+    ) -> Result<Vec<Output>, Failed> {
+        let mut outputs = Vec::with_capacity(submitted.len());
+        let mut submitted = submitted.into_iter();
+        while let Some(Submitted { tokenization, prompts, .. }) = submitted.next() {
+            let mut prompts = prompts.into_iter();
+            while let Some(SubmittedPrompt { outcome, .. }) = prompts.next() {
+                let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
+                    Ok(outcome) => outcome,
+                    Err(error) => {
+                        let others = prompts.chain(submitted.flat_map(|submitted| submitted.prompts));
+                        return Err(Failed::of_texts(error, 1 + others.filter_map(known_failure).count()));
+                    }
+                };
+                task.metrics().observe(tokenization, &outcome, self.metrics());
+                cost.queue = cost.queue.max(outcome.queue);
+                cost.inference = cost.inference.max(outcome.inference);
+                outputs.push(outcome.output);
+            }
+        }
+        Ok(outputs)
+    }
 }
 
 /// Puts prompts in the queue. All are announced before the first is sent.
-fn submit_prompts(task: ModelTask, first: Announced, prompts: Vec<Encoded>) -> Vec<SubmittedPrompt> {
+fn submit_prompts(
+    task: ModelTask,
+    first: Announced,
+    prompts: Vec<Encoded>,
+    metrics: &ModelMetrics,
+) -> Vec<SubmittedPrompt> {
     let others: Vec<Announced> = prompts.iter().skip(1).map(|_| first.announce_another()).collect();
-    count_many(task.metrics().count, others.len());
+    metrics.count_many(task.metrics().count, others.len());
     let announced = std::iter::once(first).chain(others);
     let submit_prompt = |(encoded, announced): (Encoded, Announced)| {
         let Encoded { ids, second, marks, reusable, .. } = encoded;
@@ -208,60 +267,6 @@ fn submit_prompts(task: ModelTask, first: Announced, prompts: Vec<Encoded>) -> V
     prompts.into_iter().zip(announced).map(submit_prompt).collect()
 }
 
-/// Waits for the encodings of all prompts before their first outcome, because an input that is too long ends
-/// the request.
-async fn wait_for_encodings(
-    encodings: Vec<oneshot::Receiver<Result<Submitted, Error>>>,
-    cost: &mut Cost,
-) -> Result<Vec<Submitted>, Failed> {
-    let mut all = Vec::with_capacity(encodings.len());
-    let mut failed: Option<Failed> = None;
-    for encoding in encodings {
-        let failure = Error::Tokenizer("the tokenizer failed".to_owned());
-        match encoding.await.unwrap_or(Err(failure)) {
-            Ok(submitted) => {
-                submitted.add_to(cost);
-                all.push(submitted);
-            }
-            Err(error) => match &mut failed {
-                None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
-                Some(failed) => failed.add(),
-            },
-        }
-        if failed.is_some() {
-            // Dropping the prompts cancels their computation.
-            all.clear();
-        }
-    }
-    failed.map_or(Ok(all), Err)
-}
-
-async fn wait_for_outputs(
-    task: ModelTask,
-    submitted: Vec<Submitted>,
-    cost: &mut Cost,
-) -> Result<Vec<Output>, Failed> {
-    let mut outputs = Vec::with_capacity(submitted.len());
-    let mut submitted = submitted.into_iter();
-    while let Some(Submitted { tokenization, prompts, .. }) = submitted.next() {
-        let mut prompts = prompts.into_iter();
-        while let Some(SubmittedPrompt { outcome, .. }) = prompts.next() {
-            let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    let others = prompts.chain(submitted.flat_map(|submitted| submitted.prompts));
-                    return Err(Failed::of_texts(error, 1 + others.filter_map(known_failure).count()));
-                }
-            };
-            task.metrics().observe(tokenization, &outcome);
-            cost.queue = cost.queue.max(outcome.queue);
-            cost.inference = cost.inference.max(outcome.inference);
-            outputs.push(outcome.output);
-        }
-    }
-    Ok(outputs)
-}
-
 /// The error of a prompt that is known to have failed, too. It was in the batch of a failed one, and the
 /// engine answers it first.
 fn known_failure(mut prompt: SubmittedPrompt) -> Option<Error> {
@@ -270,14 +275,14 @@ fn known_failure(mut prompt: SubmittedPrompt) -> Option<Error> {
 
 impl Submitted {
     /// Counts the prompts and adds them to the cost of their request.
-    fn add_to(&self, cost: &mut Cost) {
+    fn add_to(&self, cost: &mut Cost, metrics: &ModelMetrics) {
         for prompt in &self.prompts {
-            observe_amount(REQUEST_INPUT_LENGTH, prompt.tokens);
+            metrics.observe_amount(REQUEST_INPUT_LENGTH, prompt.tokens);
             cost.tokens += prompt.tokens;
         }
         cost.truncated += self.truncated;
         if self.truncated > 0 {
-            count_many(TRUNCATED_INPUTS, self.truncated);
+            metrics.count_many(TRUNCATED_INPUTS, self.truncated);
         }
         cost.tokenization = cost.tokenization.max(self.tokenization);
     }
@@ -325,12 +330,12 @@ impl ModelTask {
 
 impl TextMetrics {
     /// Counts a computed text, and records the durations of its steps.
-    pub(super) fn observe(&self, tokenization: Duration, outcome: &Outcome) {
-        count(self.success);
-        observe_duration(self.tokenization_duration, tokenization);
-        observe_duration(self.queue_duration, outcome.queue);
-        observe_duration(self.inference_duration, outcome.inference);
-        observe_duration(self.duration, tokenization + outcome.queue + outcome.inference);
+    fn observe(&self, tokenization: Duration, outcome: &Outcome, metrics: &ModelMetrics) {
+        metrics.count(self.success);
+        metrics.observe_duration(self.tokenization_duration, tokenization);
+        metrics.observe_duration(self.queue_duration, outcome.queue);
+        metrics.observe_duration(self.inference_duration, outcome.inference);
+        metrics.observe_duration(self.duration, tokenization + outcome.queue + outcome.inference);
     }
 }
 

@@ -7,11 +7,11 @@
 use super::{
     Answer, Service,
     compute::{Computed, Inputs, ModelTask},
-    request::{Failed, check_length, measured, method, refused},
+    request::{Failed, check_length, method},
 };
 use crate::{
     error::{Error, NOT_A_SPARSE_MODEL},
-    metrics::{EMBED, count_many},
+    metrics::EMBED,
     model::InputType,
     postprocess::{cosine, normalized},
     tokenization::{Input, TruncationDirection},
@@ -134,27 +134,28 @@ impl Service {
         request: EmbedRequest,
         max_inputs: usize,
     ) -> Result<Answer<Vec<Vec<f32>>>, Error> {
-        measured(method(request.inputs.is_batch), async {
-            let is_splade = self.is_splade();
-            Self::check_inputs(&request.inputs, max_inputs, || {
-                self.embedder()?;
-                if is_splade && request.normalize {
-                    Err(Error::Splade { what: "`normalize`" })
-                } else {
-                    Ok(())
-                }
-            })?;
-            let outputs = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
-            self.check_dimensions(&request, Wanted::WHOLE)?;
-            let length = request.dimensions.unwrap_or(self.config.dimensions);
-            let answer = self.outputs(request, outputs).await?;
-            let vector = |outputs: EmbedOutputs| match outputs {
-                EmbedOutputs { dense: Some(vector), .. } => vector,
-                EmbedOutputs { sparse, .. } => dense(&sparse.unwrap_or_default(), length),
-            };
-            Ok(answer.map(|outputs| outputs.into_iter().map(vector).collect()))
-        })
-        .await
+        self.metrics()
+            .measured(method(request.inputs.is_batch), async {
+                let is_splade = self.is_splade();
+                Self::check_inputs(&request.inputs, max_inputs, || {
+                    self.embedder()?;
+                    if is_splade && request.normalize {
+                        Err(Error::Splade { what: "`normalize`" })
+                    } else {
+                        Ok(())
+                    }
+                })?;
+                let outputs = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
+                self.check_dimensions(&request, Wanted::WHOLE)?;
+                let length = request.dimensions.unwrap_or(self.config.dimensions);
+                let answer = self.outputs(request, outputs).await?;
+                let vector = |outputs: EmbedOutputs| match outputs {
+                    EmbedOutputs { dense: Some(vector), .. } => vector,
+                    EmbedOutputs { sparse, .. } => dense(&sparse.unwrap_or_default(), length),
+                };
+                Ok(answer.map(|outputs| outputs.into_iter().map(vector).collect()))
+            })
+            .await
     }
 
     /// Some outputs of each input, computed in one forward pass.
@@ -168,24 +169,25 @@ impl Service {
         request: EmbedRequest,
         outputs: Wanted,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
-        measured(method(request.inputs.is_batch), async {
-            Self::check_inputs(&request.inputs, self.config.max_client_batch_size, || {
-                self.embedder()?;
-                if outputs.tokens && self.is_splade() {
-                    return Err(Error::Splade { what: "`embed_all`" });
+        self.metrics()
+            .measured(method(request.inputs.is_batch), async {
+                Self::check_inputs(&request.inputs, self.config.max_client_batch_size, || {
+                    self.embedder()?;
+                    if outputs.tokens && self.is_splade() {
+                        return Err(Error::Splade { what: "`embed_all`" });
+                    }
+                    if outputs.whole && self.is_splade() {
+                        return Err(Error::Splade { what: "the output `dense`" });
+                    }
+                    if outputs.sparse { self.require_sparse() } else { Ok(()) }
+                })?;
+                if outputs == Wanted::default() {
+                    return Err(Error::Empty { field: "outputs" }.into());
                 }
-                if outputs.whole && self.is_splade() {
-                    return Err(Error::Splade { what: "the output `dense`" });
-                }
-                if outputs.sparse { self.require_sparse() } else { Ok(()) }
-            })?;
-            if outputs == Wanted::default() {
-                return Err(Error::Empty { field: "outputs" }.into());
-            }
-            self.check_dimensions(&request, outputs)?;
-            self.outputs(request, outputs).await
-        })
-        .await
+                self.check_dimensions(&request, outputs)?;
+                self.outputs(request, outputs).await
+            })
+            .await
     }
 
     /// A sparse vector for each input, with its entries in ascending order of the index.
@@ -194,13 +196,14 @@ impl Service {
     ///
     /// As for [`Service::embed_vectors`]; [`Error::ModelType`] if the model does not have sparse vectors.
     pub async fn embed_sparse(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
-        measured(method(request.inputs.is_batch), async {
-            let max_inputs = self.config.max_client_batch_size;
-            Self::check_inputs(&request.inputs, max_inputs, || self.require_sparse())?;
-            let answer = self.outputs(request, Wanted::SPARSE).await?;
-            Ok(answer.map(|outputs| outputs.into_iter().filter_map(|output| output.sparse).collect()))
-        })
-        .await
+        self.metrics()
+            .measured(method(request.inputs.is_batch), async {
+                let max_inputs = self.config.max_client_batch_size;
+                Self::check_inputs(&request.inputs, max_inputs, || self.require_sparse())?;
+                let answer = self.outputs(request, Wanted::SPARSE).await?;
+                Ok(answer.map(|outputs| outputs.into_iter().filter_map(|output| output.sparse).collect()))
+            })
+            .await
     }
 
     /// The cosine of the source sentence's vector with the vector of each other sentence, in order.
@@ -210,22 +213,24 @@ impl Service {
     /// As for [`Service::embed`]. The limit of [`Error::BatchTooLarge`] includes the source sentence.
     pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
         let sentences = request.sentences.len();
-        refused(check_length("inputs.sentences", sentences, usize::MAX))?;
-        refused(check_length("inputs", sentences + 1, self.config.max_client_batch_size))?;
-        measured("batch", async {
-            let texts = [request.source_sentence].into_iter().chain(request.sentences);
-            let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
-            Self::check_inputs(&texts, self.config.max_client_batch_size, || {
-                self.embedder()?;
-                if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
-            })?;
-            let texts = texts.inputs;
-            let Computed { outputs, cost } = self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
-            let source = &outputs[0].whole;
-            let value = outputs[1..].iter().map(|output| cosine(source, &output.whole)).collect();
-            Ok(Answer { value, cost })
-        })
-        .await
+        self.metrics().refused(check_length("inputs.sentences", sentences, usize::MAX))?;
+        self.metrics().refused(check_length("inputs", sentences + 1, self.config.max_client_batch_size))?;
+        self.metrics()
+            .measured("batch", async {
+                let texts = [request.source_sentence].into_iter().chain(request.sentences);
+                let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
+                Self::check_inputs(&texts, self.config.max_client_batch_size, || {
+                    self.embedder()?;
+                    if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
+                })?;
+                let texts = texts.inputs;
+                let Computed { outputs, cost } =
+                    self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
+                let source = &outputs[0].whole;
+                let value = outputs[1..].iter().map(|output| cosine(source, &output.whole)).collect();
+                Ok(Answer { value, cost })
+            })
+            .await
     }
 
     /// Refuses more than `max` inputs. Then refuses all of them if `check` says that the model cannot embed
@@ -293,7 +298,7 @@ impl Service {
     ) -> Result<Computed, Failed> {
         let prompt = self.embed_prompt(encoding).map_err(|error| {
             // text-embeddings-inference would count these failures during tokenization.
-            count_many(EMBED.count, inputs.len());
+            self.metrics().count_many(EMBED.count, inputs.len());
             Failed::on_the_way_to_tokens(error, inputs.len())
         })?;
         let prompt = prompt.map(str::to_owned);

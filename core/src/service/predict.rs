@@ -7,7 +7,7 @@
 use super::{
     Answer, Service,
     compute::{Computed, Inputs, ModelTask},
-    request::{Failed, check_length, measured, method},
+    request::{Failed, check_length, method},
 };
 use crate::{
     error::{Error, NOT_A_CLASSIFIER},
@@ -61,7 +61,7 @@ impl Service {
     /// [`Error::TooLong`] for an invalid input; [`Error::Overloaded`] without a free permit; failures of
     /// tokenizer and model.
     pub async fn predict(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
-        measured(method(request.is_batch), self.label(request)).await
+        self.metrics().measured(method(request.is_batch), self.label(request)).await
     }
 
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {

@@ -10,9 +10,8 @@ use crate::{
     error::Error,
     infer::Permit,
     metrics::{
-        REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
-        REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics, TOKENIZER_REQUESTS, count_by, count_many_by,
-        observe_duration,
+        ModelMetrics, REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
+        REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics, TOKENIZER_REQUESTS,
     },
 };
 use std::sync::PoisonError;
@@ -49,8 +48,8 @@ impl Failed {
         self.texts += 1;
     }
 
-    fn count(&self) {
-        count_many_by(REQUEST_FAILURE, "err", self.label, self.texts);
+    fn count(&self, metrics: &ModelMetrics) {
+        metrics.count_by(REQUEST_FAILURE, "err", self.label, self.texts);
     }
 }
 
@@ -60,63 +59,70 @@ impl From<Error> for Failed {
     }
 }
 
-/// Counts the failure of a request that is refused before it counts as arrived.
-pub(super) fn refused(result: Result<(), Error>) -> Result<(), Error> {
-    result.inspect_err(|error| Failed::from(error.clone()).count())
-}
+impl ModelMetrics {
+    /// Counts the failure of a request that is refused before it counts as arrived.
+    pub(super) fn refused(&self, result: Result<(), Error>) -> Result<(), Error> {
+        result.inspect_err(|error| Failed::from(error.clone()).count(self))
+    }
 
-/// Runs a request's work and counts it. Dropping the returned future drops the work.
-pub(super) async fn counted<T>(
-    method: &'static str,
-    work: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Error> {
-    counted_as(REQUESTS, method, work).await
-}
+    /// Runs a request's work and counts it. Dropping the returned future drops the work.
+    pub(super) async fn counted<T>(
+        &self,
+        method: &'static str,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Error> {
+        self.counted_as(REQUESTS, method, work).await
+    }
 
-/// Like [`counted`], for a request that only needs the tokenizer.
-pub(super) async fn counted_for_tokenizer<T>(
-    method: &'static str,
-    work: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Error> {
-    counted_as(TOKENIZER_REQUESTS, method, work).await
-}
+    /// Like [`Self::counted`], for a request that only needs the tokenizer.
+    pub(super) async fn counted_for_tokenizer<T>(
+        &self,
+        method: &'static str,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Error> {
+        self.counted_as(TOKENIZER_REQUESTS, method, work).await
+    }
 
-async fn counted_as<T>(
-    metrics: RequestMetrics,
-    method: &'static str,
-    work: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Error> {
-    count_by(metrics.count, "method", method);
-    let mut request = InFlight { metrics, method, end: End::Dropped };
-    match work.await {
-        Ok(answer) => {
-            request.end = End::Answered;
-            Ok(answer)
+    async fn counted_as<T>(
+        &self,
+        names: RequestMetrics,
+        method: &'static str,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Error> {
+        self.count_by(names.count, "method", method, 1);
+        let mut request = InFlight { metrics: self, names, method, end: End::Dropped };
+        match work.await {
+            Ok(answer) => {
+                request.end = End::Answered;
+                Ok(answer)
+            }
+            Err(failed) => {
+                let error = failed.error.clone();
+                request.end = End::Failed(failed);
+                Err(error)
+            }
         }
-        Err(failed) => {
-            let error = failed.error.clone();
-            request.end = End::Failed(failed);
-            Err(error)
-        }
+    }
+
+    /// Like [`Self::counted`], and records the durations of the request and its steps.
+    pub(super) async fn measured<T>(
+        &self,
+        method: &'static str,
+        work: impl Future<Output = Result<Answer<T>, Failed>>,
+    ) -> Result<Answer<T>, Error> {
+        let answer = self.counted(method, work).await?;
+        self.observe_duration(REQUEST_DURATION, answer.cost.total);
+        self.observe_duration(REQUEST_TOKENIZATION_DURATION, answer.cost.tokenization);
+        self.observe_duration(REQUEST_QUEUE_DURATION, answer.cost.queue);
+        self.observe_duration(REQUEST_INFERENCE_DURATION, answer.cost.inference);
+        Ok(answer)
     }
 }
 
-/// Like [`counted`], and records the durations of the request and its steps.
-pub(super) async fn measured<T>(
-    method: &'static str,
-    work: impl Future<Output = Result<Answer<T>, Failed>>,
-) -> Result<Answer<T>, Error> {
-    let answer = counted(method, work).await?;
-    observe_duration(REQUEST_DURATION, answer.cost.total);
-    observe_duration(REQUEST_TOKENIZATION_DURATION, answer.cost.tokenization);
-    observe_duration(REQUEST_QUEUE_DURATION, answer.cost.queue);
-    observe_duration(REQUEST_INFERENCE_DURATION, answer.cost.inference);
-    Ok(answer)
-}
-
 /// Counts the end of a request, of whatever kind.
-struct InFlight {
-    metrics: RequestMetrics,
+struct InFlight<'a> {
+    metrics: &'a ModelMetrics,
+    names: RequestMetrics,
     method: &'static str,
     /// The end that is counted if the value is dropped now.
     end: End,
@@ -128,12 +134,12 @@ enum End {
     Answered,
 }
 
-impl Drop for InFlight {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         match &self.end {
-            End::Dropped => count_by(REQUEST_FAILURE, "err", "dropped"),
-            End::Failed(failed) => failed.count(),
-            End::Answered => count_by(self.metrics.success, "method", self.method),
+            End::Dropped => self.metrics.count_by(REQUEST_FAILURE, "err", "dropped", 1),
+            End::Failed(failed) => failed.count(self.metrics),
+            End::Answered => self.metrics.count_by(self.names.success, "method", self.method, 1),
         }
     }
 }
@@ -148,6 +154,11 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
+    /// The metrics of this model.
+    pub(super) fn metrics(&self) -> &ModelMetrics {
+        self.engine.metrics()
+    }
+
     /// A permit for a request of at most `tokens` tokens to be in flight.
     pub(super) async fn permit(&self, tokens: usize) -> Result<Permit, Error> {
         match &self.admission {
@@ -176,39 +187,46 @@ mod tests {
 
     #[test]
     fn every_end_of_a_request_is_counted_once() {
+        let metrics = ModelMetrics::default();
         let poll = |work: &mut dyn FnMut(&mut Context<'_>)| {
             recorded(|| work(&mut Context::from_waker(Waker::noop())))
         };
-        let answered = poll(&mut |cx| assert!(pin!(counted("single", ready(Ok(1)))).poll(cx).is_ready()));
+        let answered =
+            poll(&mut |cx| assert!(pin!(metrics.counted("single", ready(Ok(1)))).poll(cx).is_ready()));
         assert_eq!(answered.len(), 2, "{answered:?}");
         assert_eq!(answered["te_request_count{method=\"single\"}"], [1.0]);
         assert_eq!(answered["te_request_success{method=\"single\"}"], [1.0]);
 
         let failure = || ready(Err::<(), _>(Failed::from(Error::Overloaded { retry_after: 1 })));
-        let failed = poll(&mut |cx| assert!(pin!(counted("batch", failure())).poll(cx).is_ready()));
+        let failed = poll(&mut |cx| assert!(pin!(metrics.counted("batch", failure())).poll(cx).is_ready()));
         assert_eq!(failed.len(), 2, "{failed:?}");
         assert_eq!(failed["te_request_failure{err=\"overloaded\"}"], [1.0]);
 
         let texts = || ready(Err::<(), _>(Failed::on_the_way_to_tokens(Error::Validation(String::new()), 3)));
-        let failed = poll(&mut |cx| assert!(pin!(counted("batch", texts())).poll(cx).is_ready()));
+        let failed = poll(&mut |cx| assert!(pin!(metrics.counted("batch", texts())).poll(cx).is_ready()));
         assert_eq!(failed["te_request_failure{err=\"tokenization\"}"], [3.0], "once for each text");
 
         let work = || ready(Ok(()));
-        let tokenized =
-            poll(&mut |cx| assert!(pin!(counted_for_tokenizer("single", work())).poll(cx).is_ready()));
+        let tokenized = poll(&mut |cx| {
+            assert!(pin!(metrics.counted_for_tokenizer("single", work())).poll(cx).is_ready());
+        });
         let names: Vec<_> = tokenized.keys().map(String::as_str).collect();
         assert_eq!(names, ["te_tokenize_count{method=\"single\"}", "te_tokenize_success{method=\"single\"}"]);
 
-        let rejected = recorded(|| assert!(refused(Err(Error::Overloaded { retry_after: 1 })).is_err()));
+        let rejected =
+            recorded(|| assert!(metrics.refused(Err(Error::Overloaded { retry_after: 1 })).is_err()));
         assert_eq!(rejected.len(), 1, "a request that is refused before it arrived: {rejected:?}");
 
         let dropped = poll(&mut |cx| {
-            assert!(pin!(counted("batch", pending::<Result<(), Failed>>())).poll(cx).is_pending());
+            assert!(pin!(metrics.counted("batch", pending::<Result<(), Failed>>())).poll(cx).is_pending());
         });
         assert_eq!(dropped.len(), 2, "{dropped:?}");
         assert_eq!(dropped["te_request_failure{err=\"dropped\"}"], [1.0]);
 
-        assert!(recorded(|| drop(counted("batch", failure()))).is_empty(), "a request that was never begun");
+        assert!(
+            recorded(|| drop(metrics.counted("batch", failure()))).is_empty(),
+            "a request that was never begun"
+        );
     }
 
     #[test]

@@ -8,11 +8,11 @@
 use super::{
     Answer, Cost, Service,
     compute::{Computed, Inputs, ModelTask},
-    request::{Failed, check_length, measured, refused},
+    request::{Failed, check_length},
 };
 use crate::{
     error::Error,
-    metrics::{RERANK_SCORE, observe_probability},
+    metrics::RERANK_SCORE,
     postprocess::order,
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
@@ -78,9 +78,9 @@ impl Service {
     /// [`Error::TooLong`] for a text that must not be truncated; [`Error::Overloaded`] without a free permit;
     /// failures of tokenizer and model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
-        refused(check_length("texts", request.texts.len(), usize::MAX))?;
-        refused(self.reranker().map(drop))?;
-        measured("batch", self.rank(request)).await
+        self.metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
+        self.metrics().refused(self.reranker().map(drop))?;
+        self.metrics().measured("batch", self.rank(request)).await
     }
 
     async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Failed> {
@@ -110,7 +110,7 @@ impl Service {
         let rule = self.reranker()?.score.value;
         let (raw, cost) = self.raw_scores(pairs, truncation).await?;
         for raw in &raw {
-            observe_probability(RERANK_SCORE, rule.probability(*raw));
+            self.metrics().observe_probability(RERANK_SCORE, rule.probability(*raw));
         }
         Ok((raw.into_iter().map(|raw| Score { raw, default: rule.apply(raw) }).collect(), cost))
     }

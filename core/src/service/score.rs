@@ -6,7 +6,7 @@
 use super::{
     Answer, Service,
     compute::Inputs,
-    request::{Failed, check_length, measured, method},
+    request::{Failed, check_length, method},
 };
 use crate::{
     error::Error,
@@ -42,7 +42,7 @@ impl Service {
     /// [`Error::Validation`] for an invalid request; [`Error::TooLong`] for a pair that must not be
     /// truncated; [`Error::Overloaded`] without a free permit; failures of tokenizer and model.
     pub async fn score(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Error> {
-        measured(method(request.documents.len() != 1), self.score_pairs(request)).await
+        self.metrics().measured(method(request.documents.len() != 1), self.score_pairs(request)).await
     }
 
     async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Failed> {

@@ -3,10 +3,7 @@
 //! Input: a [`ShowRequest`]. Output: a [`ShownPrompt`]. What must hold: re-ranking with the same fields
 //! scores exactly this prompt; a request that re-ranking would refuse is refused here with the same message.
 
-use super::{
-    Service,
-    request::{Failed, counted_for_tokenizer},
-};
+use super::{Service, request::Failed};
 use crate::{
     error::Error,
     tokenization::{Encoder, PairText, ShownPrompt, TruncationDirection},
@@ -37,7 +34,7 @@ impl Service {
     /// must not be truncated; [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if the
     /// tokenizer fails.
     pub async fn show_prompt(&self, request: ShowRequest) -> Result<ShownPrompt, Error> {
-        counted_for_tokenizer("single", self.shown(request)).await
+        self.metrics().counted_for_tokenizer("single", self.shown(request)).await
     }
 
     async fn shown(&self, request: ShowRequest) -> Result<ShownPrompt, Failed> {

@@ -14,6 +14,7 @@ use crate::{
         Engine, EngineLimits,
         testing::{BREAK, Control, FAIL, NAN, PANIC, values},
     },
+    metrics::ModelMetrics,
     model::{EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RerankScoring, Reranker},
     templates::PromptTemplate,
     tokenization::{
@@ -137,7 +138,7 @@ pub(crate) fn embedder(config: &mut ServiceConfig) -> &mut EmbeddingModel {
 
 fn fixture_of(limits: EngineLimits, encoder: Encoder, width: usize, config: ServiceConfig) -> Fixture {
     let control = Control::default();
-    let engine = Engine::start(control.backend_of_width(width), limits).unwrap();
+    let engine = Engine::start(control.backend_of_width(width), limits, ModelMetrics::default()).unwrap();
     let tokenization = Tokenization::start(encoder, 2).unwrap();
     Fixture { service: Service::new(tokenization, engine, config), control, width }
 }

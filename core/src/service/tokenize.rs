@@ -6,7 +6,7 @@
 
 use super::{
     Service,
-    request::{Failed, check_length, counted_for_tokenizer, method},
+    request::{Failed, check_length, method},
 };
 use crate::{error::Error, tokenization::Encoder};
 use std::sync::{
@@ -79,31 +79,32 @@ impl Service {
         most: usize,
     ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
-        counted_for_tokenizer(method(is_batch), async move {
-            check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
-            check_each(&inputs, |text| match text.as_str() {
-                "" => Err(Error::EmptyInput { field: "inputs" }),
-                text => self.tokenization.encoder().check_characters(text.chars().count()),
-            })?;
-            let prompt = self.prompt(prompt_name.as_deref());
-            let prompt = prompt.map_err(|error| Failed::on_the_way_to_tokens(error, inputs.len()))?;
-            let prompt = prompt.unwrap_or_default();
-            let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
-            let left = Arc::new(AtomicUsize::new(most));
-            let job = move |encoder: &Encoder, text: String| {
-                let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
-                let take = |left: usize| left.checked_sub(encoding.len());
-                let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-                taken.map_err(|_| {
-                    Error::Validation(format!(
-                        "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
-                    ))
+        self.metrics()
+            .counted_for_tokenizer(method(is_batch), async move {
+                check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
+                check_each(&inputs, |text| match text.as_str() {
+                    "" => Err(Error::EmptyInput { field: "inputs" }),
+                    text => self.tokenization.encoder().check_characters(text.chars().count()),
                 })?;
-                Ok(tokens(&encoding, &text))
-            };
-            self.map(texts, String::len, job).await
-        })
-        .await
+                let prompt = self.prompt(prompt_name.as_deref());
+                let prompt = prompt.map_err(|error| Failed::on_the_way_to_tokens(error, inputs.len()))?;
+                let prompt = prompt.unwrap_or_default();
+                let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
+                let left = Arc::new(AtomicUsize::new(most));
+                let job = move |encoder: &Encoder, text: String| {
+                    let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
+                    let take = |left: usize| left.checked_sub(encoding.len());
+                    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+                    taken.map_err(|_| {
+                        Error::Validation(format!(
+                            "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
+                        ))
+                    })?;
+                    Ok(tokens(&encoding, &text))
+                };
+                self.map(texts, String::len, job).await
+            })
+            .await
     }
 
     /// The text of each list of ids.
@@ -115,27 +116,28 @@ impl Service {
     /// without a free permit; [`Error::Tokenizer`] if a list cannot be decoded.
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
-        counted_for_tokenizer(method(is_batch), async move {
-            check_length("ids", ids.len(), self.config.max_client_batch_size)?;
-            check_each(&ids, |ids| match ids.len() {
-                0 => Err(Error::EmptyInput { field: "input_ids" }),
-                _ => Ok(()),
-            })?;
-            let decode = move |encoder: &Encoder, ids: Vec<u32>| {
-                let tokenizer = encoder.tokenizer();
-                // The tokenizer would leave it out silently.
-                if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
-                    return Err(Error::Validation(format!(
-                        "`ids` holds the token id {id}, which this model's tokenizer does not have"
-                    )));
-                }
-                tokenizer
-                    .decode(&ids, skip_special_tokens)
-                    .map_err(|error| Error::Tokenizer(error.to_string()))
-            };
-            self.map(ids, |ids| size_of_val(ids.as_slice()), decode).await
-        })
-        .await
+        self.metrics()
+            .counted_for_tokenizer(method(is_batch), async move {
+                check_length("ids", ids.len(), self.config.max_client_batch_size)?;
+                check_each(&ids, |ids| match ids.len() {
+                    0 => Err(Error::EmptyInput { field: "input_ids" }),
+                    _ => Ok(()),
+                })?;
+                let decode = move |encoder: &Encoder, ids: Vec<u32>| {
+                    let tokenizer = encoder.tokenizer();
+                    // The tokenizer would leave it out silently.
+                    if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
+                        return Err(Error::Validation(format!(
+                            "`ids` holds the token id {id}, which this model's tokenizer does not have"
+                        )));
+                    }
+                    tokenizer
+                        .decode(&ids, skip_special_tokens)
+                        .map_err(|error| Error::Tokenizer(error.to_string()))
+                };
+                self.map(ids, |ids| size_of_val(ids.as_slice()), decode).await
+            })
+            .await
     }
 
     /// Runs `job` for each input on the tokenizer's threads. `bytes` gives the length of an input.

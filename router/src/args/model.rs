@@ -13,7 +13,7 @@ use text_embeddings_core::{
     tokenization::NamedAnswer,
 };
 
-use super::values::{self, at_least_one, whole};
+use super::values::{self, IdleLimit, at_least_one, whole};
 use crate::secret::Secret;
 
 /// How a model is fetched, prompted and computed.
@@ -41,6 +41,13 @@ pub(crate) struct ModelArgs {
     /// bfloat16 if it multiplies that, else in float32. `--backend python` has neither `int8` nor `int4`.
     #[arg(long, env, value_parser = values::dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
+
+    /// Unload the model after this time without a request, such as `15m`; the next request loads it again.
+    ///
+    /// `90s`, `15m`, `2h` or `never`. Among several models it also leaves, the longest idle first, when
+    /// another one needs its memory.
+    #[arg(long, env, value_parser = values::idle_limit, default_value = "never", help_heading = "Model")]
+    pub(crate) idle_unload: IdleLimit,
 
     /// The CPU's vector instructions to compute with [default: the best that this CPU has].
     ///

@@ -37,6 +37,26 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
 }
 
+/// A time without requests: seconds, minutes or hours, or no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IdleLimit(pub(crate) Option<Duration>);
+
+pub(super) fn idle_limit(text: &str) -> Result<IdleLimit, String> {
+    if text.trim() == "never" {
+        return Ok(IdleLimit(None));
+    }
+    let (number, unit) = match text.trim().split_at_checked(text.trim().len().saturating_sub(1)) {
+        Some((number, "s")) => (number, 1.0),
+        Some((number, "m")) => (number, 60.0),
+        Some((number, "h")) => (number, 3600.0),
+        _ => (text, 1.0),
+    };
+    match seconds(number) {
+        Ok(time) if time < Duration::MAX.div_f64(unit) => Ok(IdleLimit(Some(time.mul_f64(unit)))),
+        _ => Err("must be a time above 0, such as `90s`, `15m` or `2h`, or `never`".to_owned()),
+    }
+}
+
 pub(super) fn dtype(text: &str) -> Result<DType, String> {
     // Other tools use the short names.
     let name = match text {
@@ -79,6 +99,19 @@ mod tests {
             assert_eq!(dtype(name).map(|dtype| dtype.to_string()), Ok(name.to_owned()));
         }
         assert!(dtype("half").is_err());
+    }
+
+    #[test]
+    fn a_time_has_a_unit_or_is_in_seconds() {
+        for (text, expected) in
+            [("90", Some(90)), ("90s", Some(90)), ("1.5m", Some(90)), (" 2h ", Some(7200)), ("never", None)]
+        {
+            assert_eq!(idle_limit(text), Ok(IdleLimit(expected.map(Duration::from_secs))), "{text}");
+        }
+        for text in ["", "0", "-1m", "m", "15 minutes", "1d", "1e99h", "nan", "é"] {
+            let expected = "must be a time above 0, such as `90s`, `15m` or `2h`, or `never`";
+            assert_eq!(idle_limit(text), Err(expected.to_owned()), "{text}");
+        }
     }
 
     #[test]

@@ -43,9 +43,13 @@ impl From<CallDispatcher> for Router {
 
 impl CallDispatcher {
     async fn answer_call(&self, request: Request) -> Response {
-        match self.choose_router(&request) {
-            Ok(router) => {
-                let Ok(response) = router.clone().call(request).await;
+        match self.choose_model(&request) {
+            Ok(place) => {
+                let router = place.map_or(&self.shared, |place| &self.alone[place]);
+                let Ok(mut response) = router.clone().call(request).await;
+                if let Some(place) = place {
+                    self.state.models.all_models()[place].name_in(response.headers_mut());
+                }
                 response
             }
             Err(error) => {
@@ -54,20 +58,21 @@ impl CallDispatcher {
         }
     }
 
-    fn choose_router(&self, request: &Request) -> Result<&Router, UnknownModel> {
+    /// The place of the model that a call is for; absent if it concerns all models.
+    fn choose_model(&self, request: &Request) -> Result<Option<usize>, UnknownModel> {
         let path = request.uri().path().trim_start_matches('/');
         let Some((service, method)) =
             path.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
         else {
-            return Ok(&self.shared);
+            return Ok(None);
         };
         // Without the key, all services answer the same.
         if !self.state.keys.may_pass(request.headers()) {
-            return Ok(&self.shared);
+            return Ok(None);
         }
         let name = request.headers().get(MODEL).map(|name| String::from_utf8_lossy(name.as_bytes()));
         let place = self.state.models.find_model(name.as_deref(), task_of(service, method))?;
-        Ok(&self.alone[place])
+        Ok(Some(place))
     }
 }
 
@@ -113,6 +118,7 @@ mod tests {
         let mut info = InfoClient::new(server.channel.clone());
         for (model, expected) in [(None, "e"), (Some("e"), "e"), (Some("r"), "r")] {
             let answer = info.info(with_model(InfoRequest {}, model)).await.unwrap();
+            assert_eq!(answer.metadata().get("x-model").unwrap(), expected);
             assert_eq!(answer.into_inner().served_model_name, expected);
         }
         let refused = refusal(info.info(with_model(InfoRequest {}, Some("x"))).await);

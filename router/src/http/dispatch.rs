@@ -48,25 +48,30 @@ impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
         let path = request.uri().path().to_owned();
         let format = BodyFormat::of_answer(request.headers());
-        match self.choose_router(request).await {
-            Ok((router, request)) => {
-                let Ok(response) = router.clone().call(request).await;
+        match self.choose_model(request).await {
+            Ok((place, request)) => {
+                let router = place.map_or(&self.shared, |place| &self.alone[place]);
+                let Ok(mut response) = router.clone().call(request).await;
+                if let Some(place) = place {
+                    self.state.models.all_models()[place].name_in(response.headers_mut());
+                }
                 response
             }
             Err(error) => refused_answer(error, &path, format),
         }
     }
 
-    /// The router for a request, and the request as this router reads it.
-    async fn choose_router(&self, mut request: Request) -> Result<(&Router, Request), ApiError> {
+    /// The place of the model that a request is for, and the request as this model's router reads it. No
+    /// place stands for all models.
+    async fn choose_model(&self, mut request: Request) -> Result<(Option<usize>, Request), ApiError> {
         if let Some((place, uri)) = self.own_path(request.uri()) {
             *request.uri_mut() = uri;
-            return Ok((&self.alone[place], request));
+            return Ok((Some(place), request));
         }
-        let Some(action) = self.action_of(&request) else { return Ok((&self.shared, request)) };
+        let Some(action) = self.action_of(&request) else { return Ok((None, request)) };
         // Without the key, every router answers the same.
         if !self.state.keys.may_pass(request.headers()) {
-            return Ok((&self.shared, request));
+            return Ok((None, request));
         }
         let name = if action == Action::Info {
             query_model(request.uri())
@@ -85,7 +90,7 @@ impl RequestDispatcher {
         };
         let place = self.state.models.find_model(name.as_deref(), task);
         let place = place.map_err(|error| ApiError::unknown_model(&error))?;
-        Ok((&self.alone[place], request))
+        Ok((Some(place), request))
     }
 
     /// The place of the model whose path this is, and the path without it.
@@ -175,6 +180,8 @@ mod tests {
             let answer = server.post(path, &body, &[]).await;
             assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
             assert!(answer.body.contains(part), "{path} {body}: {}", answer.body);
+            let is_embedders = [r#""org/e""#, "[["].contains(&part.trim_start_matches(r#""model":"#));
+            assert_eq!(answer.header("x-model") == Some("org/e"), is_embedders, "{path} {body}");
         }
         // A body that is parsed on another thread.
         let long = json!({ "inputs": "a".repeat(300), "pad": "b".repeat(70_000), "model": "c" }).to_string();
@@ -219,7 +226,9 @@ mod tests {
     async fn what_concerns_no_model_is_answered_for_all() {
         let server = three_models("").await;
         for path in ["/health", "/health/ready", "/models/r/health", "/metrics", "/docs/"] {
-            assert_eq!(server.get(path).await.status, 200, "{path}");
+            let answer = server.get(path).await;
+            let model = if path.starts_with("/models/r/") { Some("r") } else { None };
+            assert_eq!((answer.status, answer.header("x-model")), (200, model), "{path}");
         }
         for (path, name) in [("/info", "org/e"), ("/info?model=rerank-v3.5", "r"), ("/models/c/info", "c")] {
             let info: Value = serde_json::from_str(&server.get(path).await.body).unwrap();

@@ -41,10 +41,15 @@ struct ModelBody<'a> {
     max_model_len: usize,
     /// The arithmetic.
     dtype: &'a str,
+    /// Whether it is in memory. If it is not, the next request loads it.
+    loaded: bool,
+    /// Why it could not be loaded the last time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
 }
 
 impl<'a> From<&'a Served> for ModelBody<'a> {
-    fn from(Served { info, aliases, .. }: &'a Served) -> Self {
+    fn from(Served { info, aliases, resident, .. }: &'a Served) -> Self {
         Self {
             id: &info.served_model_name,
             object: "model",
@@ -55,6 +60,8 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             kind: info.model_kind(),
             max_model_len: info.config.model.limits.max_input_length,
             dtype: &info.computation.arithmetic,
+            loaded: resident.is_loaded(),
+            failure: resident.failure(),
         }
     }
 }
@@ -77,6 +84,6 @@ mod tests {
     async fn a_model_is_listed_as_openais_clients_read_it() {
         let answer = Server::start().await.get("/v1/models").await;
         assert_eq!(answer.status, 200);
-        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"root":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32"}]}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"root":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32","loaded":true}]}"#);
     }
 }

@@ -5,7 +5,7 @@
 //! under load. The memory that requests can take is only a reason for a warning, because hardly any server
 //! reaches all its limits at once.
 
-use std::{fmt, fs};
+use std::fmt;
 
 use anyhow::ensure;
 use text_embeddings_backend::Loaded;
@@ -15,6 +15,7 @@ use text_embeddings_core::files::ModelFolder;
 use crate::{
     args::Args,
     machine::{Available, Machine, megabytes},
+    memory,
 };
 
 /// The most memory that the server takes, in bytes.
@@ -122,28 +123,21 @@ pub(super) fn planned(
     longest_batch: usize,
     loaded: &Loaded,
 ) -> anyhow::Result<Option<MemoryPlan>> {
-    let (Some(available), Some(held), "cpu") = (machine.memory, held(), loaded.device) else {
+    let batch = loaded.backend.batch_bytes(longest_batch) as u64;
+    let prefixes = loaded.prefix_cache_bytes as u64;
+    machine.residency.make_room(batch + prefixes);
+    let (Some(available), Some(held), "cpu") = (machine.memory, memory::held(), loaded.device) else {
         return Ok(None);
     };
     let plan = MemoryPlan {
-        loaded: held + machine.promised,
-        batch: loaded.backend.batch_bytes(longest_batch) as u64,
-        prefixes: loaded.prefix_cache_bytes as u64,
+        loaded: held + machine.residency.promised(),
+        batch,
+        prefixes,
         requests: args.most_bytes_of_requests(machine.tokenization_workers),
     };
     plan.check(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))
-}
-
-/// The bytes of memory that this process holds and no file backs; absent if they cannot be read.
-fn held() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
 }
 
 /// The bytes of a model's weights as they are read; if only another library reads them, the bytes of their

@@ -27,8 +27,8 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use text_embeddings_core::{
     infer::EngineGauges,
     metrics::{
-        ALL, BUILD_INFO, Metric, MetricKind, Observed, REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS,
-        TOKENIZER_REQUESTS,
+        ALL, BUILD_INFO, LOG_LINES_DROPPED, Metric, MetricKind, ModelMetrics, Observed, REQUEST_FAILURE,
+        REQUEST_INPUT_LENGTH, REQUESTS, TOKENIZER_REQUESTS,
     },
 };
 use text_embeddings_door::{Door, Protocol, Stop};
@@ -83,7 +83,7 @@ impl Metrics {
         let Some(WatchedModels { engines, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
-        EngineGauges::publish(engines);
+        engines.iter().for_each(EngineGauges::publish);
         let text = self.recorded.render();
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
@@ -107,8 +107,9 @@ fn as_counter(text: &str, Metric { name, .. }: &Metric) -> String {
 /// that leaving it out loses nothing; the recorder has it because it starts before the longest input is
 /// known.
 fn is_beyond(line: &str, longest_input: usize) -> bool {
-    let rest = line.strip_prefix(REQUEST_INPUT_LENGTH).and_then(|rest| rest.strip_prefix("_bucket{le=\""));
-    let edge = rest.and_then(|rest| rest.split('"').next());
+    let labels = line.strip_prefix(REQUEST_INPUT_LENGTH).and_then(|rest| rest.strip_prefix("_bucket{"));
+    // The edge is the last label.
+    let edge = labels.and_then(|labels| labels.rsplit("le=\"").next()?.split('"').next());
     edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > longest_input)
 }
 
@@ -133,16 +134,16 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     })
 }
 
-/// Installs the recorder, describes every metric, sets all counters to zero, and keeps the recorder in order.
-/// Needs a tokio runtime.
+/// Installs the recorder, describes every metric, sets the counters of these models to zero, and keeps the
+/// recorder in order. Needs a tokio runtime.
 ///
 /// # Errors
 ///
 /// If the process has a recorder already.
-pub(crate) fn start() -> anyhow::Result<Metrics> {
+pub(crate) fn start(models: &[ModelMetrics]) -> anyhow::Result<Metrics> {
     let handle = builder()?.install_recorder().context("the metrics cannot start")?;
     text_embeddings_core::metrics::describe();
-    set_to_zero();
+    set_to_zero(models);
     let metrics = Metrics::new(handle.clone());
     metrics.process.describe();
     let upkeep = handle;
@@ -173,7 +174,7 @@ const FAILURES: [&str; 10] = [
 ];
 
 /// Registers every counter and gauge with all values of its labels, and the build.
-fn set_to_zero() {
+fn set_to_zero(models: &[ModelMetrics]) {
     let by_method = [REQUESTS.count, REQUESTS.success, TOKENIZER_REQUESTS.count, TOKENIZER_REQUESTS.success];
     for metric in ALL {
         let (name, labels): (_, (_, &[&'static str])) = match metric.name {
@@ -183,15 +184,20 @@ fn set_to_zero() {
             name => (name, ("", &[])),
         };
         let (label, values) = labels;
-        match metric.kind {
-            MetricKind::Counter if values.is_empty() => metrics::counter!(name).absolute(0),
-            MetricKind::Counter => {
-                for value in values {
-                    metrics::counter!(name, label => *value).absolute(0);
+        let models = if name == LOG_LINES_DROPPED { &[ModelMetrics::default()] } else { models };
+        for model in models {
+            match metric.kind {
+                MetricKind::Counter if values.is_empty() => {
+                    metrics::counter!(name, model.labels(&[])).absolute(0);
                 }
+                MetricKind::Counter => {
+                    for value in values {
+                        metrics::counter!(name, model.labels(&[(label, value)])).absolute(0);
+                    }
+                }
+                MetricKind::CounterOfSeconds | MetricKind::Gauge => model.set(name, 0),
+                MetricKind::Histogram(_) => {}
             }
-            MetricKind::CounterOfSeconds | MetricKind::Gauge => metrics::gauge!(name).set(0.0),
-            MetricKind::Histogram(_) => {}
         }
     }
     let commit = info::COMMIT.unwrap_or_default();
@@ -301,7 +307,8 @@ mod tests {
 
     #[test]
     fn buckets_for_longer_inputs_than_there_are_are_left_out() {
-        let line = |edge: &str| format!("te_request_input_length_bucket{{le=\"{edge}\"}} 3\n");
+        let line =
+            |labels: &str, edge: &str| format!("te_request_input_length_bucket{{{labels}le=\"{edge}\"}} 3\n");
         for (edge, longest_input, expected) in [
             ("512", 512, false),
             ("512", 513, false),
@@ -309,7 +316,10 @@ mod tests {
             ("1", 0, true),
             ("+Inf", 513, false),
         ] {
-            assert_eq!(is_beyond(&line(edge), longest_input), expected, "{edge} {longest_input}");
+            for labels in ["", "model=\"m\",", "model=\"le=\\\"1\","] {
+                let line = line(labels, edge);
+                assert_eq!(is_beyond(&line, longest_input), expected, "{line} {longest_input}");
+            }
         }
         for other in ["te_request_input_length_sum 9999", "te_batch_next_tokens_bucket{le=\"1024\"} 1", ""] {
             assert!(!is_beyond(other, 1), "{other}");

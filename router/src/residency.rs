@@ -1,0 +1,445 @@
+//! Which models are in memory. Those that may leave it are loaded again when a request needs them.
+//!
+//! Input: a loaded model, and how it is loaded again. Output: a backend that loads itself, and the
+//! [`Resident`], which tells where the model is. What must hold: a model leaves memory between two batches
+//! only; one model is loaded at a time, while others compute; a model that no longer fits beside the others
+//! makes the one leave that was idle longest, or is refused with the numbers.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Packing, Predictions, Text};
+use text_embeddings_core::metrics::{MODEL_LOADED, MODEL_LOADS, ModelMetrics};
+
+use crate::{
+    machine::{Available, megabytes},
+    memory,
+};
+
+/// The models of the process that are in memory, or may be. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Residency(Arc<Ledger>);
+
+#[derive(Debug, Default)]
+struct Ledger {
+    /// The memory that all models may take; absent if it is not known.
+    available: Option<Available>,
+    /// All models. It stays locked while one is loaded.
+    models: Mutex<Vec<Weak<Resident>>>,
+}
+
+/// How a model is loaded, again and again.
+pub(crate) type Loader = Box<dyn Fn() -> Result<Box<dyn Backend>, BackendError> + Send + Sync>;
+
+/// A model as its owner hands it over.
+pub(crate) struct Tenant {
+    /// Its name, for the log.
+    pub(crate) name: String,
+    /// The bytes that loading it takes.
+    pub(crate) weights: u64,
+    /// The bytes that its largest batch and its prefix cache may take, beside the weights.
+    pub(crate) promised: u64,
+    /// The time without a request after which it leaves memory; absent if it stays.
+    pub(crate) idle_limit: Option<Duration>,
+    pub(crate) load: Loader,
+    pub(crate) metrics: ModelMetrics,
+}
+
+/// A model, in memory or not.
+pub(crate) struct Resident {
+    tenant: Tenant,
+    /// Absent while the model is not in memory. It stays locked while a batch is computed.
+    backend: Mutex<Option<Box<dyn Backend>>>,
+    is_loaded: AtomicBool,
+    /// The end of the last batch.
+    last_used: Mutex<Instant>,
+    /// Why it could not be loaded the last time.
+    failure: Mutex<Option<String>>,
+}
+
+impl Residency {
+    /// Models that may take this memory together; without a limit if it is absent.
+    pub(crate) fn new(available: Option<Available>) -> Self {
+        Self(Arc::new(Ledger { available, models: Mutex::default() }))
+    }
+
+    /// The bytes that batches and prefix caches of the loaded models may take.
+    pub(crate) fn promised(&self) -> u64 {
+        promised(&lock(&self.0.models))
+    }
+
+    /// Unloads models that may leave until `bytes` more fit, or none is left.
+    pub(crate) fn make_room(&self, bytes: u64) {
+        // Whoever loads the model finds out whether it fits.
+        let _ = self.0.make_room(&lock(&self.0.models), bytes);
+    }
+
+    /// Takes in a loaded model. Returns the backend that loads it again when it has left.
+    ///
+    /// A model with an idle limit needs a tokio runtime.
+    pub(crate) fn take_in(
+        &self,
+        backend: Box<dyn Backend>,
+        tenant: Tenant,
+    ) -> (Box<dyn Backend>, Arc<Resident>) {
+        let packing = backend.packing();
+        tenant.metrics.set(MODEL_LOADED, 1);
+        let resident = Arc::new(Resident {
+            tenant,
+            backend: Mutex::new(Some(backend)),
+            is_loaded: AtomicBool::new(true),
+            last_used: Mutex::new(Instant::now()),
+            failure: Mutex::default(),
+        });
+        let mut models = lock(&self.0.models);
+        models.retain(|model| model.strong_count() > 0);
+        models.push(Arc::downgrade(&resident));
+        if let Some(limit) = resident.tenant.idle_limit {
+            tokio::spawn(unload_when_idle(Arc::downgrade(&resident), limit));
+        }
+        let backend = SelfLoading { resident: Arc::clone(&resident), residency: self.clone(), packing };
+        (Box::new(backend), resident)
+    }
+}
+
+impl Ledger {
+    fn make_room(&self, models: &[Weak<Resident>], bytes: u64) -> Result<(), String> {
+        let Some(available) = self.available else { return Ok(()) };
+        loop {
+            let Some(held) = memory::held() else { return Ok(()) };
+            let promised = promised(models);
+            if held + promised + bytes <= available.bytes {
+                return Ok(());
+            }
+            let may_leave = loaded(models).filter(|model| model.tenant.idle_limit.is_some());
+            let Some(model) = may_leave.min_by_key(|model| *lock(&model.last_used)) else {
+                return Err(format!(
+                    "it takes {}, {} are in use, batches and prefixes of other models may take {}, and {}: \
+                     give other models an `--idle-unload`, or give the server more memory",
+                    megabytes(bytes),
+                    megabytes(held),
+                    megabytes(promised),
+                    available
+                ));
+            };
+            model.unload("another one needs its memory");
+        }
+    }
+}
+
+/// The models in memory.
+fn loaded(models: &[Weak<Resident>]) -> impl Iterator<Item = Arc<Resident>> {
+    models.iter().filter_map(Weak::upgrade).filter(|model| model.is_loaded())
+}
+
+fn promised(models: &[Weak<Resident>]) -> u64 {
+    loaded(models).map(|model| model.tenant.promised).sum()
+}
+
+impl Resident {
+    /// Whether the model is in memory.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// Why the model could not be loaded the last time.
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    /// Frees the model's memory, after the batch that is computed now.
+    fn unload(&self, reason: &str) {
+        let backend = lock(&self.backend).take();
+        if backend.is_some() {
+            drop(backend);
+            memory::trim();
+            self.note_loaded(false);
+            tracing::info!("Unloaded the model `{}`: {reason}", self.tenant.name);
+        }
+    }
+
+    /// Loads the model, whose place in memory was made.
+    fn load(&self) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let backend = (self.tenant.load)()?;
+        *lock(&self.last_used) = Instant::now();
+        *lock(&self.backend) = Some(backend);
+        self.note_loaded(true);
+        self.tenant.metrics.count_many(MODEL_LOADS, 1);
+        let seconds = start.elapsed().as_secs_f32();
+        tracing::info!("Loaded the model `{}` again in {seconds:.1} s", self.tenant.name);
+        Ok(())
+    }
+
+    fn note_loaded(&self, is_loaded: bool) {
+        self.is_loaded.store(is_loaded, Ordering::Release);
+        self.tenant.metrics.set(MODEL_LOADED, is_loaded.into());
+    }
+}
+
+/// Unloads a model whenever it was idle for `limit`, until the model is gone.
+async fn unload_when_idle(model: Weak<Resident>, limit: Duration) {
+    let mut wait = limit;
+    loop {
+        tokio::time::sleep(wait).await;
+        let Some(model) = model.upgrade() else { return };
+        let idle = lock(&model.last_used).elapsed();
+        wait = limit.saturating_sub(idle);
+        if wait.is_zero() {
+            // Freeing gigabytes takes a while, and a batch may be computed.
+            let unloaded = tokio::task::spawn_blocking(move || {
+                model.unload(&format!("no request for {limit:?}"));
+            });
+            if unloaded.await.is_err() {
+                return;
+            }
+            wait = limit;
+        }
+    }
+}
+
+/// A backend that loads its model if it is not in memory.
+struct SelfLoading {
+    resident: Arc<Resident>,
+    residency: Residency,
+    packing: Packing,
+}
+
+impl SelfLoading {
+    /// Loads the model, unless another thread did.
+    fn load(&self) -> Result<(), BackendError> {
+        let Resident { tenant: Tenant { name, weights, promised, .. }, .. } = &*self.resident;
+        let ledger = &*self.residency.0;
+        let models = lock(&ledger.models);
+        if self.resident.is_loaded() {
+            return Ok(());
+        }
+        let room = ledger.make_room(&models, weights + promised);
+        let loaded = room.map_err(BackendError::Load).and_then(|()| self.resident.load());
+        let failure = loaded.as_ref().err().map(ToString::to_string);
+        if let Some(failure) = &failure {
+            tracing::error!("the model `{name}` cannot be loaded again: {failure}");
+        }
+        *lock(&self.resident.failure) = failure;
+        loaded
+    }
+}
+
+impl Backend for SelfLoading {
+    fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        loop {
+            let mut backend = lock(&self.resident.backend);
+            if let Some(backend) = backend.as_mut() {
+                let predictions = backend.predict(batch);
+                *lock(&self.resident.last_used) = Instant::now();
+                return predictions;
+            }
+            // Loading first waits for the ledger, whose owner may wait for this lock.
+            drop(backend);
+            self.load()?;
+        }
+    }
+
+    fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        lock(&self.resident.backend).as_ref().map_or(0, |backend| backend.batch_bytes(tokens))
+    }
+
+    fn known_tokens(&self, text: &Text) -> usize {
+        lock(&self.resident.backend).as_ref().map_or(0, |backend| backend.known_tokens(text))
+    }
+}
+
+/// What a panic left behind is used all the same: the engine answers a panic as a failed batch.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use std::{
+        sync::{atomic::AtomicUsize, mpsc},
+        thread,
+    };
+    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+
+    /// More bytes than any machine has.
+    const LARGE: u64 = 1 << 50;
+
+    /// A model that gives no outputs and waits for leave in each batch.
+    struct Waiting(Arc<Mutex<mpsc::Receiver<()>>>);
+
+    impl Backend for Waiting {
+        fn predict(&mut self, _: &Batch) -> Result<Predictions, BackendError> {
+            lock(&self.0).recv().map_err(|error| BackendError::Inference(error.to_string()))?;
+            Ok(Predictions::default())
+        }
+
+        fn packing(&self) -> Packing {
+            Packing::SHARED
+        }
+
+        fn batch_bytes(&self, tokens: usize) -> usize {
+            tokens
+        }
+    }
+
+    /// A model under test.
+    struct Model {
+        backend: Box<dyn Backend>,
+        resident: Arc<Resident>,
+        loads: Arc<AtomicUsize>,
+        /// Leaves for batches.
+        leave: mpsc::Sender<()>,
+        fails: Arc<AtomicBool>,
+    }
+
+    impl Model {
+        fn take_in(residency: &Residency, name: &str, idle_limit: Option<Duration>) -> Self {
+            let (leave, leaves) = mpsc::channel();
+            let leaves = Arc::new(Mutex::new(leaves));
+            let (loads, fails) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+            let first = Box::new(Waiting(Arc::clone(&leaves)));
+            let (loads_now, fails_now) = (Arc::clone(&loads), Arc::clone(&fails));
+            let load = move || -> Result<Box<dyn Backend>, BackendError> {
+                if fails_now.load(Ordering::Relaxed) {
+                    return Err(BackendError::Load("the disk is gone".to_owned()));
+                }
+                loads_now.fetch_add(1, Ordering::Relaxed);
+                Ok(Box::new(Waiting(Arc::clone(&leaves))))
+            };
+            let (name, metrics) = (name.to_owned(), ModelMetrics::default());
+            let tenant =
+                Tenant { name, weights: 0, promised: LARGE, idle_limit, load: Box::new(load), metrics };
+            let (backend, resident) = residency.take_in(first, tenant);
+            Self { backend, resident, loads, leave, fails }
+        }
+
+        /// Computes a batch.
+        fn compute(&mut self) -> Result<Predictions, BackendError> {
+            self.leave.send(()).unwrap();
+            self.backend.predict(&batch())
+        }
+    }
+
+    fn batch() -> Batch {
+        let mut batch = BatchBuilder::new(Packing::SHARED);
+        batch.push(&Text::new([1], Wanted::WHOLE));
+        batch.build()
+    }
+
+    /// Room for this many large models.
+    fn room_for(models: u64) -> Residency {
+        let bytes = models * LARGE + LARGE / 2;
+        Residency::new(Some(Available { bytes, source: "this test may use" }))
+    }
+
+    fn loaded(models: &[&Model]) -> Vec<bool> {
+        models.iter().map(|model| model.resident.is_loaded()).collect()
+    }
+
+    const HOUR: Option<Duration> = Some(Duration::from_hours(1));
+
+    #[tokio::test]
+    async fn an_idle_model_leaves_and_the_next_request_loads_it() {
+        let limit = Duration::from_millis(20);
+        let mut model = Model::take_in(&Residency::default(), "m", Some(limit));
+        for loads in 0..3 {
+            assert_eq!(model.loads.load(Ordering::Relaxed), loads);
+            assert!(model.compute().is_ok());
+            while model.resident.is_loaded() {
+                tokio::time::sleep(limit / 4).await;
+            }
+            assert_eq!(model.backend.known_tokens(&Text::new([1], Wanted::WHOLE)), 0);
+            assert_eq!(model.backend.packing(), Packing::SHARED);
+        }
+        // Nobody looks after a model that is gone.
+        let gone = Arc::downgrade(&model.resident);
+        drop(model);
+        assert!(gone.upgrade().is_none());
+    }
+
+    #[tokio::test]
+    async fn the_model_that_was_idle_longest_makes_room_and_a_kept_one_stays() {
+        let residency = room_for(2);
+        let kept = Model::take_in(&residency, "kept", None);
+        let mut first = Model::take_in(&residency, "first", HOUR);
+        residency.make_room(LARGE);
+        let mut second = Model::take_in(&residency, "second", HOUR);
+        assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);
+        assert_eq!(residency.promised(), 2 * LARGE);
+        assert!(first.compute().is_ok());
+        assert_eq!(loaded(&[&kept, &first, &second]), [true, true, false]);
+        assert!(second.compute().is_ok() && second.compute().is_ok());
+        assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);
+        assert_eq!(second.loads.load(Ordering::Relaxed), 1, "the second batch found it loaded");
+
+        // With three places, the one that was used last stays.
+        let residency = room_for(2);
+        let mut models = ["a", "b"].map(|name| Model::take_in(&residency, name, HOUR));
+        assert!(models[0].compute().is_ok());
+        residency.make_room(LARGE);
+        assert_eq!(loaded(&[&models[0], &models[1]]), [true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_model_for_which_no_other_may_leave_is_refused_with_the_numbers() {
+        let residency = room_for(2);
+        let mut model = Model::take_in(&residency, "m", HOUR);
+        residency.make_room(2 * LARGE);
+        let kept = ["a", "b"].map(|name| Model::take_in(&residency, name, None));
+        let error = model.compute().unwrap_err().to_string();
+        for part in ["it takes 1125899907 MB", "batches and prefixes of other models may take 2251799814 MB"]
+        {
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(model.resident.failure(), Some(error));
+        drop(kept);
+        assert!(model.backend.predict(&batch()).is_ok(), "the others are gone");
+        assert_eq!(model.resident.failure(), None);
+    }
+
+    #[tokio::test]
+    async fn a_model_that_cannot_be_loaded_fails_its_own_requests_and_is_tried_again() {
+        let residency = room_for(1);
+        let mut model = Model::take_in(&residency, "m", HOUR);
+        residency.make_room(LARGE);
+        let mut other = Model::take_in(&residency, "other", HOUR);
+        model.fails.store(true, Ordering::Relaxed);
+        let error = model.compute().unwrap_err().to_string();
+        assert!(error.contains("the disk is gone"), "{error}");
+        assert_eq!(model.resident.failure(), Some(error));
+        assert!(other.compute().is_ok());
+        model.fails.store(false, Ordering::Relaxed);
+        assert!(model.backend.predict(&batch()).is_ok());
+        assert_eq!((model.resident.failure(), loaded(&[&model, &other])), (None, vec![true, false]));
+    }
+
+    #[tokio::test]
+    async fn a_model_leaves_after_its_batch_only() {
+        let residency = room_for(1);
+        let Model { mut backend, resident, leave, .. } = Model::take_in(&residency, "m", HOUR);
+        thread::scope(|scope| {
+            let batch = scope.spawn(move || backend.predict(&batch()));
+            while resident.backend.try_lock().is_ok() {
+                thread::yield_now();
+            }
+            let unloading = scope.spawn(|| residency.make_room(LARGE));
+            thread::sleep(Duration::from_millis(20));
+            assert!(resident.is_loaded() && !unloading.is_finished());
+            leave.send(()).unwrap();
+            assert!(batch.join().unwrap().is_ok());
+        });
+        assert!(!resident.is_loaded());
+    }
+}
