@@ -1,6 +1,9 @@
 """Several models behind one port: each request gets the answer of a server with its model alone."""
 
 import json
+import os
+import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +16,7 @@ from reference_data import TEXTS
 from server import MODELS, Server, refusal, run
 
 EMBEDDER, RERANKER, CLASSIFIER = "embedding-last", "tied-bf16", "seq-cls-3"
+STRONG = "seq-cls-1"
 QUERY = "How tall is the Eiffel Tower?"
 DOCUMENTS = ["It is 330 metres tall.", "Cheese is made of milk.", "A tower in Paris."]
 INPUTS = [TEXTS[name]["text"] for name in ("english", "korean", "emoji")]
@@ -124,3 +128,122 @@ def test_wrong_models_are_refused_by_name_before_the_port_opens(tmp_path):
     assert "model `e`: `--chat-template` is for re-rankers" in refusal(kind)
     ended = run("--models-file", str(tmp_path / "none.toml"))
     assert ended.returncode == 2 and "none.toml: No such file" in ended.stderr
+
+
+def test_answers_and_metrics_name_the_model(several):
+    def moved(model: str) -> float:
+        return several.metrics().get(f'te_request_count{{model="{model}",method="batch"}}', 0)
+
+    before = {model: moved(model) for model in ("org/embedder", "reranker")}
+    answer = several.post("/rerank", {"query": QUERY, "texts": DOCUMENTS})
+    assert answer.headers["x-model"] == "reranker"
+    assert several.post("/embed", {"inputs": INPUTS, "model": "text-embedding-3-small"}).headers["x-model"] == "org/embedder"
+    assert {model: moved(model) - count for model, count in before.items()} == {"org/embedder": 1, "reranker": 1}
+    series = several.metrics()
+    assert series['te_model_loaded{model="classifier"}'] == 1
+    # Only what belongs to no model has no name.
+    nameless = {name.split("{")[0] for name in series if name.startswith("te_") and "model=" not in name}
+    assert nameless == {"te_build_info", "te_log_lines_dropped"}
+
+
+@pytest.fixture(scope="module")
+def cascade(tmp_path_factory) -> Iterator[Server]:
+    file = models_file(
+        tmp_path_factory.mktemp("cascade"),
+        table("fast", RERANKER),
+        table("strong", STRONG),
+        '[cascade.both]\nfirst = "fast"\nthen = "strong"\nkeep = 4\naliases = ["rerank-v4"]',
+        '[cascade.hurried]\nfirst = "fast"\nthen = "strong"\nkeep = 4\nbudget-ms = 1',
+    )
+    with Server(file, "--grpc-port", "0") as server:
+        yield server
+
+
+def test_a_cascade_ranks_with_two_models_and_says_which(cascade, served):
+    texts = [f"{text} {number}" for number, text in enumerate(DOCUMENTS * 3)]
+    by_fast, by_strong = (
+        {rank["index"]: rank["score"] for rank in served(model).rerank(QUERY, texts)} for model in (RERANKER, STRONG)
+    )
+    kept = sorted(by_fast, key=lambda index: -by_fast[index])[:4]
+    best = sorted(kept, key=lambda index: -by_strong[index])
+    expected = [(index, by_strong[index], 2) for index in best]
+    expected += [(index, by_fast[index], 1) for index in by_fast if index not in kept]
+    for ranks in (
+        cascade.rerank(QUERY, texts, model="both"),
+        cascade.post("/models/both/rerank", {"query": QUERY, "texts": texts}).json(),
+    ):
+        assert [(rank["index"], rank["score"], rank["stage"]) for rank in ranks] == expected
+    for path in ("/v1/rerank", "/v2/rerank"):
+        body = {"model": "rerank-v4", "query": QUERY, "documents": texts, "top_n": 5}
+        results = cascade.post(path, body).json()["results"]
+        found = [(result["index"], result["relevance_score"], result["stage"]) for result in results]
+        assert found == expected[:5]
+    # A client of today's version takes the further field.
+    client = cohere.ClientV2(api_key="any", base_url=cascade.url)
+    answer = client.rerank(model="rerank-v4", query=QUERY, documents=texts)
+    assert [result.index for result in answer.results] == [index for index, _, _ in expected]
+    # The models themselves answer as before.
+    assert "stage" not in cascade.rerank(QUERY, texts, model="strong")[0]
+    # The second model may score all of them.
+    few = cascade.rerank(QUERY, texts[:4], model="both")
+    assert {rank["stage"] for rank in few} == {2}
+    stages = [rank["stage"] for rank in cascade.rerank(QUERY, texts, model="hurried")]
+    assert stages == [2] + [1] * 8
+
+
+def test_a_cascade_describes_itself_and_has_no_other_task(cascade):
+    info = cascade.get("/info?model=both").json()
+    assert info["cascade"] == {"first": "fast", "then": "strong", "keep": 4, "budget_ms": None}
+    assert "cascade" not in cascade.get("/info?model=fast").json()
+    names = [model["id"] for model in cascade.get("/v1/models").json()["data"]]
+    assert names == ["fast", "strong", "both", "hurried"]
+    body = {"model": "both", "queries": QUERY, "documents": DOCUMENTS}
+    answer = cascade.post("/score", body)
+    assert answer.status_code == 422 and "a cascade, which only ranks" in answer.text
+
+
+def test_a_cascade_of_other_models_is_refused(tmp_path):
+    two = [table("r", RERANKER), table("e", EMBEDDER)]
+    wrong = models_file(tmp_path, *two, '[cascade.c]\nfirst = "r"\nthen = "e"\nkeep = 4')
+    assert "[cascade.c]: `e` is not a re-ranker" in refusal(wrong)
+    wrong = models_file(tmp_path, *two[:1], table("s", STRONG), '[cascade.c]\nfirst = "r"\nthen = "s"\nkeep = 1001')
+    assert "`keep = 1001` is more texts than `s` takes in a request, 1000" in refusal(wrong)
+
+
+def wait_for(condition) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_an_idle_model_leaves_memory_and_answers_the_same_when_it_is_back(tmp_path, served):
+    folder = shutil.copytree(MODELS / RERANKER, tmp_path / "model")
+    expected = served(RERANKER).rerank(QUERY, DOCUMENTS)
+    with Server(folder, "--idle-unload", "0.2s") as server:
+
+        def model() -> dict:
+            return server.get("/v1/models").json()["data"][0]
+
+        for loads in (1, 2):
+            wait_for(lambda: not model()["loaded"])
+            assert server.get("/health/ready").status_code == 200
+            assert server.metrics()["te_model_loaded"] == 0
+            assert server.rerank(QUERY, DOCUMENTS) == expected
+            assert server.metrics()["te_model_loads"] == loads
+        # A load that fails is told, and the next one is tried.
+        wait_for(lambda: not model()["loaded"])
+        weights = folder / "model.safetensors"
+        weights.rename(folder / "away")
+        body = {"query": QUERY, "texts": DOCUMENTS}
+        answer = server.post("/rerank", body)
+        assert answer.status_code == 424 and "its files have changed since the start" in answer.text
+        assert "its files have changed" in model()["failure"]
+        (folder / "away").rename(weights)
+        assert server.rerank(QUERY, DOCUMENTS) == expected
+        assert "failure" not in model()
+        # Other weights of the same length are another version.
+        wait_for(lambda: not model()["loaded"])
+        os.utime(weights, (1, 1))
+        answer = server.post("/rerank", body)
+        assert answer.status_code == 424 and "its files have changed since the start" in answer.text

@@ -168,6 +168,16 @@ impl Engine {
         self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
     }
 
+    /// The tokens that the device computes within this time, after those that wait, at the speed of the last
+    /// batches; absent before the first batch.
+    #[must_use]
+    pub fn tokens_within(&self, time: Duration) -> Option<usize> {
+        let state = self.shared.lock();
+        let (tokens, seconds) = state.recent;
+        let left = time.saturating_sub(state.backlog()).as_secs_f64();
+        (seconds > 0.0).then(|| (left * tokens / seconds) as usize)
+    }
+
     /// Refuses requests while the device hangs, and after it is lost.
     fn check_device(&self) -> Result<(), Error> {
         if self.shared.is_lost() {

@@ -30,6 +30,7 @@ pub(crate) use self::{
     environment::{parse_hostname, set_aside_service_links},
     given::{Given, variables_of},
     model::{ChatTemplateSource, HubArgs, ModelArgs},
+    models::CascadeArgs,
     values::{at_least_one, port, seconds, whole},
 };
 

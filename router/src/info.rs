@@ -5,7 +5,7 @@
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::{infer::EngineLimits, service::ServiceConfig};
 
-use crate::machine::Machine;
+use crate::{args::CascadeArgs, machine::Machine};
 
 /// The answer to requests about the server itself.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub(crate) struct Info {
     pub(crate) machine: Machine,
     /// How the model computes.
     pub(crate) computation: Computation,
+    /// The two models, if it is a cascade.
+    pub(crate) cascade: Option<CascadeArgs>,
 }
 
 /// How a loaded model computes.

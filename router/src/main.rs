@@ -104,7 +104,7 @@ fn run_server(args: ServeArgs, given: &Given) -> anyhow::Result<ExitCode> {
 /// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
 /// the model is ready.
 async fn start_and_serve(
-    ServeArgs { server: args, models }: ServeArgs,
+    ServeArgs { server: args, list }: ServeArgs,
     server: ServerConfig,
     transports: Transports,
     traces: Traces,
@@ -124,10 +124,11 @@ async fn start_and_serve(
     let keys = ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
     let door = Door::new(client_limits(&args.door, server.payload_limit, descriptors())?);
     let mut machine = Machine::from_args(&args)?;
-    if models.len() > 1 {
+    if list.models.len() > 1 {
         machine.turns = Some(DeviceTurns::default());
     }
-    let names: Vec<ModelMetrics> = models.iter().map(|args| machine.metrics_of(args.model_name())).collect();
+    let names: Vec<ModelMetrics> =
+        list.models.iter().map(|args| machine.metrics_of(args.model_name())).collect();
     let metrics = telemetry::metrics::start(&names)?;
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
@@ -140,11 +141,11 @@ async fn start_and_serve(
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
-        started = tokio::spawn(start_models(models, machine)) => started.context("the start broke off")??,
+        started = tokio::spawn(start_models(list.models, machine)) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
-    let models = Models::new(started);
+    let models = Models::new(started, &list.cascades)?;
     let all = models.all_models();
     let max_input = all.iter().map(|served| served.info.config.model.limits.max_input_length).max();
     metrics.watch(all.iter().map(|served| served.service.gauges()).collect(), max_input.unwrap_or_default());

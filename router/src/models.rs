@@ -3,14 +3,18 @@
 //! What must hold: no two models have a name in common (`args/models.rs`); with one model, every request is
 //! for that model, whatever it names.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use anyhow::{Context, ensure};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::future::{join_all, select_all};
 use text_embeddings_backend_core::ModelType;
-use text_embeddings_core::{model::Model, service::Service};
+use text_embeddings_core::{
+    model::Model,
+    service::{SecondStage, Service},
+};
 
-use crate::{info::Info, residency::Resident};
+use crate::{args::CascadeArgs, info::Info, residency::Resident};
 
 /// The header of an answer that names its model, if there are several.
 const MODEL_HEADER: HeaderName = HeaderName::from_static("x-model");
@@ -71,6 +75,38 @@ impl Served {
     }
 }
 
+impl CascadeArgs {
+    /// The cascade as a model beside its two models.
+    fn serve(&self, models: &[Served]) -> anyhow::Result<Served> {
+        let Self { name, aliases, first, then, keep, budget_ms } = self;
+        let find = |name: &str| {
+            let served = models.iter().find(|served| served.has_name(name));
+            let served = served.with_context(|| format!("there is no model `{name}`"))?;
+            let is_reranker = RequestTask::Rerank.fits_model(&served.service.config().model);
+            ensure!(is_reranker, "`{name}` is not a re-ranker: a cascade has two re-rankers");
+            Ok(served)
+        };
+        let (first, strong) = (find(first)?, find(then)?);
+        let max = strong.service.config().max_rerank_texts;
+        ensure!(keep.get() <= max, "`keep = {keep}` is more texts than `{then}` takes in a request, {max}");
+        let budget = budget_ms.map(|milliseconds| Duration::from_millis(milliseconds.get().into()));
+        let stage = SecondStage { service: strong.service.clone(), keep: *keep, budget };
+        Ok(Served {
+            service: first.service.followed_by(stage),
+            info: Info {
+                model_id: name.clone(),
+                served_model_name: name.clone(),
+                model_sha: None,
+                cascade: Some(self.clone()),
+                ..first.info.clone()
+            },
+            aliases: aliases.clone(),
+            resident: Arc::clone(&first.resident),
+            summary: format!("{name}: {}, then the best {keep} by {then}", self.first),
+        })
+    }
+}
+
 /// The models of the process, at least one. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Models(Arc<[Arc<Served>]>);
@@ -87,9 +123,17 @@ pub(crate) struct UnknownModel {
 const MAX_NAME: usize = 100;
 
 impl Models {
-    /// A registry of these models, at least one.
-    pub(crate) fn new(models: Vec<Served>) -> Self {
-        Self(models.into_iter().map(Arc::new).collect())
+    /// A registry of these models, at least one, and of these cascades of them.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about a cascade of models that do not fit.
+    pub(crate) fn new(mut models: Vec<Served>, cascades: &[CascadeArgs]) -> anyhow::Result<Self> {
+        for cascade in cascades {
+            let served = cascade.serve(&models).with_context(|| format!("[cascade.{}]", cascade.name))?;
+            models.push(served);
+        }
+        Ok(Self(models.into_iter().map(Arc::new).collect()))
     }
 
     /// All of them, in the order in which they were given.

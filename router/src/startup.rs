@@ -98,6 +98,7 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         limits,
         machine: machine.clone(),
         computation,
+        cascade: None,
     };
     let turns = machine.turns.clone();
     let in_turn = move |backend| match &turns {

@@ -108,7 +108,7 @@ fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
     let server = ServerConfig::resolve(args).unwrap();
     let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
     AppState {
-        models: Models::new(models.iter().map(|args| served(args, control)).collect()),
+        models: Models::new(models.iter().map(|args| served(args, control)).collect(), &[]).unwrap(),
         server: Arc::new(server),
         keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
         traces,
@@ -137,6 +137,7 @@ fn served(args: &Args, control: &Control) -> Served {
             instruction_set: Some("portable".to_owned()),
             prefix_cache_bytes: args.model.prefix_cache_bytes,
         },
+        cascade: None,
     };
     let tokenizer = tokenizer();
     let backend = LetterBackend {

@@ -5,6 +5,7 @@
 //! [`Service`], so that they cannot differ. What must hold: the metrics of `crate::metrics` count a request
 //! once, as a success or as a failure.
 
+mod cascade;
 mod compute;
 mod embed;
 mod model;
@@ -27,6 +28,7 @@ use std::{
     time::Duration,
 };
 
+pub use cascade::SecondStage;
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
@@ -103,6 +105,8 @@ pub struct Service {
     engine: Arc<Engine>,
     config: Arc<ServiceConfig>,
     admission: ServiceAdmission,
+    /// The second stage of a cascade.
+    second_stage: Option<Arc<SecondStage>>,
 }
 
 /// How requests get their permits.
@@ -121,7 +125,7 @@ impl Service {
     #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
-        Self { tokenization, engine, config, admission: ServiceAdmission::AtOnce }
+        Self { tokenization, engine, config, admission: ServiceAdmission::AtOnce, second_stage: None }
     }
 
     /// The same service, except that requests wait for a free permit instead of being refused. It is for

@@ -72,7 +72,10 @@ impl Service {
                 return Err(Failed::of_texts(error, request.inputs.len()));
             }
             ModelKind::Classifier(_) => None,
-            ModelKind::Reranker(reranker) => Some(reranker),
+            ModelKind::Reranker(reranker) => {
+                self.check_single_stage()?;
+                Some(reranker)
+            }
         };
         if reranker.is_some() {
             let takes_single_texts = self.tokenization.encoder().takes_single_texts();

@@ -50,6 +50,8 @@ pub struct Rank {
     pub score: f32,
     /// The text itself, if the request asked for it.
     pub text: Option<String>,
+    /// In a cascade, the number of the model that gave the score: 1 or 2.
+    pub stage: Option<u8>,
 }
 
 /// The score of a text for a query.
@@ -80,12 +82,19 @@ impl Service {
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         self.metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
         self.metrics().refused(self.reranker().map(drop))?;
+        match &self.second_stage {
+            Some(stage) => self.rerank_in_stages(request, stage).await,
+            None => self.rerank_alone(Arc::new(request)).await,
+        }
+    }
+
+    /// Ranks texts with this model alone.
+    pub(super) async fn rerank_alone(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Error> {
         self.metrics().measured("batch", self.rank(request)).await
     }
 
-    async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Failed> {
+    async fn rank(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Failed> {
         self.check_rerank(&request)?;
-        let request = Arc::new(request);
         let truncation = Truncation {
             limits: request.limits,
             ..self.truncation(request.truncate, request.truncation_direction)
@@ -95,6 +104,7 @@ impl Service {
             index,
             score: scores[index].wanted(request.raw_scores),
             text: request.return_text.then(|| request.texts[index].clone()),
+            stage: None,
         };
         let raw: Vec<f32> = scores.iter().map(|score| score.raw).collect();
         let ranks = order(&raw, request.top_n).into_iter().map(rank).collect();
@@ -188,7 +198,10 @@ mod tests {
         }
         let score = |raw: f32| if request.raw_scores { raw } else { sigmoid(raw) };
         let text = |index: usize| request.return_text.then(|| request.texts[index].clone());
-        ranks.into_iter().map(|(index, raw)| Rank { index, score: score(raw), text: text(index) }).collect()
+        ranks
+            .into_iter()
+            .map(|(index, raw)| Rank { index, score: score(raw), text: text(index), stage: None })
+            .collect()
     }
 
     #[tokio::test]
@@ -430,6 +443,8 @@ mod tests {
         let elsewhere = [
             // The router counts them.
             metrics::LOG_LINES_DROPPED,
+            metrics::MODEL_LOADED,
+            metrics::MODEL_LOADS,
             metrics::QUEUE_SIZE,
             metrics::QUEUE_TOKENS,
             metrics::QUEUE_OLDEST_AGE,

@@ -47,6 +47,7 @@ impl Service {
 
     async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Failed> {
         self.reranker()?;
+        self.check_single_stage()?;
         check_length("queries", request.queries.len(), usize::MAX)?;
         check_length("documents", request.documents.len(), usize::MAX)?;
         if request.queries.iter().any(|query| query.trim().is_empty()) {

@@ -4,9 +4,16 @@
 //! hold: a key of the file is a flag and means the same; a flag of the whole server is refused in the file; a
 //! table's own keys win over the command line, and that over the file's defaults.
 
-use std::{collections::HashSet, ffi::OsString, fs, path::Path};
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    fs,
+    num::{NonZeroU32, NonZeroUsize},
+    path::Path,
+};
 
 use clap::{Arg, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
+use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::Args;
@@ -18,21 +25,48 @@ const SERVER_FLAGS: [&str; 4] = ["instruction-set", "model-id", "models-file", "
 /// The key for further names of a model, which is no flag.
 const ALIASES: &str = "aliases";
 /// The tables of a models file.
-const TABLES: [&str; 2] = ["defaults", "models"];
+const TABLES: [&str; 3] = ["defaults", "models", "cascade"];
 /// The most models of a server.
 const MAX_MODELS: usize = 100;
 
-/// The arguments of each model that a server is to serve, at least one.
+/// What a server is to serve.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelList {
+    /// The arguments of each model, at least one.
+    pub(crate) models: Vec<Args>,
+    pub(crate) cascades: Vec<CascadeArgs>,
+}
+
+/// A cascade: a fast re-ranker scores all texts, and a strong one the best of them again.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct CascadeArgs {
+    #[serde(skip)]
+    pub(crate) name: String,
+    /// Further names.
+    #[serde(default)]
+    pub(crate) aliases: Vec<String>,
+    /// A name of the fast model.
+    pub(crate) first: String,
+    /// A name of the strong model.
+    pub(crate) then: String,
+    /// The most texts that the strong model scores.
+    pub(crate) keep: NonZeroUsize,
+    /// The milliseconds in which an answer is wanted.
+    pub(crate) budget_ms: Option<NonZeroU32>,
+}
+
+/// The models that a server is to serve.
 ///
 /// # Errors
 ///
 /// A sentence about the file, or clap's about a flag in it.
-pub(crate) fn model_args(
+pub(crate) fn model_list(
     command: &Command,
     matches: &ArgMatches,
     arguments: &[OsString],
     server: &Args,
-) -> Result<Vec<Args>, clap::Error> {
+) -> Result<ModelList, clap::Error> {
     let models = read_models(command, matches, arguments, server);
     models.map_err(|message| command.clone().error(ErrorKind::ValueValidation, message))
 }
@@ -42,22 +76,48 @@ fn read_models(
     matches: &ArgMatches,
     arguments: &[OsString],
     server: &Args,
-) -> Result<Vec<Args>, String> {
-    let models = match &server.models_file {
-        Some(file) => read_file(file, command, arguments)
-            .map_err(|problem| format!("--models-file {}: {problem}", file.display()))?,
-        None => named_models(model_ids(matches), server)?,
+) -> Result<ModelList, String> {
+    let Some(file) = &server.models_file else {
+        let list = ModelList { models: named_models(model_ids(matches), server)?, cascades: Vec::new() };
+        return list.check_names().map(|()| list);
     };
-    if models.len() > MAX_MODELS {
-        return Err(format!("there are {} models: at most {MAX_MODELS} are served", models.len()));
-    }
-    let mut names = HashSet::new();
-    let mut all = models.iter().flat_map(|model| {
-        std::iter::once(model.model_name()).chain(model.aliases.iter().map(String::as_str))
-    });
-    match all.find(|name| !names.insert(*name)) {
-        Some(taken) => Err(format!("two models have the name `{taken}`: give each another")),
-        None => Ok(models),
+    let list = read_file(file, command, arguments).and_then(|list| list.check_names().map(|()| list));
+    list.map_err(|problem| format!("--models-file {}: {problem}", file.display()))
+}
+
+impl ModelList {
+    /// Refuses too many models, a name that two have, and a cascade of models that are not there.
+    fn check_names(&self) -> Result<(), String> {
+        let Self { models, cascades } = self;
+        if models.len() + cascades.len() > MAX_MODELS {
+            let count = models.len() + cascades.len();
+            return Err(format!("there are {count} models: at most {MAX_MODELS} are served"));
+        }
+        let of_models = models.iter().map(|model| (model.model_name(), &model.aliases));
+        let of_cascades = cascades.iter().map(|cascade| (cascade.name.as_str(), &cascade.aliases));
+        let mut names = HashSet::new();
+        let mut all = of_models
+            .clone()
+            .chain(of_cascades)
+            .flat_map(|(name, aliases)| std::iter::once(name).chain(aliases.iter().map(String::as_str)));
+        if let Some(taken) = all.find(|name| !names.insert(*name)) {
+            return Err(format!("two models have the name `{taken}`: give each another"));
+        }
+        let place = |wanted: &str| {
+            let has_name = |(name, aliases): (&str, &Vec<String>)| {
+                name == wanted || aliases.iter().any(|alias| alias == wanted)
+            };
+            of_models.clone().position(has_name).ok_or_else(|| format!("there is no model `{wanted}`"))
+        };
+        for CascadeArgs { name, first, then, .. } in cascades {
+            let places = place(first).and_then(|first| Ok((first, place(then)?)));
+            match places {
+                Ok((first, then)) if first != then => {}
+                Ok(_) => return Err(format!("[cascade.{name}]: `first` and `then` are the same model")),
+                Err(problem) => return Err(format!("[cascade.{name}]: {problem}")),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -97,14 +157,16 @@ fn named_models(ids: Vec<String>, server: &Args) -> Result<Vec<Args>, String> {
     Ok(args.collect())
 }
 
-fn read_file(file: &Path, command: &Command, arguments: &[OsString]) -> Result<Vec<Args>, String> {
+fn read_file(file: &Path, command: &Command, arguments: &[OsString]) -> Result<ModelList, String> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
     let content: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
     })?;
     if let Some(key) = content.keys().find(|key| !TABLES.contains(&key.as_str())) {
-        return Err(format!("`{key}` is not known: a models file has `[defaults]` and `[models.NAME]`"));
+        return Err(format!(
+            "`{key}` is not known: a models file has `[defaults]`, `[models.NAME]` and `[cascade.NAME]`"
+        ));
     }
     let defaults = content.get("defaults").map(|value| read_table("defaults", value)).transpose()?;
     let defaults = read_flags(command, &defaults.unwrap_or_default())
@@ -118,7 +180,16 @@ fn read_file(file: &Path, command: &Command, arguments: &[OsString]) -> Result<V
     let models = models.iter().map(|(name, value)| {
         reader.read_model(name, value).map_err(|problem| format!("[models.{name}]: {problem}"))
     });
-    models.collect()
+    let models = models.collect::<Result<_, _>>()?;
+    let cascades = content.get("cascade").map(|value| read_table("cascade", value)).transpose()?;
+    let cascades = cascades.unwrap_or_default().into_iter().map(|(name, value)| {
+        let read: Result<CascadeArgs, _> = value.try_into();
+        match read {
+            Ok(cascade) => Ok(CascadeArgs { name, ..cascade }),
+            Err(error) => Err(format!("[cascade.{name}]: {}", error.message())),
+        }
+    });
+    Ok(ModelList { models, cascades: cascades.collect::<Result<_, _>>()? })
 }
 
 /// Reads the tables of models.
@@ -226,7 +297,8 @@ mod tests {
         let command = Args::command();
         let matches = command.clone().try_get_matches_from(&arguments).map_err(|error| error.to_string())?;
         let server = Args::from_matches(&matches).unwrap();
-        model_args(&command, &matches, &arguments, &server).map_err(|error| first_line(&error))
+        let list = model_list(&command, &matches, &arguments, &server);
+        list.map(|list| list.models).map_err(|error| first_line(&error))
     }
 
     fn parse_file(content: &str, further: &str) -> Result<Vec<Args>, String> {
@@ -309,7 +381,7 @@ mod tests {
             ("\n\nx = ".to_owned(), "--models-file FILE: line 3: "),
             (
                 "[model.m]\nmodel-id = 'a'".to_owned(),
-                "`model` is not known: a models file has `[defaults]` and",
+                "`model` is not known: a models file has `[defaults]`, `[models.NAME]` and `[cascade",
             ),
             ("models = 3".to_owned(), "`models` must be a table"),
             ("[models]\nm = 3".to_owned(), "[models.m]: `m` must be a table"),
@@ -326,6 +398,24 @@ mod tests {
             (in_model("trust-remote-code = 1"), "`trust-remote-code` must be true or false"),
             (in_model("aliases = 'x'"), "`aliases` must be a list of texts"),
             (in_model("aliases = [1]"), "`aliases` must be a list of texts"),
+            (
+                in_model("[cascade.c]\nfirst = 'm'\nthen = 'x'\nkeep = 3"),
+                "[cascade.c]: there is no model `x`",
+            ),
+            (
+                in_model("aliases = ['n']\n[cascade.c]\nfirst = 'm'\nthen = 'n'\nkeep = 3"),
+                "[cascade.c]: `first` and `then` are the same model",
+            ),
+            (in_model("[cascade.m]\nfirst = 'm'\nthen = 'm'\nkeep = 3"), "two models have the name `m`"),
+            (in_model("[cascade.c]\nfirst = 'm'\nkeep = 3"), "[cascade.c]: missing field `then`"),
+            (
+                in_model("[cascade.c]\nfirst = 'm'\nthen = 'm'\nkeep = 0"),
+                "[cascade.c]: invalid value: integer `0`",
+            ),
+            (
+                in_model("[cascade.c]\nkept = 3"),
+                "[cascade.c]: unknown field `kept`, expected one of `aliases`",
+            ),
             (
                 "[defaults]\nport = 1\n[models.m]\nmodel-id = 'a'".to_owned(),
                 "[defaults]: `port` is for the whole",

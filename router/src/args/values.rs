@@ -52,8 +52,8 @@ pub(super) fn idle_limit(text: &str) -> Result<IdleLimit, String> {
         _ => (text, 1.0),
     };
     match seconds(number) {
-        Ok(time) if time < Duration::MAX.div_f64(unit) => Ok(IdleLimit(Some(time.mul_f64(unit)))),
-        _ => Err("must be a time above 0, such as `90s`, `15m` or `2h`, or `never`".to_owned()),
+        Ok(time) => Ok(IdleLimit(Some(time.mul_f64(unit)))),
+        Err(_) => Err("must be a time above 0, such as `90s`, `15m` or `2h`, or `never`".to_owned()),
     }
 }
 

@@ -24,7 +24,11 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, Given, ModelArgs, models::model_args, set_aside_service_links, variables_of},
+    args::{
+        Args, Given, ModelArgs,
+        models::{ModelList, model_list},
+        set_aside_service_links, variables_of,
+    },
     config::ServerConfig,
     machine::Machine,
     models::Served,
@@ -100,8 +104,8 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
 pub(crate) struct ServeArgs {
     /// The server's own.
     pub(crate) server: Args,
-    /// The arguments of each model, at least one.
-    pub(crate) models: Vec<Args>,
+    /// The models that it serves.
+    pub(crate) list: ModelList,
 }
 
 /// The purpose of the process.
@@ -203,8 +207,8 @@ impl Invocation {
         let Some((name, of_task)) = matches.subcommand() else {
             let given = Given::new(&complete, &matches);
             let server = Args { ignored_variables, ..Args::from_matches(&matches)? };
-            let models = model_args(&command, &matches, &arguments, &server)?;
-            return Ok(Self::Serve(Box::new(ServeArgs { server, models }), given));
+            let list = model_list(&command, &matches, &arguments, &server)?;
+            return Ok(Self::Serve(Box::new(ServeArgs { server, list }), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
         Ok(Self::Run(Box::new(CommandArgs::from_arg_matches(&matches)?), given))
@@ -368,14 +372,14 @@ mod tests {
             let Ok(Invocation::Serve(args, given)) = parse(&format!("{start} --model-id m --port 80")) else {
                 unreachable!()
             };
-            assert_eq!((args.models[0].model_id.as_str(), args.server.port), ("m", 80));
+            assert_eq!((args.list.models[0].model_id.as_str(), args.server.port), ("m", 80));
             assert_eq!(given.to_string(), "--model-id m --port 80");
         }
         let Invocation::Serve(args, _) = parse("router").unwrap() else { unreachable!() };
-        assert_eq!(args.models[0].model_id, "BAAI/bge-large-en-v1.5");
+        assert_eq!(args.list.models[0].model_id, "BAAI/bge-large-en-v1.5");
         for start in ["router a/m", "router serve m", "router ./m", "router demo", "router serve rerank"] {
             let Ok(Invocation::Serve(args, _)) = parse(&format!("{start} --port 80")) else { unreachable!() };
-            assert_eq!(start.split(' ').next_back(), Some(args.models[0].model_id.as_str()));
+            assert_eq!(start.split(' ').next_back(), Some(args.list.models[0].model_id.as_str()));
         }
         for arguments in ["router version", "router --version"] {
             assert_eq!(parse(arguments).err().unwrap().kind(), ErrorKind::DisplayVersion);

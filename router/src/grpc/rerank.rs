@@ -35,7 +35,12 @@ impl Grpc {
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),
         };
-        let rank = |Rank { index, text, score }| v1::Rank { index: number(index), text, score };
+        let rank = |Rank { index, text, score, stage }| v1::Rank {
+            index: number(index),
+            text,
+            score,
+            stage: stage.map(u32::from),
+        };
         let answer = self.0.served().service.rerank(request).await;
         let answer = answered(method, answer, |ranks: Vec<Rank>, metadata| v1::RerankResponse {
             ranks: ranks.into_iter().map(rank).collect(),

@@ -3,7 +3,7 @@
 //! Output: TEI's fields, and further ones, most of them about re-rankers. What must hold: a generative
 //! re-ranker has the key `reranker` too, because clients look for it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use axum::{
     Json,
@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::{error_shapes::ErrorBody, schemas::TAG};
 use crate::{
+    args::CascadeArgs,
     info::{COMMIT, DOCKER_LABEL, Info, VERSION, pooling},
     state::AppState,
 };
@@ -79,6 +80,29 @@ pub(crate) struct InfoBody<'a> {
     pin_threads: bool,
     /// The size of the cache of prefixes that requests share, in bytes; 0 if there is no cache.
     prefix_cache_bytes: usize,
+    /// The two models, if it is a cascade. Everything else is the first model's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cascade: Option<CascadeBody<'a>>,
+}
+
+/// Two re-rankers, one after the other.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Cascade)]
+struct CascadeBody<'a> {
+    /// The model that scores all texts.
+    first: &'a str,
+    /// The model that scores the best of them again.
+    then: &'a str,
+    /// The most texts that it scores.
+    keep: usize,
+    /// The time in which an answer is wanted.
+    budget_ms: Option<u32>,
+}
+
+impl<'a> From<&'a CascadeArgs> for CascadeBody<'a> {
+    fn from(CascadeArgs { first, then, keep, budget_ms, .. }: &'a CascadeArgs) -> Self {
+        Self { first, then, keep: keep.get(), budget_ms: budget_ms.map(NonZeroU32::get) }
+    }
 }
 
 /// How a re-ranker scores, and where each part of that comes from.
@@ -171,7 +195,7 @@ impl From<&ModelKind> for ModelTypeBody {
 
 impl<'a> From<&'a Info> for InfoBody<'a> {
     fn from(info: &'a Info) -> Self {
-        let Info { config, limits, machine, computation, .. } = info;
+        let Info { config, limits, machine, computation, cascade, .. } = info;
         let model = &config.model;
         let reranker = model.reranker();
         Self {
@@ -201,6 +225,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             threads: machine.threads,
             pin_threads: machine.pin_threads,
             prefix_cache_bytes: computation.prefix_cache_bytes,
+            cascade: cascade.as_ref().map(CascadeBody::from),
             weights: &computation.weights,
         }
     }

@@ -41,6 +41,9 @@ struct ResultBody {
     #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<RepeatedDocument>,
+    /// In a cascade, the number of the model that gave the score: 1 or 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u8>,
 }
 
 /// A document of an answer.
@@ -66,6 +69,9 @@ struct VoyageResult {
     /// The document's text, if the request asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<String>,
+    /// In a cascade, the number of the model that gave the score: 1 or 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u8>,
 }
 
 /// The tokens of the request.
@@ -214,27 +220,31 @@ struct MixedbreadResult {
     input: Option<RepeatedDocument>,
     #[schema(example = "text_document")]
     object: &'static str,
+    /// In a cascade, the number of the model that gave the score: 1 or 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u8>,
 }
 
 impl MixedbreadAnswer {
     pub(super) fn new(answered: Answered, ranks: Vec<Rank>, return_input: bool) -> Self {
         let Answered { model, tokens, mut objects, .. } = answered;
-        let mut result = |Rank { index, score, text }| {
+        let mut result = |Rank { index, score, text, stage }| {
             let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
             let input = text.map(|text| object.unwrap_or(RepeatedDocument::Text(text)));
-            MixedbreadResult { index, score, input, object: "text_document" }
+            MixedbreadResult { index, score, input, object: "text_document", stage }
         };
         let data: Vec<_> = ranks.into_iter().map(&mut result).collect();
         Self { object: "list", model, top_k: data.len(), data, usage: RerankUsage::new(tokens), return_input }
     }
 }
 
-fn result(Rank { index, score, text }: Rank, objects: &mut [Option<JsonText>]) -> ResultBody {
+fn result(Rank { index, score, text, stage }: Rank, objects: &mut [Option<JsonText>]) -> ResultBody {
     let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
     let document = text.map(|text| object.unwrap_or(RepeatedDocument::Holder { text }));
-    ResultBody { index, relevance_score: score, document }
+    ResultBody { index, relevance_score: score, document, stage }
 }
 
 fn voyage_result(rank: &Rank) -> VoyageResult {
-    VoyageResult { index: rank.index, relevance_score: rank.score, document: rank.text.clone() }
+    let &Rank { index, score, stage, .. } = rank;
+    VoyageResult { index, relevance_score: score, document: rank.text.clone(), stage }
 }

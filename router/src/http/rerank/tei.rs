@@ -94,11 +94,14 @@ struct RankBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     score: f32,
+    /// In a cascade, the number of the model that gave the score: 1 or 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u8>,
 }
 
 impl From<Rank> for RankBody {
-    fn from(Rank { index, score, text }: Rank) -> Self {
-        Self { index, text, score }
+    fn from(Rank { index, score, text, stage }: Rank) -> Self {
+        Self { index, text, score, stage }
     }
 }
 
