@@ -141,7 +141,7 @@ def test_answers_and_metrics_name_the_model(several):
     assert {model: moved(model) - count for model, count in before.items()} == {"org/embedder": 1, "reranker": 1}
     series = several.metrics()
     assert series['te_model_loaded{model="classifier"}'] == 1
-    # Only what belongs to no model has no name.
+    # A metric without a name belongs to no model.
     nameless = {name.split("{")[0] for name in series if name.startswith("te_") and "model=" not in name}
     assert nameless == {"te_build_info", "te_log_lines_dropped"}
 

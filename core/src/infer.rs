@@ -83,12 +83,12 @@ pub struct EngineGauges(Arc<Shared>);
 impl EngineGauges {
     /// Sets the metrics of the waiting texts and of the device's work so far. Call it just before the metrics
     /// are read.
-    pub fn publish(&self) {
+    pub fn publish_gauges(&self) {
         let metrics = &self.0.metrics;
         let mut state = self.0.lock();
         state.queue.drop_abandoned();
-        metrics.set(QUEUE_SIZE, state.queue.waiting_texts() + state.announced.count);
-        metrics.set(QUEUE_TOKENS, state.queue.tokens());
+        metrics.set_amount(QUEUE_SIZE, state.queue.waiting_texts() + state.announced.count);
+        metrics.set_amount(QUEUE_TOKENS, state.queue.tokens());
         let age = state.oldest().map_or(Duration::ZERO, |came| came.elapsed());
         metrics.set_seconds(QUEUE_OLDEST_AGE, age);
         metrics.set_seconds(DEVICE_BUSY, state.busy());
@@ -195,7 +195,7 @@ impl Engine {
 
     /// The metrics of the model.
     #[must_use]
-    pub fn metrics(&self) -> &ModelMetrics {
+    pub fn model_metrics(&self) -> &ModelMetrics {
         &self.shared.metrics
     }
 
@@ -645,7 +645,7 @@ mod tests {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
         let gauges = || {
-            let read = recorded(|| engine.gauges().publish());
+            let read = recorded(|| engine.gauges().publish_gauges());
             [QUEUE_SIZE, QUEUE_TOKENS, QUEUE_OLDEST_AGE, DEVICE_BUSY].map(|name| read[name][0])
         };
         let [size, tokens, age, busy] = gauges();

@@ -304,21 +304,21 @@ impl ModelMetrics {
         Self { name: Some(name.into()) }
     }
 
-    /// The labels of a value: the model's name, and `further` ones.
+    /// The labels of a value: the model's name, and a further one.
     #[must_use]
-    pub fn labels(&self, further: &[(&'static str, &'static str)]) -> Vec<Label> {
+    pub fn all_labels(&self, further: Option<Label>) -> Vec<Label> {
         let name = self.name.iter().map(|name| Label::new(MODEL_LABEL, SharedString::from(Arc::clone(name))));
-        name.chain(further.iter().map(|(label, value)| Label::new(*label, *value))).collect()
+        name.chain(further).collect()
     }
 
     /// Adds one to a counter.
-    pub(crate) fn count(&self, name: &'static str) {
+    pub(crate) fn count_one(&self, name: &'static str) {
         self.count_many(name, 1);
     }
 
     /// Adds `amount` to a counter.
     pub fn count_many(&self, name: &'static str, amount: usize) {
-        metrics::counter!(name, self.labels(&[])).increment(amount as u64);
+        metrics::counter!(name, self.all_labels(None)).increment(amount as u64);
     }
 
     /// Adds `amount` to a counter with a label of its own.
@@ -329,32 +329,32 @@ impl ModelMetrics {
         value: &'static str,
         amount: usize,
     ) {
-        metrics::counter!(name, self.labels(&[(label, value)])).increment(amount as u64);
+        metrics::counter!(name, self.all_labels(Some(Label::new(label, value)))).increment(amount as u64);
     }
 
     /// Adds a duration, in seconds, to a histogram.
     pub(crate) fn observe_duration(&self, name: &'static str, duration: Duration) {
-        metrics::histogram!(name, self.labels(&[])).record(duration.as_secs_f64());
+        metrics::histogram!(name, self.all_labels(None)).record(duration.as_secs_f64());
     }
 
     /// Adds an amount to a histogram.
     pub(crate) fn observe_amount(&self, name: &'static str, amount: usize) {
-        metrics::histogram!(name, self.labels(&[])).record(amount as f64);
+        metrics::histogram!(name, self.all_labels(None)).record(amount as f64);
     }
 
     /// Adds a probability to a histogram.
     pub(crate) fn observe_probability(&self, name: &'static str, probability: f32) {
-        metrics::histogram!(name, self.labels(&[])).record(f64::from(probability));
+        metrics::histogram!(name, self.all_labels(None)).record(f64::from(probability));
     }
 
     /// Sets a gauge to an amount.
-    pub fn set(&self, name: &'static str, amount: usize) {
-        metrics::gauge!(name, self.labels(&[])).set(amount as f64);
+    pub fn set_amount(&self, name: &'static str, amount: usize) {
+        metrics::gauge!(name, self.all_labels(None)).set(amount as f64);
     }
 
     /// Sets a gauge, or a counter of seconds, to a duration.
     pub(crate) fn set_seconds(&self, name: &'static str, duration: Duration) {
-        metrics::gauge!(name, self.labels(&[])).set(duration.as_secs_f64());
+        metrics::gauge!(name, self.all_labels(None)).set(duration.as_secs_f64());
     }
 }
 
@@ -410,7 +410,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             describe();
             let metrics = ModelMetrics::default();
-            metrics.count(PREDICT.count);
+            metrics.count_one(PREDICT.count);
             metrics.observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
             metrics.observe_amount(BATCH_NEXT_SIZE, 3);
         });
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn one_of_several_models_is_named() {
         let moved = testing::recorded(|| {
-            ModelMetrics::with_name("m").count(PREDICT.count);
+            ModelMetrics::with_name("m").count_one(PREDICT.count);
             ModelMetrics::with_name("n").count_by(REQUESTS.count, "method", "single", 2);
             ModelMetrics::default().count_by(REQUESTS.count, "method", "single", 3);
         });

@@ -49,13 +49,12 @@ impl DeviceTurns {
 
     /// Waits for a turn of a model that has had this much of the device.
     fn take_turn(&self, had: Duration) -> DeviceTurn<'_> {
-        let mut state = self.0.lock();
+        let mut state = self.0.lock_state();
         let ticket = Ticket { start: had.max(state.clock), number: state.tickets };
         state.tickets += 1;
         state.waiting.push(ticket);
-        let is_due = |state: &TurnState| !state.is_taken && state.waiting.iter().min() == Some(&ticket);
         let mut state = (self.0.changed)
-            .wait_while(state, |state| !is_due(state))
+            .wait_while(state, |state| state.is_taken || state.waiting.iter().min() != Some(&ticket))
             .unwrap_or_else(PoisonError::into_inner);
         state.waiting.retain(|other| *other != ticket);
         state.is_taken = true;
@@ -65,7 +64,7 @@ impl DeviceTurns {
 }
 
 impl TurnQueue {
-    fn lock(&self) -> MutexGuard<'_, TurnState> {
+    fn lock_state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,7 +77,7 @@ struct DeviceTurn<'a> {
 
 impl Drop for DeviceTurn<'_> {
     fn drop(&mut self) {
-        self.queue.lock().is_taken = false;
+        self.queue.lock_state().is_taken = false;
         self.queue.changed.notify_all();
     }
 }
@@ -140,7 +139,7 @@ mod tests {
                     assert_eq!(caught.is_err(), model == 1);
                 });
                 // Each asks before the next one starts.
-                while turns.0.lock().waiting.len() <= model {
+                while turns.0.lock_state().waiting.len() <= model {
                     thread::yield_now();
                 }
             }
@@ -152,7 +151,7 @@ mod tests {
     #[test]
     fn who_had_the_least_of_the_device_comes_next_and_idling_saves_nothing() {
         assert_eq!(order_of_turns(0, &[7, 5, 9, 5]), [1, 3, 0, 2], "the first of two equal ones");
-        // Models 1 and 3 were idle: they are even, and stand before those that had more.
+        // Models 1 and 3 were idle: they are even, and come before those that had more.
         assert_eq!(order_of_turns(50, &[60, 0, 51, 20]), [1, 3, 2, 0]);
         assert_eq!(order_of_turns(0, &[0; 6]), [0, 1, 2, 3, 4, 5]);
     }

@@ -73,7 +73,7 @@ impl Machine {
             instruction_set: model.instruction_set,
             tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
             cpu_quota,
-            residency: Residency::new(if ON_CPU { memory } else { None }),
+            residency: Residency::with_limit(if ON_CPU { memory } else { None }),
             memory,
             turns: None,
         })

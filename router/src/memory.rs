@@ -60,7 +60,7 @@ impl Keeper {
 }
 
 /// The bytes of memory that this process holds and no file backs; absent if they cannot be read.
-pub(crate) fn held() -> Option<u64> {
+pub(crate) fn held_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;

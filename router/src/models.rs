@@ -76,17 +76,10 @@ impl Served {
 }
 
 impl CascadeArgs {
-    /// The cascade as a model beside its two models.
-    fn serve(&self, models: &[Served]) -> anyhow::Result<Served> {
+    /// The cascade as a model of its own.
+    fn serve_cascade(&self, models: &[Served]) -> anyhow::Result<Served> {
         let Self { name, aliases, first, then, keep, budget_ms } = self;
-        let find = |name: &str| {
-            let served = models.iter().find(|served| served.has_name(name));
-            let served = served.with_context(|| format!("there is no model `{name}`"))?;
-            let is_reranker = RequestTask::Rerank.fits_model(&served.service.config().model);
-            ensure!(is_reranker, "`{name}` is not a re-ranker: a cascade has two re-rankers");
-            Ok(served)
-        };
-        let (first, strong) = (find(first)?, find(then)?);
+        let (first, strong) = (find_reranker(models, first)?, find_reranker(models, then)?);
         let max = strong.service.config().max_rerank_texts;
         ensure!(keep.get() <= max, "`keep = {keep}` is more texts than `{then}` takes in a request, {max}");
         let budget = budget_ms.map(|milliseconds| Duration::from_millis(milliseconds.get().into()));
@@ -105,6 +98,15 @@ impl CascadeArgs {
             summary: format!("{name}: {}, then the best {keep} by {then}", self.first),
         })
     }
+}
+
+/// The model of a cascade.
+fn find_reranker<'a>(models: &'a [Served], name: &str) -> anyhow::Result<&'a Served> {
+    let served = models.iter().find(|served| served.has_name(name));
+    let served = served.with_context(|| format!("there is no model `{name}`"))?;
+    let is_reranker = RequestTask::Rerank.fits_model(&served.service.config().model);
+    ensure!(is_reranker, "`{name}` is not a re-ranker: a cascade has two re-rankers");
+    Ok(served)
 }
 
 /// The models of the process, at least one. Cheap to clone.
@@ -130,7 +132,8 @@ impl Models {
     /// A sentence about a cascade of models that do not fit.
     pub(crate) fn new(mut models: Vec<Served>, cascades: &[CascadeArgs]) -> anyhow::Result<Self> {
         for cascade in cascades {
-            let served = cascade.serve(&models).with_context(|| format!("[cascade.{}]", cascade.name))?;
+            let served =
+                cascade.serve_cascade(&models).with_context(|| format!("[cascade.{}]", cascade.name))?;
             models.push(served);
         }
         Ok(Self(models.into_iter().map(Arc::new).collect()))

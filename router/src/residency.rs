@@ -2,7 +2,7 @@
 //!
 //! Input: a loaded model, and how it is loaded again. Output: a backend that loads itself, and the
 //! [`Resident`], which tells where the model is. What must hold: a model leaves memory between two batches
-//! only; one model is loaded at a time, while others compute; a model that no longer fits beside the others
+//! only; one model is loaded at a time, while others compute; a model that no longer fits with the others
 //! makes the one leave that was idle longest, or is refused with the numbers.
 
 use std::{
@@ -23,10 +23,10 @@ use crate::{
 
 /// The models of the process that are in memory, or may be. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Residency(Arc<Ledger>);
+pub(crate) struct Residency(Arc<ResidencyLedger>);
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct ResidencyLedger {
     /// The memory that all models may take; absent if it is not known.
     available: Option<Available>,
     /// All models. It stays locked while one is loaded.
@@ -42,7 +42,7 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     /// The bytes that loading it takes.
     pub(crate) weights: u64,
-    /// The bytes that its largest batch and its prefix cache may take, beside the weights.
+    /// The bytes that its largest batch and its prefix cache may take, in addition to the weights.
     pub(crate) promised: u64,
     /// The time without a request after which it leaves memory; absent if it stays.
     pub(crate) idle_limit: Option<Duration>,
@@ -64,19 +64,19 @@ pub(crate) struct Resident {
 
 impl Residency {
     /// Models that may take this memory together; without a limit if it is absent.
-    pub(crate) fn new(available: Option<Available>) -> Self {
-        Self(Arc::new(Ledger { available, models: Mutex::default() }))
+    pub(crate) fn with_limit(available: Option<Available>) -> Self {
+        Self(Arc::new(ResidencyLedger { available, models: Mutex::default() }))
     }
 
     /// The bytes that batches and prefix caches of the loaded models may take.
-    pub(crate) fn promised(&self) -> u64 {
-        promised(&lock(&self.0.models))
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        bytes_promised(&lock_value(&self.0.models))
     }
 
     /// Unloads models that may leave until `bytes` more fit, or none is left.
     pub(crate) fn make_room(&self, bytes: u64) {
         // Whoever loads the model finds out whether it fits.
-        let _ = self.0.make_room(&lock(&self.0.models), bytes);
+        let _ = self.0.make_room(&lock_value(&self.0.models), bytes);
     }
 
     /// Takes in a loaded model. Returns the backend that loads it again when it has left.
@@ -88,7 +88,7 @@ impl Residency {
         tenant: Tenant,
     ) -> (Box<dyn Backend>, Arc<Resident>) {
         let packing = backend.packing();
-        tenant.metrics.set(MODEL_LOADED, 1);
+        tenant.metrics.set_amount(MODEL_LOADED, 1);
         let resident = Arc::new(Resident {
             tenant,
             backend: Mutex::new(Some(backend)),
@@ -96,7 +96,7 @@ impl Residency {
             last_used: Mutex::new(Instant::now()),
             failure: Mutex::default(),
         });
-        let mut models = lock(&self.0.models);
+        let mut models = lock_value(&self.0.models);
         models.retain(|model| model.strong_count() > 0);
         models.push(Arc::downgrade(&resident));
         if let Some(limit) = resident.tenant.idle_limit {
@@ -107,17 +107,17 @@ impl Residency {
     }
 }
 
-impl Ledger {
+impl ResidencyLedger {
     fn make_room(&self, models: &[Weak<Resident>], bytes: u64) -> Result<(), String> {
         let Some(available) = self.available else { return Ok(()) };
         loop {
-            let Some(held) = memory::held() else { return Ok(()) };
-            let promised = promised(models);
+            let Some(held) = memory::held_bytes() else { return Ok(()) };
+            let promised = bytes_promised(models);
             if held + promised + bytes <= available.bytes {
                 return Ok(());
             }
-            let may_leave = loaded(models).filter(|model| model.tenant.idle_limit.is_some());
-            let Some(model) = may_leave.min_by_key(|model| *lock(&model.last_used)) else {
+            let may_leave = loaded_models(models).filter(|model| model.tenant.idle_limit.is_some());
+            let Some(model) = may_leave.min_by_key(|model| *lock_value(&model.last_used)) else {
                 return Err(format!(
                     "it takes {}, {} are in use, batches and prefixes of other models may take {}, and {}: \
                      give other models an `--idle-unload`, or give the server more memory",
@@ -127,18 +127,18 @@ impl Ledger {
                     available
                 ));
             };
-            model.unload("another one needs its memory");
+            model.leave_memory("another one needs its memory");
         }
     }
 }
 
 /// The models in memory.
-fn loaded(models: &[Weak<Resident>]) -> impl Iterator<Item = Arc<Resident>> {
+fn loaded_models(models: &[Weak<Resident>]) -> impl Iterator<Item = Arc<Resident>> {
     models.iter().filter_map(Weak::upgrade).filter(|model| model.is_loaded())
 }
 
-fn promised(models: &[Weak<Resident>]) -> u64 {
-    loaded(models).map(|model| model.tenant.promised).sum()
+fn bytes_promised(models: &[Weak<Resident>]) -> u64 {
+    loaded_models(models).map(|model| model.tenant.promised).sum()
 }
 
 impl Resident {
@@ -148,13 +148,13 @@ impl Resident {
     }
 
     /// Why the model could not be loaded the last time.
-    pub(crate) fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        lock_value(&self.failure).clone()
     }
 
     /// Frees the model's memory, after the batch that is computed now.
-    fn unload(&self, reason: &str) {
-        let backend = lock(&self.backend).take();
+    fn leave_memory(&self, reason: &str) {
+        let backend = lock_value(&self.backend).take();
         if backend.is_some() {
             drop(backend);
             memory::trim();
@@ -164,11 +164,11 @@ impl Resident {
     }
 
     /// Loads the model, whose place in memory was made.
-    fn load(&self) -> Result<(), BackendError> {
+    fn load_again(&self) -> Result<(), BackendError> {
         let start = Instant::now();
         let backend = (self.tenant.load)()?;
-        *lock(&self.last_used) = Instant::now();
-        *lock(&self.backend) = Some(backend);
+        *lock_value(&self.last_used) = Instant::now();
+        *lock_value(&self.backend) = Some(backend);
         self.note_loaded(true);
         self.tenant.metrics.count_many(MODEL_LOADS, 1);
         let seconds = start.elapsed().as_secs_f32();
@@ -178,7 +178,7 @@ impl Resident {
 
     fn note_loaded(&self, is_loaded: bool) {
         self.is_loaded.store(is_loaded, Ordering::Release);
-        self.tenant.metrics.set(MODEL_LOADED, is_loaded.into());
+        self.tenant.metrics.set_amount(MODEL_LOADED, is_loaded.into());
     }
 }
 
@@ -188,12 +188,12 @@ async fn unload_when_idle(model: Weak<Resident>, limit: Duration) {
     loop {
         tokio::time::sleep(wait).await;
         let Some(model) = model.upgrade() else { return };
-        let idle = lock(&model.last_used).elapsed();
+        let idle = lock_value(&model.last_used).elapsed();
         wait = limit.saturating_sub(idle);
         if wait.is_zero() {
             // Freeing gigabytes takes a while, and a batch may be computed.
             let unloaded = tokio::task::spawn_blocking(move || {
-                model.unload(&format!("no request for {limit:?}"));
+                model.leave_memory(&format!("no request for {limit:?}"));
             });
             if unloaded.await.is_err() {
                 return;
@@ -212,20 +212,20 @@ struct SelfLoading {
 
 impl SelfLoading {
     /// Loads the model, unless another thread did.
-    fn load(&self) -> Result<(), BackendError> {
+    fn ensure_loaded(&self) -> Result<(), BackendError> {
         let Resident { tenant: Tenant { name, weights, promised, .. }, .. } = &*self.resident;
         let ledger = &*self.residency.0;
-        let models = lock(&ledger.models);
+        let models = lock_value(&ledger.models);
         if self.resident.is_loaded() {
             return Ok(());
         }
         let room = ledger.make_room(&models, weights + promised);
-        let loaded = room.map_err(BackendError::Load).and_then(|()| self.resident.load());
+        let loaded = room.map_err(BackendError::Load).and_then(|()| self.resident.load_again());
         let failure = loaded.as_ref().err().map(ToString::to_string);
         if let Some(failure) = &failure {
             tracing::error!("the model `{name}` cannot be loaded again: {failure}");
         }
-        *lock(&self.resident.failure) = failure;
+        *lock_value(&self.resident.failure) = failure;
         loaded
     }
 }
@@ -233,15 +233,15 @@ impl SelfLoading {
 impl Backend for SelfLoading {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
         loop {
-            let mut backend = lock(&self.resident.backend);
+            let mut backend = lock_value(&self.resident.backend);
             if let Some(backend) = backend.as_mut() {
                 let predictions = backend.predict(batch);
-                *lock(&self.resident.last_used) = Instant::now();
+                *lock_value(&self.resident.last_used) = Instant::now();
                 return predictions;
             }
             // Loading first waits for the ledger, whose owner may wait for this lock.
             drop(backend);
-            self.load()?;
+            self.ensure_loaded()?;
         }
     }
 
@@ -250,16 +250,16 @@ impl Backend for SelfLoading {
     }
 
     fn batch_bytes(&self, tokens: usize) -> usize {
-        lock(&self.resident.backend).as_ref().map_or(0, |backend| backend.batch_bytes(tokens))
+        lock_value(&self.resident.backend).as_ref().map_or(0, |backend| backend.batch_bytes(tokens))
     }
 
     fn known_tokens(&self, text: &Text) -> usize {
-        lock(&self.resident.backend).as_ref().map_or(0, |backend| backend.known_tokens(text))
+        lock_value(&self.resident.backend).as_ref().map_or(0, |backend| backend.known_tokens(text))
     }
 }
 
-/// What a panic left behind is used all the same: the engine answers a panic as a failed batch.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A value that a panic left locked is used all the same: the engine answers a panic as a failed batch.
+fn lock_value<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -281,7 +281,7 @@ mod tests {
 
     impl Backend for Waiting {
         fn predict(&mut self, _: &Batch) -> Result<Predictions, BackendError> {
-            lock(&self.0).recv().map_err(|error| BackendError::Inference(error.to_string()))?;
+            lock_value(&self.0).recv().map_err(|error| BackendError::Inference(error.to_string()))?;
             Ok(Predictions::default())
         }
 
@@ -341,7 +341,7 @@ mod tests {
     /// Room for this many large models.
     fn room_for(models: u64) -> Residency {
         let bytes = models * LARGE + LARGE / 2;
-        Residency::new(Some(Available { bytes, source: "this test may use" }))
+        Residency::with_limit(Some(Available { bytes, source: "this test may use" }))
     }
 
     fn loaded(models: &[&Model]) -> Vec<bool> {
@@ -377,7 +377,7 @@ mod tests {
         residency.make_room(LARGE);
         let mut second = Model::take_in(&residency, "second", HOUR);
         assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);
-        assert_eq!(residency.promised(), 2 * LARGE);
+        assert_eq!(residency.promised_bytes(), 2 * LARGE);
         assert!(first.compute().is_ok());
         assert_eq!(loaded(&[&kept, &first, &second]), [true, true, false]);
         assert!(second.compute().is_ok() && second.compute().is_ok());
@@ -403,10 +403,10 @@ mod tests {
         {
             assert!(error.contains(part), "{error}");
         }
-        assert_eq!(model.resident.failure(), Some(error));
+        assert_eq!(model.resident.last_failure(), Some(error));
         drop(kept);
         assert!(model.backend.predict(&batch()).is_ok(), "the others are gone");
-        assert_eq!(model.resident.failure(), None);
+        assert_eq!(model.resident.last_failure(), None);
     }
 
     #[tokio::test]
@@ -418,11 +418,11 @@ mod tests {
         model.fails.store(true, Ordering::Relaxed);
         let error = model.compute().unwrap_err().to_string();
         assert!(error.contains("the disk is gone"), "{error}");
-        assert_eq!(model.resident.failure(), Some(error));
+        assert_eq!(model.resident.last_failure(), Some(error));
         assert!(other.compute().is_ok());
         model.fails.store(false, Ordering::Relaxed);
         assert!(model.backend.predict(&batch()).is_ok());
-        assert_eq!((model.resident.failure(), loaded(&[&model, &other])), (None, vec![true, false]));
+        assert_eq!((model.resident.last_failure(), loaded(&[&model, &other])), (None, vec![true, false]));
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::Context;
 use serde_json::Value;
-use text_embeddings_backend::{BackendKind, DEVICE, LoadOptions, Loaded};
+use text_embeddings_backend::{Backend, BackendKind, DEVICE, LoadOptions, Loaded};
 use text_embeddings_backend_core::{BackendError, Description, ModelFile, WeightChoices, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
@@ -33,10 +33,11 @@ use memory::MemoryPlan;
 
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
+    device_turn::DeviceTurns,
     features::flash_attention,
     info::{Computation, Info},
     machine::{Machine, megabytes},
-    memory::held,
+    memory::held_bytes,
     models::Served,
     residency::Tenant,
     secret::Secret,
@@ -66,9 +67,9 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     }
     let load = weights_loader(args, machine, &flags, &folder, &model, &encoder)?;
     machine.residency.make_room(memory::weights(&folder));
-    let before = held();
+    let before = held_bytes();
     let mut loaded = load()?;
-    let weights = held().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+    let weights = held_bytes().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     steps.done("weights");
     let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
@@ -101,18 +102,14 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         cascade: None,
     };
     let turns = machine.turns.clone();
-    let in_turn = move |backend| match &turns {
-        Some(turns) => turns.share_device(backend),
-        None => backend,
-    };
-    let backend = in_turn(loaded.backend);
+    let backend = with_turns(loaded.backend, turns.as_ref());
     let metrics = machine.metrics_of(&info.served_model_name);
     let tenant = Tenant {
         name: info.served_model_name.clone(),
         weights,
         promised: memory.map_or(0, |plan| plan.batch + plan.prefixes),
         idle_limit: args.model.idle_unload.0,
-        load: Box::new(move || load().map(|loaded| in_turn(loaded.backend))),
+        load: Box::new(move || load().map(|loaded| with_turns(loaded.backend, turns.as_ref()))),
         metrics: metrics.clone(),
     };
     let (backend, resident) = machine.residency.take_in(backend, tenant);
@@ -122,6 +119,14 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         config,
     );
     Ok(Served { service, info, aliases: Vec::new(), resident, summary })
+}
+
+/// The backend, which waits for its turn if there are turns.
+fn with_turns(backend: Box<dyn Backend>, turns: Option<&DeviceTurns>) -> Box<dyn Backend> {
+    match turns {
+        Some(turns) => turns.share_device(backend),
+        None => backend,
+    }
 }
 
 /// The model's name in answers: `--served-model-name`, else the model id. Of a local path it is the folder's
@@ -208,8 +213,11 @@ fn weights_loader(
 
 /// The length of each file, and when it was changed, as far as the system tells.
 fn file_versions(files: &[ModelFile]) -> Vec<(Option<u64>, Option<SystemTime>)> {
-    let changed = |file: &ModelFile| fs::metadata(file.path()).and_then(|found| found.modified()).ok();
-    files.iter().map(|file| (file.length().ok(), changed(file))).collect()
+    let files = files.iter().map(|file| {
+        let metadata = fs::metadata(file.path());
+        (file.length().ok(), metadata.and_then(|metadata| metadata.modified()).ok())
+    });
+    files.collect()
 }
 
 /// The error, and if the model is the default one, how to choose another: the user may not have meant this

@@ -83,7 +83,7 @@ impl Shared {
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
-                self.metrics.count(BATCH_OUT_OF_MEMORY);
+                self.metrics.count_one(BATCH_OUT_OF_MEMORY);
                 if is_halved {
                     tracing::warn!(
                         texts,
@@ -124,7 +124,7 @@ fn observe(batch: &Batch, reused: Reused, metrics: &ModelMetrics) {
     metrics.count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
     metrics.count_many(PREFIX_CACHE_HITS, reused.texts);
     metrics.count_many(PREFIX_CACHE_TOKENS, reused.tokens);
-    metrics.set(PREFIX_CACHE_BYTES, reused.bytes);
+    metrics.set_amount(PREFIX_CACHE_BYTES, reused.bytes);
 }
 
 /// Runs the forward pass. Every other failure in it, panics included, becomes an [`Error::Inference`].

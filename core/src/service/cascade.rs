@@ -54,12 +54,12 @@ impl Service {
         let arrival = Instant::now();
         if request.texts.len() <= stage.keep.get() && stage.budget.is_none() {
             let answer = stage.service.rerank_alone(Arc::new(request)).await?;
-            return Ok(answer.map(|ranks| mark(ranks, SCORED_BY_SECOND)));
+            return Ok(answer.map(|ranks| mark_stage(ranks, SCORED_BY_SECOND)));
         }
         let top_n = request.top_n;
         let request = Arc::new(RerankRequest { top_n: None, ..request });
         let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(&request)).await?;
-        let mut ranks = mark(ranks, SCORED_BY_FIRST);
+        let mut ranks = mark_stage(ranks, SCORED_BY_FIRST);
         let kept = stage.keep.get().min(ranks.len());
         let kept = stage.budget.map_or(kept, |budget| {
             let time = budget.saturating_sub(arrival.elapsed());
@@ -71,8 +71,10 @@ impl Service {
         let (query, instruction) = (request.query.clone(), request.instruction.clone());
         let best = RerankRequest { query, texts, instruction, ..*request };
         let second = stage.service.rerank_alone(Arc::new(best)).await?;
-        let place = |rank: Rank| Rank { index: ranks[rank.index].index, ..rank };
-        let best: Vec<Rank> = mark(second.value, SCORED_BY_SECOND).into_iter().map(place).collect();
+        let mut best = mark_stage(second.value, SCORED_BY_SECOND);
+        for rank in &mut best {
+            rank.index = ranks[rank.index].index;
+        }
         ranks.splice(..kept, best);
         if let Some(top_n @ 1..) = top_n {
             ranks.truncate(top_n);
@@ -81,7 +83,7 @@ impl Service {
     }
 }
 
-fn mark(ranks: Vec<Rank>, stage: u8) -> Vec<Rank> {
+fn mark_stage(ranks: Vec<Rank>, stage: u8) -> Vec<Rank> {
     ranks.into_iter().map(|rank| Rank { stage: Some(stage), ..rank }).collect()
 }
 

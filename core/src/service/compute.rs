@@ -163,8 +163,8 @@ impl Service {
         let &EncodingJob { task, truncation, place, .. } = job;
         let (inputs, shared) = (Arc::clone(&job.inputs), job.shared.clone());
         let start = Instant::now();
-        let metrics = self.metrics().clone();
-        metrics.count(task.metrics().count);
+        let metrics = self.model_metrics().clone();
+        metrics.count_one(task.metrics().count);
         self.tokenization.run(place, bytes, move |encoder| {
             // A closed receiver means that the request was abandoned.
             if answer.is_closed() {
@@ -190,8 +190,8 @@ impl Service {
         encoded
     }
 
-    /// Waits for the encodings of all prompts before their first outcome, because an input that is too long ends
-    /// the request.
+    /// Waits for the encodings of all prompts before their first outcome, because an input that is too long
+    /// ends the request.
     async fn wait_for_encodings(
         &self,
         encodings: Vec<oneshot::Receiver<Result<Submitted, Error>>>,
@@ -203,7 +203,7 @@ impl Service {
             let failure = Error::Tokenizer("the tokenizer failed".to_owned());
             match encoding.await.unwrap_or(Err(failure)) {
                 Ok(submitted) => {
-                    submitted.add_to(cost, self.metrics());
+                    submitted.add_to(cost, self.model_metrics());
                     all.push(submitted);
                 }
                 Err(error) => match &mut failed {
@@ -237,7 +237,7 @@ impl Service {
                         return Err(Failed::of_texts(error, 1 + others.filter_map(known_failure).count()));
                     }
                 };
-                task.metrics().observe(tokenization, &outcome, self.metrics());
+                task.metrics().observe(tokenization, &outcome, self.model_metrics());
                 cost.queue = cost.queue.max(outcome.queue);
                 cost.inference = cost.inference.max(outcome.inference);
                 outputs.push(outcome.output);
@@ -331,7 +331,7 @@ impl ModelTask {
 impl TextMetrics {
     /// Counts a computed text, and records the durations of its steps.
     fn observe(&self, tokenization: Duration, outcome: &Outcome, metrics: &ModelMetrics) {
-        metrics.count(self.success);
+        metrics.count_one(self.success);
         metrics.observe_duration(self.tokenization_duration, tokenization);
         metrics.observe_duration(self.queue_duration, outcome.queue);
         metrics.observe_duration(self.inference_duration, outcome.inference);

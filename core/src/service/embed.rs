@@ -134,7 +134,7 @@ impl Service {
         request: EmbedRequest,
         max_inputs: usize,
     ) -> Result<Answer<Vec<Vec<f32>>>, Error> {
-        self.metrics()
+        self.model_metrics()
             .measured(method(request.inputs.is_batch), async {
                 let is_splade = self.is_splade();
                 Self::check_inputs(&request.inputs, max_inputs, || {
@@ -169,7 +169,7 @@ impl Service {
         request: EmbedRequest,
         outputs: Wanted,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
-        self.metrics()
+        self.model_metrics()
             .measured(method(request.inputs.is_batch), async {
                 Self::check_inputs(&request.inputs, self.config.max_client_batch_size, || {
                     self.embedder()?;
@@ -196,7 +196,7 @@ impl Service {
     ///
     /// As for [`Service::embed_vectors`]; [`Error::ModelType`] if the model does not have sparse vectors.
     pub async fn embed_sparse(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
-        self.metrics()
+        self.model_metrics()
             .measured(method(request.inputs.is_batch), async {
                 let max_inputs = self.config.max_client_batch_size;
                 Self::check_inputs(&request.inputs, max_inputs, || self.require_sparse())?;
@@ -213,9 +213,13 @@ impl Service {
     /// As for [`Service::embed`]. The limit of [`Error::BatchTooLarge`] includes the source sentence.
     pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
         let sentences = request.sentences.len();
-        self.metrics().refused(check_length("inputs.sentences", sentences, usize::MAX))?;
-        self.metrics().refused(check_length("inputs", sentences + 1, self.config.max_client_batch_size))?;
-        self.metrics()
+        self.model_metrics().refused(check_length("inputs.sentences", sentences, usize::MAX))?;
+        self.model_metrics().refused(check_length(
+            "inputs",
+            sentences + 1,
+            self.config.max_client_batch_size,
+        ))?;
+        self.model_metrics()
             .measured("batch", async {
                 let texts = [request.source_sentence].into_iter().chain(request.sentences);
                 let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
@@ -298,7 +302,7 @@ impl Service {
     ) -> Result<Computed, Failed> {
         let prompt = self.embed_prompt(encoding).map_err(|error| {
             // text-embeddings-inference would count these failures during tokenization.
-            self.metrics().count_many(EMBED.count, inputs.len());
+            self.model_metrics().count_many(EMBED.count, inputs.len());
             Failed::on_the_way_to_tokens(error, inputs.len())
         })?;
         let prompt = prompt.map(str::to_owned);

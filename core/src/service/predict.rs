@@ -61,7 +61,7 @@ impl Service {
     /// [`Error::TooLong`] for an invalid input; [`Error::Overloaded`] without a free permit; failures of
     /// tokenizer and model.
     pub async fn predict(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
-        self.metrics().measured(method(request.is_batch), self.label(request)).await
+        self.model_metrics().measured(method(request.is_batch), self.label(request)).await
     }
 
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {

@@ -155,8 +155,8 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 
 impl Service {
     /// The metrics of this model.
-    pub(super) fn metrics(&self) -> &ModelMetrics {
-        self.engine.metrics()
+    pub(super) fn model_metrics(&self) -> &ModelMetrics {
+        self.engine.model_metrics()
     }
 
     /// A permit for a request of at most `tokens` tokens to be in flight.

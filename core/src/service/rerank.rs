@@ -80,8 +80,8 @@ impl Service {
     /// [`Error::TooLong`] for a text that must not be truncated; [`Error::Overloaded`] without a free permit;
     /// failures of tokenizer and model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
-        self.metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
-        self.metrics().refused(self.reranker().map(drop))?;
+        self.model_metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
+        self.model_metrics().refused(self.reranker().map(drop))?;
         match &self.second_stage {
             Some(stage) => self.rerank_in_stages(request, stage).await,
             None => self.rerank_alone(Arc::new(request)).await,
@@ -90,7 +90,7 @@ impl Service {
 
     /// Ranks texts with this model alone.
     pub(super) async fn rerank_alone(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Error> {
-        self.metrics().measured("batch", self.rank(request)).await
+        self.model_metrics().measured("batch", self.rank(request)).await
     }
 
     async fn rank(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Failed> {
@@ -120,7 +120,7 @@ impl Service {
         let rule = self.reranker()?.score.value;
         let (raw, cost) = self.raw_scores(pairs, truncation).await?;
         for raw in &raw {
-            self.metrics().observe_probability(RERANK_SCORE, rule.probability(*raw));
+            self.model_metrics().observe_probability(RERANK_SCORE, rule.probability(*raw));
         }
         Ok((raw.into_iter().map(|raw| Score { raw, default: rule.apply(raw) }).collect(), cost))
     }

@@ -42,7 +42,7 @@ impl Service {
     /// [`Error::Validation`] for an invalid request; [`Error::TooLong`] for a pair that must not be
     /// truncated; [`Error::Overloaded`] without a free permit; failures of tokenizer and model.
     pub async fn score(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Error> {
-        self.metrics().measured(method(request.documents.len() != 1), self.score_pairs(request)).await
+        self.model_metrics().measured(method(request.documents.len() != 1), self.score_pairs(request)).await
     }
 
     async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Failed> {

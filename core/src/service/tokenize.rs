@@ -79,7 +79,7 @@ impl Service {
         most: usize,
     ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
-        self.metrics()
+        self.model_metrics()
             .counted_for_tokenizer(method(is_batch), async move {
                 check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
                 check_each(&inputs, |text| match text.as_str() {
@@ -116,7 +116,7 @@ impl Service {
     /// without a free permit; [`Error::Tokenizer`] if a list cannot be decoded.
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
-        self.metrics()
+        self.model_metrics()
             .counted_for_tokenizer(method(is_batch), async move {
                 check_length("ids", ids.len(), self.config.max_client_batch_size)?;
                 check_each(&ids, |ids| match ids.len() {

@@ -29,7 +29,7 @@ const TABLES: [&str; 3] = ["defaults", "models", "cascade"];
 /// The most models of a server.
 const MAX_MODELS: usize = 100;
 
-/// What a server is to serve.
+/// The models that a server is to serve.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelList {
     /// The arguments of each model, at least one.
@@ -97,27 +97,30 @@ impl ModelList {
         let of_cascades = cascades.iter().map(|cascade| (cascade.name.as_str(), &cascade.aliases));
         let mut names = HashSet::new();
         let mut all = of_models
-            .clone()
             .chain(of_cascades)
             .flat_map(|(name, aliases)| std::iter::once(name).chain(aliases.iter().map(String::as_str)));
         if let Some(taken) = all.find(|name| !names.insert(*name)) {
             return Err(format!("two models have the name `{taken}`: give each another"));
         }
-        let place = |wanted: &str| {
-            let has_name = |(name, aliases): (&str, &Vec<String>)| {
-                name == wanted || aliases.iter().any(|alias| alias == wanted)
-            };
-            of_models.clone().position(has_name).ok_or_else(|| format!("there is no model `{wanted}`"))
-        };
         for CascadeArgs { name, first, then, .. } in cascades {
-            let places = place(first).and_then(|first| Ok((first, place(then)?)));
-            match places {
-                Ok((first, then)) if first != then => {}
-                Ok(_) => return Err(format!("[cascade.{name}]: `first` and `then` are the same model")),
-                Err(problem) => return Err(format!("[cascade.{name}]: {problem}")),
+            match (self.find_place(first), self.find_place(then)) {
+                (Some(first), Some(then)) if first != then => {}
+                (Some(_), Some(_)) => {
+                    return Err(format!("[cascade.{name}]: `first` and `then` are the same model"));
+                }
+                (found, _) => {
+                    let missing = if found.is_none() { first } else { then };
+                    return Err(format!("[cascade.{name}]: there is no model `{missing}`"));
+                }
             }
         }
         Ok(())
+    }
+
+    /// The place of the model with this name or alias.
+    fn find_place(&self, name: &str) -> Option<usize> {
+        let mut models = self.models.iter();
+        models.position(|model| model.model_name() == name || model.aliases.iter().any(|alias| alias == name))
     }
 }
 

@@ -61,7 +61,7 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             max_model_len: info.config.model.limits.max_input_length,
             dtype: &info.computation.arithmetic,
             loaded: resident.is_loaded(),
-            failure: resident.failure(),
+            failure: resident.last_failure(),
         }
     }
 }

@@ -126,11 +126,11 @@ pub(super) fn planned(
     let batch = loaded.backend.batch_bytes(longest_batch) as u64;
     let prefixes = loaded.prefix_cache_bytes as u64;
     machine.residency.make_room(batch + prefixes);
-    let (Some(available), Some(held), "cpu") = (machine.memory, memory::held(), loaded.device) else {
+    let (Some(available), Some(held), "cpu") = (machine.memory, memory::held_bytes(), loaded.device) else {
         return Ok(None);
     };
     let plan = MemoryPlan {
-        loaded: held + machine.residency.promised(),
+        loaded: held + machine.residency.promised_bytes(),
         batch,
         prefixes,
         requests: args.most_bytes_of_requests(machine.tokenization_workers),

@@ -23,6 +23,7 @@ use axum::{
     },
     response::IntoResponse,
 };
+use metrics::Label;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use text_embeddings_core::{
     infer::EngineGauges,
@@ -83,7 +84,7 @@ impl Metrics {
         let Some(WatchedModels { engines, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
-        engines.iter().for_each(EngineGauges::publish);
+        engines.iter().for_each(EngineGauges::publish_gauges);
         let text = self.recorded.render();
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
@@ -188,14 +189,15 @@ fn set_to_zero(models: &[ModelMetrics]) {
         for model in models {
             match metric.kind {
                 MetricKind::Counter if values.is_empty() => {
-                    metrics::counter!(name, model.labels(&[])).absolute(0);
+                    metrics::counter!(name, model.all_labels(None)).absolute(0);
                 }
                 MetricKind::Counter => {
                     for value in values {
-                        metrics::counter!(name, model.labels(&[(label, value)])).absolute(0);
+                        metrics::counter!(name, model.all_labels(Some(Label::new(label, *value))))
+                            .absolute(0);
                     }
                 }
-                MetricKind::CounterOfSeconds | MetricKind::Gauge => model.set(name, 0),
+                MetricKind::CounterOfSeconds | MetricKind::Gauge => model.set_amount(name, 0),
                 MetricKind::Histogram(_) => {}
             }
         }
