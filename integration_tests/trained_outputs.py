@@ -53,6 +53,17 @@ def encoder(folder: str, texts: list[str], pooling: str, longest: int) -> list[d
     return rows
 
 
+def static_model(folder: str, texts: list[str]) -> list[dict]:
+    """By model2vec, from a folder with its files."""
+    from model2vec import StaticModel
+
+    model = StaticModel.from_pretrained(folder)
+    vectors = model.encode(texts)
+    longest = model.max_length * model.median_token_length
+    ids = model.tokenize([text[:longest] for text in texts])
+    return [{"ids": row, "values": vector.tolist()} for row, vector in zip(ids, vectors)]
+
+
 def graph(folder: str, texts: list[str], pooling: str, longest: int) -> list[dict]:
     """By ONNX Runtime: vectors, or the logits of a classifier if `pooling` is empty."""
     import onnxruntime
@@ -81,7 +92,7 @@ def answers(file: str, prompts: list[list[int]], yes: int, no: int) -> list[floa
     return rows
 
 
-METHODS = {method.__name__: method for method in (sentence_transformers, encoder, graph, answers)}
+METHODS = {method.__name__: method for method in (sentence_transformers, encoder, static_model, graph, answers)}
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)

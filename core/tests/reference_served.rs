@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{fs, path::PathBuf};
 use text_embeddings_backend_core::{
-    Activation, BackendError, Description, Head, HeadModule, ModelType, Pool, Pooling, SparseHead, TokenHead,
-    WholeHead,
+    Activation, BackendError, Description, Head, HeadModule, ModelFile, ModelType, Pool, Pooling, SparseHead,
+    TokenHead, WholeHead,
 };
 use text_embeddings_core::{
     files::{self, ModelFolder, Reader},
-    model::detect_kind,
+    model::{bare_tokens, detect_kind},
     tokenization::{PairText, TextEncoder, TextOptions, TokenLimits, Truncation, TruncationDirection},
 };
 use tokenizers::Tokenizer;
@@ -58,6 +58,13 @@ fn open(name: &str) -> ModelFolder {
     ModelFolder::open(&fixtures().join(name), &Reader::default(), &describe).unwrap()
 }
 
+fn tokenizer_bytes(folder: &ModelFolder) -> Vec<u8> {
+    match &folder.tokenizer {
+        ModelFile::Disk(path) => fs::read(path).unwrap(),
+        ModelFile::Memory { bytes, .. } => bytes.to_vec(),
+    }
+}
+
 /// The start of a single text, or of both texts of a pair.
 fn input(row: &Row) -> String {
     row.inputs.join(" | ").chars().take(60).collect()
@@ -79,6 +86,9 @@ fn the_kind_follows_from_the_files() {
         ("ettin-modular", None, ModelType::Reranker),
         ("modernbert-reranker", None, ModelType::Reranker),
         ("roberta-classifier-many", None, ModelType::Classifier),
+        ("potion-like", None, embedding(Pool::Mean)),
+        ("static-embedding", None, embedding(Pool::Mean)),
+        ("static-unlimited", None, embedding(Pool::Mean)),
         ("stella-like", None, embedding(Pool::Mean)),
         ("xlm-roberta-reranker", None, ModelType::Reranker),
     ];
@@ -153,13 +163,14 @@ fn ids_and_token_types_are_those_of_the_reference() {
         let expected: Expected = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let folder = open(name);
         for row in &expected.rows {
+            let tokenizer = Tokenizer::from_bytes(tokenizer_bytes(&folder)).unwrap();
             let options = TextOptions {
                 max_input_length: row.max_length.unwrap_or(expected.max_length),
                 vocabulary: folder.description.vocabulary,
                 has_token_types: folder.has_token_types,
+                bare: bare_tokens(&folder, &tokenizer),
                 ..TextOptions::default()
             };
-            let tokenizer = Tokenizer::from_file(folder.tokenizer.path()).unwrap();
             let encoder = TextEncoder::new(tokenizer, options).unwrap();
             let direction = match row.direction.as_str() {
                 "left" => TruncationDirection::Left,

@@ -73,7 +73,7 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     steps.done("weights");
     let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
-    let limits = flags::engine_limits(args, machine);
+    let limits = flags::engine_limits(args, machine, &model.kind);
     let config = flags::service_config(args, model, dimensions);
     let computation = describe_computation(&folder, &loaded);
     tracing::info!(

@@ -119,8 +119,9 @@ fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
 
 fn served(args: &Args, control: &Control) -> Served {
     let machine = Machine::from_args(args).unwrap();
-    let limits = engine_limits(args, &machine);
-    let config = service_config(args, model(args), 3);
+    let model = model(args);
+    let limits = engine_limits(args, &machine, &model.kind);
+    let config = service_config(args, model, 3);
     let info = Info {
         model_id: args.model_id.clone(),
         served_model_name: args.model_name().to_owned(),
@@ -178,7 +179,14 @@ fn model(args: &Args) -> Model {
         Some(RequestedType::Embedding) => {
             let outputs = Wanted { whole: true, tokens: true, sparse: false };
             let prompts = Prompts::default();
-            let model = EmbeddingModel { pool, outputs, prompts, empty_tokens: Vec::new(), last_token: None };
+            let model = EmbeddingModel {
+                pool,
+                outputs,
+                prompts,
+                empty_tokens: Vec::new(),
+                last_token: None,
+                bare_tokens: None,
+            };
             let head = Head::embedding(Pooling::Last, Vec::new());
             (ModelKind::Embedder(model), head)
         }

@@ -225,6 +225,7 @@ impl OpenModel {
             tracing::info!("The checkpoint is quantised ({scheme}): {used}");
         }
         let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
+        let checkpoint = checkpoint.with_unscaled_bytes(plan.unscaled_bytes);
         let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
         let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
         checkpoint.finish(&plan.ignored)?;

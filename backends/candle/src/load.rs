@@ -19,7 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{BackendError, ModelFile, amount};
-use text_embeddings_checkpoint::{BF16, CheckpointError, Encoding, F16, F32, Tensor, Tensors};
+use text_embeddings_checkpoint::{
+    BF16, CheckpointError, Encoding, F16, F32, Tensor, Tensors, UNSCALED_BYTES,
+};
 
 /// How often a long load logs its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -63,6 +65,7 @@ pub(crate) struct Checkpoint {
     tensors: Tensors,
     adapters: Option<Adapters>,
     scheme: Option<Scheme>,
+    unscaled_bytes: bool,
 }
 
 impl Checkpoint {
@@ -76,7 +79,12 @@ impl Checkpoint {
     }
 
     fn from_tensors(tensors: Tensors) -> Self {
-        Self { tensors, adapters: None, scheme: None }
+        Self { tensors, adapters: None, scheme: None, unscaled_bytes: false }
+    }
+
+    /// From now on, tensors of bytes can be read if `are_values`: the bytes are the values themselves.
+    pub(crate) fn with_unscaled_bytes(self, are_values: bool) -> Self {
+        Self { unscaled_bytes: are_values, ..self }
     }
 
     /// Renames the tensors: removes the first of `prefixes` that a name begins with, and replaces old
@@ -121,6 +129,16 @@ impl Checkpoint {
         Ok(self.tensor(name, &[size])?.row(0))
     }
 
+    /// The values of a tensor of one dimension, in double precision. They may be stored as whole numbers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::tensor`].
+    pub(crate) fn read_numbers(&self, name: &str, size: usize) -> Result<Vec<f64>, BackendError> {
+        let tensor = self.tensors.request_tensor(name, &[size]).map_err(failed)?;
+        tensor.read_numbers(name).map_err(failed)
+    }
+
     /// Whether all matrices are stored in this type. Vectors do not count: llama.cpp's converter always
     /// stores them as F32, and they are computed with as stored.
     pub(crate) fn is_stored_as(&self, encoding: &Encoding) -> bool {
@@ -163,7 +181,12 @@ impl Checkpoint {
         if !self.has(name) {
             return Err(self.absent(name));
         }
-        weight(name, self.tensors.request_tensor(name, shape).map_err(failed)?, rows)
+        let tensor = self.tensors.request_tensor(name, shape).map_err(failed)?;
+        if self.unscaled_bytes && *tensor.encoding() == UNSCALED_BYTES {
+            let bytes = tensor.read_stored(rows).map_err(failed)?;
+            return Ok(Weight::new(bytes, Stored::Blocks(&UNSCALED_BYTES), tensor.columns()));
+        }
+        weight(name, tensor, rows)
     }
 
     /// Ends the loading. Every tensor must have been requested, except tensors whose names begin with one of

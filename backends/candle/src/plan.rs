@@ -8,6 +8,7 @@
 
 mod head;
 mod matrix;
+mod tables;
 mod variants;
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
 };
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
+pub(crate) use tables::{RowIndex, TablePlan, TokenRowsPlan};
 use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) use variants::{Adapters, LayerHeads};
 
@@ -58,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) projector: Vec<StepPlan>,
     /// The model's own steps for a pooled vector, which come before the modules of its repository.
     pub(crate) vector_steps: Vec<StepPlan>,
+    /// Whether stored bytes are the values themselves, without scales (model2vec).
+    pub(crate) unscaled_bytes: bool,
     /// Whether values of vectors are rounded to whole numbers from -128 to 127 (pplx-embed).
     pub(crate) quantised_vectors: bool,
     /// The heads after layers, if the model can score after several.
@@ -79,7 +83,13 @@ impl Plan {
             vocabulary,
             longest_input: None,
             padding: None,
-            embeddings: Embeddings { tables: vec![table], scale: 1.0, norm: None, projection: None },
+            embeddings: Embeddings {
+                tables: vec![table],
+                token_rows: TokenRowsPlan::default(),
+                scale: 1.0,
+                norm: None,
+                projection: None,
+            },
             views: Vec::new(),
             heads,
             layers: Vec::new(),
@@ -90,6 +100,7 @@ impl Plan {
             masked_lm: None,
             projector: Vec::new(),
             vector_steps: Vec::new(),
+            unscaled_bytes: false,
             quantised_vectors: false,
             layer_heads: None,
             adapters: None,
@@ -103,7 +114,9 @@ impl Plan {
                 matches!(&view.position, Position::Rotary(rope) if rope.scaling.depends_on_length());
             view.mask.after == 0 && !depends_on_length
         };
-        Packing { shares_prefixes: self.views.iter().all(is_causal) && !self.has_token_types() }
+        // Without layers, a shared row would save no work.
+        let saves_work = !self.layers.is_empty() && !self.has_token_types();
+        Packing { shares_prefixes: saves_work && self.views.iter().all(is_causal) }
     }
 
     /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
@@ -125,39 +138,14 @@ impl Plan {
 pub(crate) struct Embeddings {
     /// The tables whose vectors are added up. The first is the one for the token ids.
     pub(crate) tables: Vec<TablePlan>,
+    /// From token ids to rows of the first table.
+    pub(crate) token_rows: TokenRowsPlan,
     /// The factor of the sum.
     pub(crate) scale: f32,
     /// The norm of the sum.
     pub(crate) norm: Option<NormPlan>,
     /// The matrix after the norm, if the sum is not as wide as a hidden state.
     pub(crate) projection: Option<MatrixPlan>,
-}
-
-/// A table of vectors.
-#[derive(Debug, Clone)]
-pub(crate) struct TablePlan {
-    /// The tensor, `[rows, width]`.
-    pub(crate) tensor: String,
-    /// Its shape.
-    pub(crate) shape: [usize; 2],
-    /// How a row is chosen.
-    pub(crate) index: RowIndex,
-}
-
-/// How a row of an embedding table is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowIndex {
-    /// The token id.
-    Token,
-    /// The position in the text, plus an offset.
-    Position {
-        /// The row of the first token.
-        offset: usize,
-    },
-    /// The token type: 0, or 1 in the second text of a pair.
-    Type,
-    /// Always the first row.
-    First,
 }
 
 /// A norm in the checkpoint.

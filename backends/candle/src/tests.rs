@@ -11,6 +11,7 @@ mod prefix_cache;
 mod random_model;
 pub(crate) mod shapes;
 mod spread;
+mod static_tables;
 mod timed;
 
 use super::*;

@@ -6,6 +6,7 @@
 
 mod convolution;
 mod layer;
+mod token_rows;
 mod weights;
 
 use crate::{
@@ -20,11 +21,13 @@ use crate::{
 use convolution::Convolution;
 use layer::{LastRows, Layer, Stream};
 use text_embeddings_backend_core::Batch;
+use token_rows::TokenRows;
 pub(crate) use weights::Weights;
 
 /// A model with its weights.
 pub(crate) struct Transformer<O: Operations> {
     tables: Vec<(O::Table, RowIndex)>,
+    token_rows: TokenRows,
     scale: f32,
     embedding_norm: Option<Norm<O::Vector>>,
     projection: Option<O::Matrix>,
@@ -95,6 +98,7 @@ impl<O: Operations> Transformer<O> {
         let mut weights = Weights { checkpoint, operations };
         let tables = plan.embeddings.tables.iter().map(|table| Ok((weights.table(table)?, table.index)));
         let tables = tables.collect::<Result<_>>()?;
+        let token_rows = TokenRows::load(plan, checkpoint)?;
         let embedding_norm = weights.optional_norm(plan.embeddings.norm.as_ref())?;
         let projection = plan.embeddings.projection.as_ref();
         let projection = projection.map(|matrix| weights.matrix(matrix, Precision::High)).transpose()?;
@@ -112,7 +116,18 @@ impl<O: Operations> Transformer<O> {
         }
         let norm = weights.optional_norm(plan.final_norm.as_ref())?;
         let (scale, heads) = (plan.embeddings.scale, plan.heads);
-        Ok(Self { tables, scale, embedding_norm, projection, views, convolution, layers, norm, heads })
+        Ok(Self {
+            tables,
+            token_rows,
+            scale,
+            embedding_norm,
+            projection,
+            views,
+            convolution,
+            layers,
+            norm,
+            heads,
+        })
     }
 
     /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is
@@ -179,7 +194,7 @@ impl<O: Operations> Transformer<O> {
         let types = batch.token_types();
         let ids = |index: RowIndex| -> Vec<u32> {
             let id = |&row: &usize| match index {
-                RowIndex::Token => batch.token_ids()[row],
+                RowIndex::Token => self.token_rows.row_of(batch.token_ids()[row]),
                 RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
                 RowIndex::Type => types[row],
                 RowIndex::First => 0,
@@ -191,6 +206,8 @@ impl<O: Operations> Transformer<O> {
             self.tables.iter().zip(&ids).map(|((table, _), ids)| (table, &ids[..])).collect();
         // [computed, width]
         let mut hidden = operations.embed(&lookups, self.scale, self.embedding_norm.as_ref())?;
+        let tokens = computed.iter().map(|&row| batch.token_ids()[row]);
+        hidden = self.token_rows.weigh_rows(operations, hidden, tokens)?;
         if let Some(projection) = &self.projection {
             let operand = operations.operand(&hidden, Precision::High)?;
             hidden = operations.linear(&operand, projection)?; // [computed, hidden]

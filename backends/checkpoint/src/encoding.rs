@@ -48,6 +48,10 @@ pub static F16: Encoding = Encoding::new("F16", 1, 2, Some(widen_f16));
 /// 16-bit floating point with the range of 32-bit.
 pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
 
+/// Whole numbers from -128 to 127 that are the values themselves. Most checkpoints with bytes also store the
+/// bytes' scales, so [`Encoding::named`] gives a type of this name that cannot be computed with.
+pub static UNSCALED_BYTES: Encoding = Encoding::new("I8", 1, 1, Some(widen_bytes));
+
 /// The supported types with blocks.
 static BLOCKS: [Encoding; 11] = [
     Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)).with_four_bits(blocks::four_bits_of_q4_0),
@@ -185,6 +189,12 @@ fn widen_f32(bytes: &[u8], out: &mut [f32]) {
 fn widen_f16(bytes: &[u8], out: &mut [f32]) {
     for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
         *out = f16::from_le_bytes(*bytes).to_f32();
+    }
+}
+
+fn widen_bytes(bytes: &[u8], out: &mut [f32]) {
+    for (out, byte) in out.iter_mut().zip(bytes) {
+        *out = f32::from(byte.cast_signed());
     }
 }
 

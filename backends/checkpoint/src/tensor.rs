@@ -202,6 +202,31 @@ impl Tensor {
         self.read_stored(rows)
     }
 
+    /// All values of a tensor of plain numbers.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Tensor::read_stored`], and [`CheckpointError::Unsupported`] naming another type.
+    pub fn read_numbers(&self, name: &str) -> Result<Vec<f64>, CheckpointError> {
+        let bytes = self.read_stored(0..self.rows())?;
+        Ok(match self.encoding.name {
+            "F64" => bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect(),
+            "I32" => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
+            "I64" => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as f64).collect(),
+            _ if self.encoding.is_supported() && !self.encoding.is_quantised() => {
+                let mut values = vec![0.0; bytes.len() / self.encoding.bytes];
+                self.encoding.widen(&bytes, &mut values);
+                values.into_iter().map(f64::from).collect()
+            }
+            other => {
+                return Err(self.source.unsupported(format!(
+                    "the tensor `{name}` is stored as {other}, which is not supported: only F64, F32, F16, \
+                     BF16, I64 and I32 are"
+                )));
+            }
+        })
+    }
+
     fn read_at(&self, offset: usize, length: usize) -> Result<Vec<u8>, CheckpointError> {
         self.source.read(self.start + offset as u64, length)
     }

@@ -377,6 +377,15 @@ pub enum FilesError {
          supported: choose another pooling with `--pooling`, if the model works with it"
     )]
     PromptExcluded,
+    /// A classifier on static embeddings.
+    #[error(
+        "the folder has {file}, so this is a classifier of model2vec, which is not supported: remove the file \
+         to serve the embeddings that it reads"
+    )]
+    StaticClassifier {
+        /// The file with the classifier.
+        file: &'static str,
+    },
     /// A dense module outside the model's folder.
     #[error(
         "the dense module's folder `{path}` is not a folder below the model's: correct modules.json, or give \

@@ -11,6 +11,7 @@ use text_embeddings_backend_core::{BackendError, Description, HeadModule};
 use text_embeddings_checkpoint::ModelFile;
 
 use super::config::{BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, SpladeFile};
+use super::static_embedding::StaticTokens;
 use super::templates::ChosenTemplate;
 use super::weights::StoredWeights;
 
@@ -72,6 +73,8 @@ pub struct ModelFolder {
     /// The function that sentence-transformers applies to a cross-encoder's raw score, by its name in the
     /// files.
     pub score_activation: Option<String>,
+    /// How texts become tokens, if the model is a table of vectors without layers.
+    pub(crate) static_tokens: Option<StaticTokens>,
     /// The model's name if its folder has another name.
     pub(crate) given_name: Option<String>,
 }

@@ -22,6 +22,7 @@ mod read;
 mod reading;
 mod repository;
 mod source;
+mod static_embedding;
 mod templates;
 mod weights;
 
@@ -31,6 +32,7 @@ pub use error::FilesError;
 pub use folder::{Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use source::{HubOptions, ModelSource, Reader};
+pub(crate) use static_embedding::StaticTokens;
 pub use templates::ChosenTemplate;
 pub use text_embeddings_checkpoint::Format;
 pub use weights::StoredWeights;

@@ -23,8 +23,9 @@ use super::names::{
 use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
 use super::repository::{Bound, Repository};
 use super::source::Reader;
+use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
-use super::{gguf, modules, onnx, python, templates};
+use super::{gguf, modules, onnx, python, static_embedding, templates};
 
 /// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
 /// re-ranker has.
@@ -64,6 +65,12 @@ pub(super) async fn read_model(
     reader: &Reader,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
+    if selection.is_none()
+        && reader.backend == BackendKind::Candle
+        && let Some(found) = static_embedding::find_static(repository).await?
+    {
+        return read_static(repository, &found, reader, describe).await;
+    }
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
     match selected {
         Err(error) if error.is_about_gguf() => Err(error),
@@ -73,6 +80,19 @@ pub(super) async fn read_model(
             sources.read(selected, reader, describe).await
         }
     }
+}
+
+/// Reads a static embedding model, whose files say neither its sizes nor its pooling.
+async fn read_static(
+    repository: &Repository<'_>,
+    found: &StaticFolder,
+    reader: &Reader,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    let Unpacked { files, selection, tokens } = found.unpack_files(repository).await?;
+    let files = Repository::Memory(files);
+    let model = Sources { files: &files, folder: repository }.read(Ok(selection), reader, describe).await?;
+    Ok(ModelFolder { static_tokens: Some(tokens), ..model })
 }
 
 /// Reads a GGUF file, which contains the settings and the tokenizer.
@@ -177,6 +197,7 @@ impl Sources<'_, '_> {
                 .collect(),
             default_prompt_name: prompts_config.default_prompt_name,
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
+            static_tokens: None,
             given_name: None,
         })
     }

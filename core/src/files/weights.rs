@@ -27,7 +27,7 @@ const PROJECTOR: &str = "mmproj";
 const OTHER_FORMATS: [&str; 4] = [".onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"];
 
 /// The remedy for a model without known weights.
-const NEEDS_WEIGHTS: &str = "this server reads weights as model.safetensors, as pytorch_model.bin (both also in several \
+pub(super) const NEEDS_WEIGHTS: &str = "this server reads weights as model.safetensors, as pytorch_model.bin (both also in several \
                              files with their index) and as one .gguf file; convert the model, or choose another \
                              repository or `--revision`";
 

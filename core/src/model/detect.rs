@@ -282,6 +282,8 @@ fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
         (ModelType::Reranker, "its weights hold a classification head with one label")
     } else if files.has_module("SpladePooling") {
         (require_masked_head(files)?, "modules.json names a SpladePooling")
+    } else if files.static_tokens.is_some() {
+        (pooling_of_files(files)?, "its files have a vector for each token, and no layers")
     } else if files.pooling.is_some() {
         (pooling_of_files(files)?, "its files name a pooling")
     } else if files.is_bert() && !files.is_causal() {

@@ -10,7 +10,8 @@ use text_embeddings_backend_core::{BackendKind, Head, Pool, Pooling, Wanted};
 use tokenizers::Tokenizer;
 
 use super::{ModelFlags, Refusal};
-use crate::files::{ModelFolder, embedding_head};
+use crate::files::{ModelFolder, StaticTokens, embedding_head};
+use crate::tokenization::BareTokens;
 
 /// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
 const EMPTY_TOKENS: [&str; 4] = ["<s>", "</s>", "<pad>", "<unk>"];
@@ -29,6 +30,8 @@ pub struct EmbeddingModel {
     pub empty_tokens: Vec<u32>,
     /// The token that the authors' code puts behind each text.
     pub last_token: Option<u32>,
+    /// The tokens of a text in a model without layers.
+    pub bare_tokens: Option<BareTokens>,
 }
 
 /// The prompts that can precede an embedded text.
@@ -123,6 +126,10 @@ impl EmbeddingModel {
         flags: &ModelFlags,
         pool: Pool,
     ) -> Result<(Self, Head), Refusal> {
+        let bare_tokens = bare_tokens(files, tokenizer);
+        if bare_tokens.is_some() && pool != Pool::Mean {
+            return Err(Refusal::StaticPooling { pool });
+        }
         let head = match Pooling::from_flag(pool) {
             // sentence-transformers reads the modules, and has more of them.
             Some(pooling) if flags.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
@@ -134,8 +141,35 @@ impl EmbeddingModel {
             prompts: Prompts::resolve(files, flags)?,
             empty_tokens: empty_tokens(files, tokenizer),
             last_token: last_token(files, tokenizer)?,
+            bare_tokens,
         };
         Ok((model, head))
+    }
+}
+
+/// How a model without layers makes tokens of a text; `None` for all other models.
+#[must_use]
+pub fn bare_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Option<BareTokens> {
+    let StaticTokens { blank, model2vec } = files.static_tokens.as_ref()?;
+    let mut tokens = BareTokens { blank: *blank, unknown: None, characters_per_token: None };
+    if let Some(unknown) = model2vec {
+        let by_text = unknown.unk_token.as_ref().and_then(|token| tokenizer.token_to_id(token));
+        tokens.unknown = by_text.or(unknown.unk_id);
+        tokens.characters_per_token = Some(median_length(tokenizer));
+    }
+    Some(tokens)
+}
+
+/// The median length of the vocabulary's tokens in characters, rounded down.
+fn median_length(tokenizer: &Tokenizer) -> usize {
+    let mut lengths: Vec<usize> =
+        tokenizer.get_vocab(true).keys().map(|token| token.chars().count()).collect();
+    lengths.sort_unstable();
+    let middle = lengths.len() / 2;
+    match lengths.get(middle) {
+        Some(&upper) if lengths.len().is_multiple_of(2) => usize::midpoint(lengths[middle - 1], upper),
+        Some(&upper) => upper,
+        None => 0,
     }
 }
 

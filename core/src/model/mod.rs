@@ -16,7 +16,7 @@ use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
-pub use embedder::{EmbeddingModel, InputType, Prompts};
+pub use embedder::{EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
 pub use refusal::Refusal;
@@ -145,13 +145,15 @@ impl Model {
         tokenizer: Tokenizer,
         flags: &ModelFlags,
     ) -> Result<Encoder, EncoderError> {
-        let text_options = |last_token| TextOptions {
+        let embedder = self.embedder();
+        let text_options = || TextOptions {
             max_input_length: self.limits.max_input_length,
             parse_special_tokens: flags.parse_special_tokens,
             vocabulary: files.description.vocabulary,
             has_token_types: files.has_token_types,
             ignore_instruction: flags.ignore_instruction,
-            last_token,
+            last_token: embedder.and_then(|model| model.last_token),
+            bare: embedder.and_then(|model| model.bare_tokens),
         };
         let prompt_options = |model: &Reranker| EncoderOptions {
             default_instruction: model.instruction.clone(),
@@ -163,19 +165,19 @@ impl Model {
         };
         Ok(match &self.kind {
             ModelKind::Embedder(model) => {
-                let encoder = TextEncoder::new(tokenizer, text_options(model.last_token))?;
+                let encoder = TextEncoder::new(tokenizer, text_options())?;
                 encoder.self_check(&model.prompts.default)?;
                 encoder.into()
             }
             ModelKind::Classifier(_) => {
-                let encoder = TextEncoder::new(tokenizer, text_options(None))?;
+                let encoder = TextEncoder::new(tokenizer, text_options())?;
                 encoder.self_check("")?;
                 encoder.self_check_pairs()?;
                 encoder.into()
             }
             ModelKind::Reranker(model) => match &model.reading {
                 Reading::Joined => {
-                    let encoder = TextEncoder::new(tokenizer, text_options(None))?;
+                    let encoder = TextEncoder::new(tokenizer, text_options())?;
                     encoder.self_check_pairs()?;
                     encoder.into()
                 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use text_embeddings_backend_core::{BackendKind, ModelType, amount};
+use text_embeddings_backend_core::{BackendKind, ModelType, Pool, amount};
 
 use super::DetectError;
 use crate::families::{self, BUILTIN};
@@ -59,6 +59,15 @@ pub enum Refusal {
         model_id: String,
         /// Its kind.
         model_type: ModelType,
+    },
+    /// A pooling that a table of vectors does not have.
+    #[error(
+        "`--pooling {pool}` is not for static embeddings, which are the mean of their tokens' vectors: leave \
+         it out"
+    )]
+    StaticPooling {
+        /// The flag's value.
+        pool: Pool,
     },
     /// The flag asks for more than the model's positions allow.
     #[error(

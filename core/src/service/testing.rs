@@ -70,7 +70,14 @@ pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mu
     };
     let outputs = Wanted { whole: true, tokens: true, sparse: false };
     let pool = Pool::LastToken;
-    let model = EmbeddingModel { pool, outputs, prompts, empty_tokens: Vec::new(), last_token: None };
+    let model = EmbeddingModel {
+        pool,
+        outputs,
+        prompts,
+        empty_tokens: Vec::new(),
+        last_token: None,
+        bare_tokens: None,
+    };
     let head = Head::embedding(Pooling::Last, Vec::new());
     let mut config = ServiceConfig { dimensions: 7, ..config(ModelKind::Embedder(model), head) };
     change(&mut config);

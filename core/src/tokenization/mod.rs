@@ -37,7 +37,7 @@ pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
-pub use text::{TextEncoder, TextOptions};
+pub use text::{BareTokens, TextEncoder, TextOptions};
 
 /// Encodes a model's inputs as ids.
 pub enum Encoder {
@@ -160,7 +160,9 @@ impl Encoder {
             Self::Text(encoder) => Some(encoder.options.vocabulary),
         };
         let Some(limit) = vocabulary else { return Ok(()) };
-        let Some(id) = ids.iter().find(|id| **id as usize >= limit) else { return Ok(()) };
+        let blank = if let Self::Text(encoder) = self { encoder.blank_token() } else { None };
+        let mut beyond = ids.iter().filter(|id| **id as usize >= limit);
+        let Some(id) = beyond.find(|id| Some(**id) != blank) else { return Ok(()) };
         let token = self.tokenizer().id_to_token(*id).unwrap_or_default();
         Err(Error::Validation(format!(
             "a text holds `{token}`, the token {id} of the tokenizer (tokenizer.json), but the model has only \

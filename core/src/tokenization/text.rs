@@ -15,7 +15,7 @@ use super::{
 use crate::error::Error;
 use std::collections::HashMap;
 use text_embeddings_backend_core::amount;
-use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Token, Tokenizer};
+use tokenizers::{Encoding, Model, OffsetType, PostProcessorWrapper, PreTokenizer, Token, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
 const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
@@ -47,6 +47,32 @@ pub struct TextOptions {
     pub ignore_instruction: bool,
     /// The token that ends each text, unless the tokenizer appends it itself.
     pub last_token: Option<u32>,
+    /// How a model without layers makes tokens of a text. No special tokens surround it.
+    pub bare: Option<BareTokens>,
+}
+
+/// The rules by which a model without layers makes tokens of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BareTokens {
+    /// The token that stands for a text without tokens. Its vector is zero.
+    pub blank: u32,
+    /// The token of unknown characters, if it is left out.
+    pub unknown: Option<u32>,
+    /// The most characters of a text, for each token of the longest input: the rest is cut before it is
+    /// encoded. `None` for no such limit.
+    pub characters_per_token: Option<usize>,
+}
+
+impl BareTokens {
+    /// The tokens that stay of a text's tokens.
+    fn strip_tokens(self, encoded: Encoded) -> Encoded {
+        let mut ids = encoded.ids;
+        ids.retain(|id| Some(*id) != self.unknown);
+        if ids.is_empty() {
+            ids.push(self.blank);
+        }
+        Encoded { ids, reusable: 0, ..encoded }
+    }
 }
 
 impl TextEncoder {
@@ -58,6 +84,9 @@ impl TextEncoder {
     pub fn new(mut tokenizer: Tokenizer, options: TextOptions) -> Result<Self, EncoderError> {
         tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
         tokenizer.with_padding(None);
+        if options.bare.is_some() {
+            tokenizer.with_post_processor(None::<PostProcessorWrapper>);
+        }
         let mut plain = tokenizer.clone();
         plain.set_encode_special_tokens(!options.parse_special_tokens);
         let added = tokenizer.get_added_tokens_decoder();
@@ -95,8 +124,41 @@ impl TextEncoder {
         // A request's own limits only apply to pairs.
         let truncation = Truncation { limits: TokenLimits::NONE, ..truncation };
         let needed = Needed::new(truncation, self.options.max_input_length);
-        let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
-        self.cut_document(&tokens, truncation)
+        let short = self.cut_characters(text, truncation)?;
+        let tokens = self.tokens_of_text([prompt, short], needed.document, truncation.direction)?;
+        let encoded = self.cut_document(&tokens, truncation)?;
+        Ok(match self.options.bare {
+            None => encoded,
+            Some(bare) => {
+                let is_cut = usize::from(short.len() < text.len());
+                Encoded { truncated: encoded.truncated.max(is_cut), ..bare.strip_tokens(encoded) }
+            }
+        })
+    }
+
+    /// Cuts a text to the most characters, if the model has such a limit.
+    fn cut_characters<'t>(&self, text: &'t str, truncation: Truncation) -> Result<&'t str, Error> {
+        let per_token = self.options.bare.and_then(|bare| bare.characters_per_token);
+        let Some(max) = per_token.map(|count| count.saturating_mul(self.options.max_input_length)) else {
+            return Ok(text);
+        };
+        // A character has a byte at least.
+        let excess = if text.len() > max { text.chars().count().saturating_sub(max) } else { 0 };
+        if excess == 0 {
+            return Ok(text);
+        }
+        if !truncation.truncate {
+            return Err(Error::TooManyCharacters { got: max + excess, max });
+        }
+        let is_right = truncation.direction == TruncationDirection::Right;
+        let cut = text.char_indices().nth(if is_right { max } else { excess });
+        let (kept, rest) = text.split_at(cut.map_or(text.len(), |(at, _)| at));
+        Ok(if is_right { kept } else { rest })
+    }
+
+    /// The token that stands for a text without tokens, in a model without layers.
+    pub(super) fn blank_token(&self) -> Option<u32> {
+        self.options.bare.map(|bare| bare.blank)
     }
 
     /// Cuts the text to the longest input. The tokens of the prompt and special tokens stay.
@@ -143,7 +205,11 @@ impl TextEncoder {
         let tokens = frame(&before).into_iter().chain(frame(prompt.get_ids()));
         let tokens = tokens.chain(body.map(|id| (*id, Owner::Document))).chain(frame(&after));
         let (ids, owners) = tokens.unzip();
-        self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)
+        let encoded = self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)?;
+        Ok(match self.options.bare {
+            None => encoded,
+            Some(bare) => bare.strip_tokens(encoded),
+        })
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
@@ -579,6 +645,45 @@ mod tests {
         assert_eq!(encode(prompt, &[], 99, RIGHT), Err(Error::EmptyInput { field: "inputs" }));
         let vocabulary = options(9).vocabulary as u32;
         assert!(matches!(encode(prompt, &[vocabulary], 99, RIGHT), Err(Error::Validation(_))));
+    }
+
+    #[test]
+    fn bare_tokens_have_no_special_tokens_and_a_blank_if_there_is_none() {
+        use TruncationDirection::{Left, Right};
+        let bare = BareTokens { blank: 900, unknown: None, characters_per_token: None };
+        let encode = |bare: BareTokens, longest: usize, text: &str, direction| {
+            let options = TextOptions { bare: Some(bare), ..options(longest) };
+            let encoder = TextEncoder::new(tokenizer(), options).unwrap();
+            encoder.encode_text("", text, Truncation { truncate: true, direction, limits: TokenLimits::NONE })
+        };
+        let plain = |text: &str| -> Vec<u32> { tokenizer().encode(text, false).unwrap().get_ids().to_vec() };
+        let all = plain("a b c a");
+        assert!(all.len() > 3 && tokenizer().encode("a", true).unwrap().len() > plain("a").len());
+        assert_eq!(encode(bare, 99, "a b c a", Right).unwrap().ids, all);
+        // The unknown token is left out of the tokens that stay.
+        let without = |unknown| BareTokens { unknown: Some(unknown), ..bare };
+        let kept: Vec<u32> = all.iter().copied().filter(|id| *id != all[0]).collect();
+        assert_eq!(encode(without(all[0]), 99, "a b c a", Right).unwrap().ids, kept);
+        assert_eq!(encode(without(all[0]), 1, "a b c a", Right).unwrap().ids, [900]);
+        assert_eq!(encode(without(plain("a")[0]), 99, "a", Right).unwrap().ids, [900]);
+        // Characters are cut before the text is encoded.
+        let short = BareTokens { characters_per_token: Some(1), ..bare };
+        for (text, direction, expected) in [
+            ("a b c", Right, "a b"),
+            ("a b c", Left, "b c"),
+            ("a b", Right, "a b"),
+            ("ä b c", Right, "ä b"),
+            ("ä b c", Left, "b c"),
+        ] {
+            let encoded = encode(short, 3, text, direction).unwrap();
+            assert_eq!(encoded.ids, plain(expected)[..plain(expected).len().min(3)], "{text} {direction:?}");
+            assert_eq!(encoded.truncated > 0, text != expected, "{text} {direction:?}");
+        }
+        let options = TextOptions { bare: Some(short), ..options(3) };
+        let encoder = TextEncoder::new(tokenizer(), options).unwrap();
+        let strict = Truncation { truncate: false, direction: Right, limits: TokenLimits::NONE };
+        let refused = encoder.encode_text("", "a b c", strict).unwrap_err();
+        assert_eq!(refused, Error::TooManyCharacters { got: 5, max: 3 });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use text_embeddings_backend::ON_CPU;
 use text_embeddings_backend_core::WeightChoices;
 use text_embeddings_core::{
     infer::EngineLimits,
-    model::{FLAGS, LengthFlags, Model, ModelFlags, PromptFlag, Refusal, default_batch_tokens},
+    model::{FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal, default_batch_tokens},
     service::ServiceConfig,
 };
 
@@ -90,10 +90,12 @@ fn is_given(args: &Args, flag: &str) -> bool {
 }
 
 /// The limits on batches and on requests in flight.
-pub(crate) fn engine_limits(args: &Args, machine: &Machine) -> EngineLimits {
+pub(crate) fn engine_limits(args: &Args, machine: &Machine, kind: &ModelKind) -> EngineLimits {
     let model = &args.model;
+    // Without layers, a CPU computes many tokens in a moment, too.
+    let is_static = matches!(kind, ModelKind::Embedder(model) if model.bare_tokens.is_some());
     let max_batch_tokens = model.max_batch_tokens.map_or_else(
-        || default_batch_tokens(ON_CPU, machine.threads, model.prefix_cache_bytes),
+        || default_batch_tokens(ON_CPU && !is_static, machine.threads, model.prefix_cache_bytes),
         NonZeroUsize::get,
     );
     EngineLimits {
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn counts_have_the_contracts_defaults() {
         let args = args("--threads 2");
-        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap());
+        let kind = ModelKind::Classifier(Vec::new());
+        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap(), &kind);
         assert_eq!((limits.max_concurrent_requests, limits.max_batch_requests), (512, None));
         assert_eq!(limits.max_batch_tokens, if ON_CPU { 512 } else { 16_384 });
         assert_eq!(config("").max_client_batch_size, 32);

@@ -16,6 +16,7 @@ mod jina_bert;
 mod jina_flash;
 mod llama;
 mod minicpm;
+mod model2vec;
 mod modernbert;
 mod mpnet;
 mod nomic;
@@ -62,6 +63,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["llama_bidirec"], plan: llama::bidirectional_plan },
     Architecture { model_types: &["mistral"], plan: llama::mistral_plan },
     Architecture { model_types: &["minicpm"], plan: minicpm::plan },
+    Architecture { model_types: &["model2vec"], plan: model2vec::plan },
     Architecture { model_types: &["gemma"], plan: gemma::plan },
     Architecture { model_types: &["gemma2"], plan: gemma::gemma2_plan },
     Architecture { model_types: &["gemma3_text"], plan: gemma::gemma3_plan },
@@ -153,6 +155,7 @@ const SIZES: &[&str] = &[
     "head_dim",
     "attention_head_size",
     "vocab_size",
+    "table_rows",
     "pad_vocab_size_multiple",
     "type_vocab_size",
     "num_labels",
