@@ -98,7 +98,7 @@ impl<O: Operations> Transformer<O> {
         let mut weights = Weights { checkpoint, operations };
         let tables = plan.embeddings.tables.iter().map(|table| Ok((weights.table(table)?, table.index)));
         let tables = tables.collect::<Result<_>>()?;
-        let token_rows = TokenRows::load(plan, checkpoint)?;
+        let token_rows = TokenRows::from_checkpoint(plan, checkpoint)?;
         let embedding_norm = weights.optional_norm(plan.embeddings.norm.as_ref())?;
         let projection = plan.embeddings.projection.as_ref();
         let projection = projection.map(|matrix| weights.matrix(matrix, Precision::High)).transpose()?;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;
-use super::repository::MemoryFiles;
+use super::reading::MemoryFiles;
 
 /// The `--model-id` of the demonstration.
 pub const DEMO_MODEL_ID: &str = "demo";

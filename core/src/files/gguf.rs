@@ -13,7 +13,7 @@ use text_embeddings_checkpoint::gguf::{self, DenseMatrix, File, Metadata};
 
 use super::error::FilesError;
 use super::names::{CHAT_TEMPLATE, CONFIG, MODULES, POOLING, TOKENIZER, module_files};
-use super::repository::MemoryFiles;
+use super::reading::MemoryFiles;
 use crate::families::{self, Family};
 use crate::templates::PromptTemplate;
 

@@ -4,12 +4,14 @@
 //! opening a pipe blocks until another process writes to it, and a device may never end; at most the limit is
 //! read.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use text_embeddings_checkpoint::ModelFile;
 
@@ -29,6 +31,14 @@ pub(super) fn remedy(file: &str) -> &'static str {
     } else {
         "check that `--model-id` names a model in the layout of `transformers`"
     }
+}
+
+/// Files without a folder.
+pub(super) struct MemoryFiles {
+    /// The name of the folder in messages.
+    pub(super) root: PathBuf,
+    /// The contents by name.
+    pub(super) files: BTreeMap<String, Bytes>,
 }
 
 /// A text file of a model.

@@ -4,17 +4,15 @@
 //! hold: `read.rs` asks every repository the same questions in the same order; on the Hub, a file is fetched
 //! when it is opened.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
 use super::hub::HubRepository;
 use super::names::ONNX_FOLDER;
-use super::reading::{FileText, read_text};
+use super::reading::{FileText, MemoryFiles, read_text};
 
 /// The largest size of a file on the Hub.
 #[derive(Debug, Clone, Copy)]
@@ -38,14 +36,6 @@ pub(super) enum Repository<'a> {
     Memory(MemoryFiles),
     /// A revision of a repository on the Hub.
     Hub(Box<HubRepository<'a>>),
-}
-
-/// Files without a folder.
-pub(super) struct MemoryFiles {
-    /// The name of the folder in messages.
-    pub(super) root: PathBuf,
-    /// The contents by name.
-    pub(super) files: BTreeMap<String, Bytes>,
 }
 
 impl Repository<'_> {

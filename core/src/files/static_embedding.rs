@@ -12,8 +12,8 @@ use text_embeddings_checkpoint::{CheckpointError, CheckpointFile};
 use super::config::Module;
 use super::error::FilesError;
 use super::names::{CONFIG, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, is_inside, single_file};
-use super::reading::{FileText, read_text, remedy};
-use super::repository::{Bound, MemoryFiles, Repository};
+use super::reading::{FileText, MemoryFiles, read_text, remedy};
+use super::repository::{Bound, Repository};
 use super::weights::{NEEDS_WEIGHTS, Selection, check_weights};
 
 /// The `model_type` of model2vec.
@@ -25,7 +25,7 @@ const CLASSIFIER: &str = "pipeline.skops";
 /// The table in a folder of model2vec, and in one of sentence-transformers.
 const TABLES: [&str; 2] = ["embeddings", "embedding.weight"];
 /// model2vec's longest input in tokens if config.json does not say.
-const MODEL2VEC_LONGEST: usize = 512;
+const MODEL2VEC_MAX_LENGTH: usize = 512;
 
 /// How a static embedding model makes tokens of a text. No special tokens surround it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,18 +124,21 @@ impl StaticFolder {
         let tokenizer = read_text(&tokenizer)?;
         let fields: TokenizerFields = tokenizer.parse()?;
         let weights = single_file(|name| self.in_folder(name), |name| repository.has(name));
-        let table = Table::from_file(&check_weights(
+        let table = StaticTable::from_file(&check_weights(
             &repository.require(&weights, Bound::ANY, NEEDS_WEIGHTS).await?,
         )?)?;
-        let longest =
-            if table.is_model2vec { self.model2vec_longest()? } else { file_longest(&fields, &tokenizer)? };
+        let max_length = if table.is_model2vec {
+            self.model2vec_max_length()?
+        } else {
+            file_max_length(&fields, &tokenizer)?
+        };
         let mut files = vec![
             (CONFIG, table.backend_config().to_string().into_bytes()),
             (TOKENIZER, tokenizer.text.into_bytes()),
             (POOLING, json!({ "pooling_mode_mean_tokens": true }).to_string().into_bytes()),
         ];
-        if let Some(longest) = longest {
-            files.push((SENTENCE_BERT[0], json!({ "max_seq_length": longest }).to_string().into_bytes()));
+        if let Some(max_length) = max_length {
+            files.push((SENTENCE_BERT[0], json!({ "max_seq_length": max_length }).to_string().into_bytes()));
         }
         if let Some(prompts) = repository.read_text(PROMPTS).await? {
             files.push((PROMPTS, prompts.text.into_bytes()));
@@ -161,10 +164,10 @@ impl StaticFolder {
     }
 
     /// model2vec's longest input in tokens; `None` if config.json has null, which means no limit.
-    fn model2vec_longest(&self) -> Result<Option<usize>, FilesError> {
+    fn model2vec_max_length(&self) -> Result<Option<usize>, FilesError> {
         match &self.config["max_length"] {
             Value::Null if self.config.get("max_length").is_some() => Ok(None),
-            Value::Null => Ok(Some(MODEL2VEC_LONGEST)),
+            Value::Null => Ok(Some(MODEL2VEC_MAX_LENGTH)),
             number => number.as_u64().map(|number| Some(number as usize)).ok_or_else(|| {
                 FilesError::UnsupportedField {
                     path: CONFIG.into(),
@@ -178,7 +181,7 @@ impl StaticFolder {
 }
 
 /// sentence-transformers has no limit of its own, but leaves the one of tokenizer.json.
-fn file_longest(fields: &TokenizerFields, tokenizer: &FileText) -> Result<Option<usize>, FilesError> {
+fn file_max_length(fields: &TokenizerFields, tokenizer: &FileText) -> Result<Option<usize>, FilesError> {
     let Some(truncation) = &fields.truncation else { return Ok(None) };
     match truncation.direction.as_deref() {
         None | Some("Right") => Ok(Some(truncation.max_length)),
@@ -192,7 +195,7 @@ fn file_longest(fields: &TokenizerFields, tokenizer: &FileText) -> Result<Option
 }
 
 /// The table of a static embedding model, by the shapes of its tensors.
-struct Table {
+struct StaticTable {
     is_model2vec: bool,
     /// `[rows, values]`
     shape: [usize; 2],
@@ -202,7 +205,7 @@ struct Table {
     has_weights: bool,
 }
 
-impl Table {
+impl StaticTable {
     fn from_file(file: &CheckpointFile) -> Result<Self, FilesError> {
         let found = TABLES.iter().find_map(|name| match file.tensors.get(*name)?.shape() {
             &[rows, values] => Some((*name, [rows, values])),
@@ -297,7 +300,7 @@ mod tests {
         let static_embedding = |path: &str| format!(r#"[{{"path":"{path}","type":"x.StaticEmbedding"}}]"#);
         let plain: &[(&str, &[usize])] = &[("embedding.weight", &[5, 3])];
         let of_model2vec = |extra: &str| format!(r#"{{"model_type":"model2vec"{extra}}}"#);
-        for (files, vocabulary, longest, is_model2vec) in [
+        for (files, vocabulary, max_length, is_model2vec) in [
             (model2vec(&of_model2vec(""), table), 5, Some(512), true),
             (model2vec(&of_model2vec(r#","max_length":7"#), quantised), 9, Some(7), true),
             (model2vec(&of_model2vec(r#","max_length":null"#), table), 5, None, true),
@@ -309,7 +312,7 @@ mod tests {
             let config = &model.config.raw;
             assert_eq!((&config["vocab_size"], &config["hidden_size"]), (&json!(vocabulary), &json!(3)));
             assert_eq!((&config["has_mapping"], &config["table_rows"]), (&json!(vocabulary == 9), &json!(5)));
-            assert_eq!(model.max_seq_length, longest);
+            assert_eq!(model.max_seq_length, max_length);
             let tokens = model.static_tokens.unwrap();
             assert_eq!((tokens.blank, tokens.model2vec.is_some()), (vocabulary, is_model2vec));
             assert!(tokens.model2vec.is_none_or(|unknown| unknown.unk_token.as_deref() == Some("[UNK]")));
@@ -336,7 +339,7 @@ mod tests {
                 ["`Dense` next to", "modules.json"],
             ),
             (
-                files(None, &static_and("StaticEmbedding"), "", table),
+                folder_files(None, &static_and("StaticEmbedding"), "", table),
                 ["`StaticEmbedding` next to", "modules"],
             ),
             (folder_files(None, outside, "", table), ["`path` of modules.json", "../x"]),

@@ -66,9 +66,9 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
         && model.max_input_chars_per_word > LONGEST_WORD
     {
-        let longest = model.max_input_chars_per_word;
+        let given = model.max_input_chars_per_word;
         return Err(bomb(format!(
-            "`max_input_chars_per_word` is {longest}, and at most {LONGEST_WORD} is supported"
+            "`max_input_chars_per_word` is {given}, and at most {LONGEST_WORD} is supported"
         )));
     }
     let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();

@@ -28,7 +28,7 @@ struct StaticConfig {
 /// The tables of the two layouts.
 const TABLES: [&str; 2] = ["embeddings", "embedding.weight"];
 /// The longest input, in tokens. There are no positions that bound it, but a batch has to fit into memory.
-const LONGEST: usize = 32_768;
+const MAX_TOKENS: usize = 32_768;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: StaticConfig = parse(value)?;
@@ -38,7 +38,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let heads = Heads { queries: 0, keys: 0, size: 0 };
     let mut plan = Plan {
         vocabulary: config.vocab_size,
-        longest_input: Some(LONGEST),
+        longest_input: Some(MAX_TOKENS),
         unscaled_bytes: true,
         ..Plan::base(table, [config.table_rows, config.hidden_size], heads)
     };

@@ -26,7 +26,7 @@ pub(super) struct TokenRows {
 
 impl TokenRows {
     /// Reads the rows and factors of all token ids.
-    pub(super) fn load(plan: &Plan, checkpoint: &Checkpoint) -> Result<Self> {
+    pub(super) fn from_checkpoint(plan: &Plan, checkpoint: &Checkpoint) -> Result<Self> {
         let TokenRowsPlan { mapping, weights, blank } = plan.embeddings.token_rows;
         let rows = mapping.map(|name| load_rows(name, plan, checkpoint)).transpose()?;
         let factors = weights.map(|name| load_factors(name, plan, checkpoint)).transpose()?;
