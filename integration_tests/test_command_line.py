@@ -3,6 +3,7 @@ completions for shells and the manual page.
 """
 
 import csv
+import gzip
 import io
 import json
 import random
@@ -11,6 +12,7 @@ import subprocess
 import unicodedata
 
 import models
+import pandas
 import pytest
 from command_line import peak_memory, rerank, run
 from reference_data import CASES, EXPECTED
@@ -100,6 +102,59 @@ def test_results_come_in_four_formats():
     assert all(f"{row['score']:.4f}" in line and "\x1b" not in line for row, line in zip(rows, shown[1:], strict=True))
 
 
+ANIMALS = [
+    {"id": 12345678901234567890123, "score": 7.5, "body": "mars is red", "tags": ["a", None]},
+    {"body": "bread", "id": 2, "note": 'say "x",\nplease'},
+]
+
+
+@pytest.mark.parametrize("order", ["--raw-scores", "--unsorted"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz"])
+def test_a_result_has_the_other_fields_of_its_document(tmp_path, kind, order):
+    path = tmp_path / f"documents.{kind}"
+    text = json.dumps(ANIMALS, indent=1) if kind == "json" else "".join(json.dumps(animal) + "\n" for animal in ANIMALS)
+    path.write_bytes(gzip.compress(text.encode()) if kind.endswith("gz") else text.encode())
+    arguments = ("--documents", path, "--field", "body", order)
+    rows = rerank(MODEL, QUERY, *arguments, "--output", "jsonl").lines()
+    for row in rows:
+        animal = ANIMALS[row["index"]]
+        assert list(row)[: len(row) - len(animal)] == ([] if order == "--unsorted" else ["rank"]) + ["index", "score"]
+        fields = {("input_score" if name == "score" else name): value for name, value in animal.items()}
+        assert list(row.items())[-len(animal) :] == list(fields.items())
+    # A second model ranks the results of the first.
+    again = rerank(MODEL, QUERY, "--documents", "-", "--field", "body", "--output", "jsonl", stdin="".join(json.dumps(row) + "\n" for row in rows))
+    for row in again.lines():
+        (first,) = (first for first in rows if first["id"] == row["id"])
+        assert {f"input_{name}": first[name] for name in ("index", "score")}.items() <= row.items()
+        assert row.get("input_input_score") == ANIMALS[first["index"]].get("score")
+    ended = rerank(MODEL, QUERY, *arguments, "--output", "csv")
+    if order == "--unsorted":
+        assert f"{path}`, {'element' if kind == 'json' else 'line'} 2: the first document has no field `note`" in ended.refusal()
+        return
+    table = pandas.read_csv(io.StringIO(ended.out), dtype={"id": str}, keep_default_na=False)
+    assert list(table.columns) == ["rank", "index", "score", "id", "input_score", "body", "tags", "note"]
+    for row in table.to_dict("records"):
+        animal = ANIMALS[row["index"]]
+        assert (row["id"], row["body"], row["note"]) == (str(animal["id"]), animal["body"], animal.get("note", ""))
+        assert row["input_score"] == str(animal.get("score", "")) and json.loads(row["tags"] or "null") == animal.get("tags")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_result_has_the_other_columns_of_its_document(tmp_path, separator):
+    path = tmp_path / ("documents.tsv" if separator == "\t" else "documents.csv")
+    header, records = ["id", "text", "", "id", "rank"], [["01", "mars, red", "x", "5", "9"], ["02", "bread", "", "6", "8"]]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows([header[: 5 if separator != "," else 2]] + [record[: 5 if separator != "," else 2] for record in records])
+    names = ["id", "text", "column_3", "id_2", "input_rank"][: 5 if separator != "," else 2]
+    for flags, own in (((), ["rank", "index", "score"]), (("--unsorted",), ["index", "score"])):
+        ended = rerank(MODEL, QUERY, "--documents", path, "--output", "csv", *flags)
+        rows = list(csv.reader(io.StringIO(ended.out)))
+        assert rows[0] == own + names
+        assert all(row[len(own) :] == records[int(row[len(own) - 2])][: len(names)] for row in rows[1:])
+        objects = rerank(MODEL, QUERY, "--documents", path, "--output", "jsonl", *flags).lines()
+        assert [list(row.items())[len(own) :] for row in objects] == [list(zip(names, row[len(own) :], strict=True)) for row in rows[1:]]
+
+
 def test_a_table_fits_its_terminal():
     texts = ["행성 " * 60, "red planet " * 40, "\x1b[31mred\x07"]
     for colours, variable in ((True, None), (False, "1")):
@@ -185,7 +240,7 @@ def test_lines_of_json_on_standard_input_are_not_scored_as_text():
     rows = rerank(MODEL, QUERY, "--documents", "-", "--output", "jsonl", stdin=lines).lines()
     assert sorted(row["text"] for row in rows) == ["bread", "mars is red"]
     rows = rerank(MODEL, QUERY, "--documents", "-", "--field", "body", "--output", "jsonl", stdin='{"body": "a"}\n').lines()
-    assert [row["text"] for row in rows] == ["a"]
+    assert [row["body"] for row in rows] == ["a"] and "text" not in rows[0]
     for stdin, words in (
         ('{"body": "a"}\n', ["standard input, line 1", "no field `text`, but `body`", "--field"]),
         ('[{"text": "a"}]\n', ["standard input, line 1", "a list of JSON objects", "--format txt"]),
@@ -308,6 +363,10 @@ def test_bash_completes_commands_and_flags(tmp_path):
     assert complete("rerank", "--top") == ["--top-n"]
     assert complete("rerank", "--output", "js") == ["json", "jsonl"]
     assert complete("--prom") == ["--prometheus-port"]
+    assert complete("--instruction-set", "port") == ["portable"]
+    # A template is a family's name or a file.
+    assert complete("--chat-template", "zer") == ["zerank"]
+    assert complete("rerank", "--chat-template", str(tmp_path / "comp")) == [str(script)]
 
 
 def test_the_manual_renders():

@@ -8,8 +8,11 @@ use std::io::{self, Write};
 use clap::{Arg, Args, builder::PossibleValuesParser};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use text_embeddings_backend::BackendKind;
-use text_embeddings_core::model::RequestedType;
+use text_embeddings_backend::{BackendKind, InstructionSet};
+use text_embeddings_core::{
+    families::{ALL, BUILTIN},
+    model::RequestedType,
+};
 
 use super::{Usage, command_line};
 
@@ -45,16 +48,40 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     // For bash, clap_complete 4.6 writes a hyphen in the program's name as a subcommand in one of two places
     // that must agree, so that nothing would be completed after a command.
     let (wrong, right) = (NAME.replace('-', "__subcmd__"), NAME.replace('-', "__"));
-    print(script.replace(&wrong, &right).as_bytes())
+    print(with_files(&script.replace(&wrong, &right), args.shell).as_bytes())
+}
+
+/// The words that a template may be, instead of a file.
+fn template_words() -> Vec<&'static str> {
+    [BUILTIN].into_iter().chain(ALL.iter().map(|family| family.name)).collect()
+}
+
+/// A script that offers files as well as words for a template. clap can say one of the two only.
+fn with_files(script: &str, shell: Shell) -> String {
+    let words = template_words().join(" ");
+    let (only_words, and_files) = match shell {
+        Shell::Bash => (format!("compgen -W \"{words}\""), format!("compgen -f -W \"{words}\"")),
+        Shell::Zsh => (format!(":({words})"), format!(":{{compadd {words}; _files}}")),
+        Shell::Fish => {
+            let words = template_words().join("\\t''\n");
+            (format!(" -f -a \"{words}"), format!(" -a \"{words}"))
+        }
+        _ => return script.to_owned(),
+    };
+    script.replace(&only_words, &and_files)
 }
 
 /// A flag that takes one of a few words, with these words, so that a shell completes them.
 fn with_values(argument: Arg) -> Arg {
     let words: &[&'static str] = match argument.get_id().as_str() {
         "dtype" => &["float32", "float16", "bfloat16", "int8", "int4"],
+        "instruction_set" => {
+            &InstructionSet::available().into_iter().map(InstructionSet::as_str).collect::<Vec<_>>()
+        }
         "pooling" => &["cls", "mean", "splade", "last-token"],
         "model_type" => &RequestedType::ALL.map(RequestedType::as_str),
         "backend" => &BackendKind::ALL.map(BackendKind::as_str),
+        "chat_template" => &template_words(),
         "rerank_activation" => &["sigmoid", "identity"],
         _ => return argument,
     };
@@ -94,9 +121,15 @@ mod tests {
     #[test]
     fn the_words_that_a_shell_completes_are_the_words_that_the_flags_take() {
         let command = command_line();
-        for (name, count) in
-            [("dtype", 5), ("pooling", 4), ("model_type", 4), ("backend", 3), ("rerank_activation", 2)]
-        {
+        for (name, count) in [
+            ("dtype", 5),
+            ("instruction_set", InstructionSet::available().len()),
+            ("pooling", 4),
+            ("model_type", 4),
+            ("backend", 3),
+            ("chat_template", ALL.len() + 1),
+            ("rerank_activation", 2),
+        ] {
             let argument = command.get_arguments().find(|argument| argument.get_id() == name).unwrap();
             let words = with_values(argument.clone()).get_possible_values();
             assert_eq!(words.len(), count, "{name}");

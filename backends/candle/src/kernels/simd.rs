@@ -59,6 +59,32 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
+    /// The name, as a flag has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Vnni => "avx2+vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => "avx512+vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "avx512+vnni+bf16",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Amx => "avx512+vnni+bf16+amx",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotprod => "neon+dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mmBf16 => "neon+i8mm+bf16",
+        }
+    }
+
     /// All instruction sets that this CPU has. The best one is last.
     #[must_use]
     pub fn available() -> Vec<Self> {
@@ -130,27 +156,7 @@ fn has_avx512() -> bool {
 
 impl fmt::Display for InstructionSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Vnni => "avx2+vnni",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => "avx512+vnni",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 => "avx512+vnni+bf16",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Amx => "avx512+vnni+bf16+amx",
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => "neon",
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDotprod => "neon+dotprod",
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mmBf16 => "neon+i8mm+bf16",
-        })
+        f.write_str(self.as_str())
     }
 }
 

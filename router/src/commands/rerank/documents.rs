@@ -8,6 +8,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, bail};
@@ -15,6 +16,7 @@ use anyhow::{Context, bail};
 use flate2::read::MultiGzDecoder;
 
 use super::{
+    fields::{Columns, Field},
     format::{InputFormat, Parser, is_compressed},
     json_list::JsonList,
 };
@@ -36,7 +38,7 @@ pub(super) enum DocumentSource {
 }
 
 /// A document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Document {
     /// Its number from 0. In a file it is the number of its line or record, so that blank lines count.
     pub(super) index: u32,
@@ -44,10 +46,21 @@ pub(super) struct Document {
     pub(super) place: u64,
     /// Its text.
     pub(super) text: String,
+    /// All its fields; none where nobody shows them.
+    pub(super) fields: Vec<Field>,
 }
 
 /// Reads documents in order.
-pub(super) enum Documents {
+pub(super) struct Documents {
+    stream: DocumentStream,
+    /// Whether documents come with their fields the first time.
+    keeps_fields: bool,
+    /// The columns for a table of all documents so far.
+    columns: Columns,
+}
+
+/// The documents that are still to be read.
+enum DocumentStream {
     /// From memory.
     Arguments { texts: Vec<String>, next: usize },
     /// From a stream.
@@ -62,22 +75,82 @@ pub(super) enum TextSource {
     Copy(Option<File>),
 }
 
-/// Reads the texts of documents again, in any order.
+/// Reads documents again, in any order.
 pub(super) enum Texts {
     /// From memory.
     Arguments(Vec<String>),
     /// From a file.
-    File { file: File, again: Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> },
+    File { file: File, again: Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> },
 }
 
 impl Documents {
-    /// Opens a source. With `again`, texts can be read a second time: a stream that can be read only once is
-    /// copied to a temporary file while it is read.
+    /// Opens a source. With `again`, documents can be read a second time, and have their fields only then: a
+    /// stream that can be read only once is copied to a temporary file while it is read. `columns` collects
+    /// the fields for a table.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened or its header does not name the field.
-    pub(super) fn open(source: &DocumentSource, again: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(source: &DocumentSource, again: bool, columns: Columns) -> anyhow::Result<Self> {
+        Ok(Self { stream: DocumentStream::open_source(source, again)?, keeps_fields: !again, columns })
+    }
+
+    /// The next document; none at the end.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or has a field for which the table has no column.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+        let Some(mut document) = self.stream.next_document()? else { return Ok(None) };
+        self.columns.add_fields(&document.fields).with_context(|| self.names().describe(document.index))?;
+        if !self.keeps_fields {
+            document.fields = Vec::new();
+        }
+        Ok(Some(document))
+    }
+
+    /// The bytes of the file, or the number of arguments; absent for a stream of unknown length.
+    pub(super) fn length(&self) -> Option<u64> {
+        match &self.stream {
+            DocumentStream::Arguments { texts, .. } => Some(texts.len() as u64),
+            DocumentStream::Stream { length, .. } => *length,
+        }
+    }
+
+    /// The words for single documents in messages.
+    pub(super) fn names(&self) -> Names {
+        Names(match &self.stream {
+            DocumentStream::Arguments { .. } => "document".to_owned(),
+            DocumentStream::Stream { parser, .. } => parser.document_unit(),
+        })
+    }
+
+    /// The columns for a table of the documents so far, in their order.
+    pub(super) fn column_names(&self) -> Vec<Arc<str>> {
+        self.columns.names_so_far().to_vec()
+    }
+
+    /// Reads documents again, after all were read.
+    ///
+    /// # Errors
+    ///
+    /// If the stream was opened without `again`.
+    pub(super) fn into_texts(self) -> anyhow::Result<Texts> {
+        match self.stream {
+            DocumentStream::Arguments { texts, .. } => Ok(Texts::Arguments(texts)),
+            DocumentStream::Stream { parser, texts, .. } => {
+                let file = match texts {
+                    TextSource::File(file) => file,
+                    TextSource::Copy(copy) => copy.context("the documents were not kept")?,
+                };
+                Ok(Texts::File { file, again: parser.into_reader() })
+            }
+        }
+    }
+}
+
+impl DocumentStream {
+    fn open_source(source: &DocumentSource, again: bool) -> anyhow::Result<Self> {
         let (path, format, field) = match source {
             DocumentSource::Arguments(texts) => return Ok(Self::Arguments { texts: texts.clone(), next: 0 }),
             DocumentSource::File { path, format, field } => (path, *format, field),
@@ -122,52 +195,15 @@ impl Documents {
     }
 
     /// The next document; none at the end.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+    fn next_document(&mut self) -> anyhow::Result<Option<Document>> {
         match self {
-            Self::Stream { parser, .. } => parser.next(),
+            Self::Stream { parser, .. } => parser.next_document(),
             Self::Arguments { texts, next } => {
                 let Some(text) = texts.get(*next) else { return Ok(None) };
                 let index = *next as u32;
                 *next += 1;
-                Ok(Some(Document { index, place: u64::from(index), text: text.clone() }))
-            }
-        }
-    }
-
-    /// The bytes of the file, or the number of arguments; absent for a stream of unknown length.
-    pub(super) fn length(&self) -> Option<u64> {
-        match self {
-            Self::Arguments { texts, .. } => Some(texts.len() as u64),
-            Self::Stream { length, .. } => *length,
-        }
-    }
-
-    /// The words for single documents in messages.
-    pub(super) fn names(&self) -> Names {
-        Names(match self {
-            Self::Arguments { .. } => "document".to_owned(),
-            Self::Stream { parser, .. } => parser.document_unit(),
-        })
-    }
-
-    /// Reads texts again, after all documents were read.
-    ///
-    /// # Errors
-    ///
-    /// If the stream was opened without `again`.
-    pub(super) fn into_texts(self) -> anyhow::Result<Texts> {
-        match self {
-            Self::Arguments { texts, .. } => Ok(Texts::Arguments(texts)),
-            Self::Stream { parser, texts, .. } => {
-                let file = match texts {
-                    TextSource::File(file) => file,
-                    TextSource::Copy(copy) => copy.context("the documents were not kept")?,
-                };
-                Ok(Texts::File { file, again: parser.into_reader() })
+                let fields = Field::from_text("text", text);
+                Ok(Some(Document { index, place: u64::from(index), text: text.clone(), fields }))
             }
         }
     }
@@ -184,17 +220,21 @@ impl Names {
 }
 
 impl Texts {
-    /// The text of the document at this place.
+    /// The document with this number at this place.
     ///
     /// # Errors
     ///
     /// If the file cannot be read, or was changed in the meantime.
-    pub(super) fn at(&mut self, place: u64) -> anyhow::Result<String> {
+    pub(super) fn at(&mut self, place: u64, index: u32) -> anyhow::Result<Document> {
         match self {
-            Self::Arguments(texts) => Ok(texts[place as usize].clone()),
+            Self::Arguments(texts) => {
+                let text = texts[place as usize].clone();
+                let fields = Field::from_text("text", &text);
+                Ok(Document { index, place, text, fields })
+            }
             Self::File { file, again } => {
                 file.seek(SeekFrom::Start(place))?;
-                again(file.try_clone()?, place)
+                Ok(Document { index, ..again(file.try_clone()?, place)? })
             }
         }
     }
@@ -249,20 +289,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, content).unwrap();
-        let documents =
-            Documents::open(&DocumentSource::File { path, format, field: field.to_owned() }, true)?;
+        let documents = Documents::open(
+            &DocumentSource::File { path, format, field: field.to_owned() },
+            true,
+            Columns::None,
+        )?;
         let from_file = read_all(documents)?;
         // A stream that can be read only once gives the same from its copy.
         let stream = Box::new(io::Cursor::new(content.to_vec()));
-        let documents = Documents::from_stream(stream, format, field, "x".to_owned(), true)?;
+        let stream = DocumentStream::from_stream(stream, format, field, "x".to_owned(), true)?;
+        let documents = Documents { stream, keeps_fields: false, columns: Columns::None };
         assert_eq!(read_all(documents)?, from_file);
         // So does a compressed file.
         let path = folder.path().join("file.gz");
         let mut packed = flate2::write::GzEncoder::new(File::create(&path)?, flate2::Compression::fast());
         packed.write_all(content)?;
         packed.finish()?;
-        let documents =
-            Documents::open(&DocumentSource::File { path, format, field: field.to_owned() }, true)?;
+        let documents = Documents::open(
+            &DocumentSource::File { path, format, field: field.to_owned() },
+            true,
+            Columns::None,
+        )?;
         assert_eq!(read_all(documents)?, from_file);
         Ok(from_file)
     }
@@ -274,7 +321,7 @@ mod tests {
         }
         let mut texts = documents.into_texts()?;
         for document in all.iter().rev() {
-            assert_eq!(texts.at(document.place)?, document.text);
+            assert_eq!(texts.at(document.place, document.index)?.text, document.text);
         }
         Ok(all.into_iter().map(|document| (document.index, document.text)).collect())
     }
@@ -401,7 +448,7 @@ mod tests {
         for (path, expected) in [("nowhere.txt", "nowhere.txt` cannot be read"), (".", "is a folder")] {
             let path = folder.path().join(path);
             let source = DocumentSource::File { path, format: InputFormat::Txt, field: String::new() };
-            let message = format!("{:#}", Documents::open(&source, false).err().unwrap());
+            let message = format!("{:#}", Documents::open(&source, false, Columns::None).err().unwrap());
             assert!(message.contains(expected), "{message}");
         }
     }
@@ -409,7 +456,7 @@ mod tests {
     #[test]
     fn arguments_are_documents_too() {
         let source = DocumentSource::Arguments(vec!["a".to_owned(), String::new()]);
-        let documents = Documents::open(&source, true).unwrap();
+        let documents = Documents::open(&source, true, Columns::None).unwrap();
         assert_eq!(documents.length(), Some(2));
         assert_eq!(read_all(documents).unwrap(), [(0, "a".to_owned()), (1, String::new())]);
     }

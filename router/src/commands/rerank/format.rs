@@ -20,7 +20,10 @@ use csv::ByteRecord;
 use serde_json::Value;
 use text_embeddings_backend_core::amount;
 
-use super::documents::Document;
+use super::{
+    documents::Document,
+    fields::{Field, Header, read_json},
+};
 
 /// The longest line or record in bytes: far more than any model takes, and small enough to be kept in memory.
 const LONGEST: u64 = 16 << 20;
@@ -80,7 +83,7 @@ pub(super) struct Parser {
 
 enum ParserInput {
     Lines(LineReader),
-    Records { records: Box<Records>, column: usize, separator: u8 },
+    Records { records: Box<Records>, header: Arc<Header>, separator: u8 },
 }
 
 /// Lines of text or of JSON.
@@ -173,18 +176,18 @@ impl Parser {
                     _ => find_separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?),
                 };
                 let mut records = Records::new(stream, separator, place);
-                let column = records.column(field, &name)?;
-                ParserInput::Records { records: Box::new(records), column, separator }
+                let header = Arc::new(records.read_header(field, &name)?);
+                ParserInput::Records { records: Box::new(records), header, separator }
             }
         };
         Ok(Self { name, format, kind })
     }
 
     /// The next document; none at the end.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+    pub(super) fn next_document(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
-            ParserInput::Lines(lines) => lines.next(&self.name),
-            ParserInput::Records { records, column, .. } => records.next(*column, &self.name),
+            ParserInput::Lines(lines) => lines.next_document(&self.name),
+            ParserInput::Records { records, header, .. } => records.next_document(header, &self.name),
         }
     }
 
@@ -198,8 +201,9 @@ impl Parser {
         format!("{}, {unit}", self.name)
     }
 
-    /// A function that reads the text of a single document again, from a file at its place.
-    pub(super) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> {
+    /// A function that reads a single document again, from a file at its place. The document's number is
+    /// wrong.
+    pub(super) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> {
         let Self { name, format, kind } = self;
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
@@ -207,15 +211,15 @@ impl Parser {
                 ParserInput::Lines(lines) => {
                     ParserInput::Lines(LineReader::new(stream, lines.content.clone(), place))
                 }
-                ParserInput::Records { column, separator, .. } => ParserInput::Records {
+                ParserInput::Records { header, separator, .. } => ParserInput::Records {
                     records: Box::new(Records::new(stream, *separator, place)),
-                    column: *column,
+                    header: Arc::clone(header),
                     separator: *separator,
                 },
             };
-            let document = Self { name: name.clone(), format, kind }.next()?;
+            let document = Self { name: name.clone(), format, kind }.next_document()?;
             let document = document.filter(|document| document.place == place);
-            Ok(document.with_context(|| format!("{name} was changed while it was read"))?.text)
+            document.with_context(|| format!("{name} was changed while it was read"))
         })
     }
 }
@@ -226,7 +230,7 @@ impl LineReader {
     }
 
     /// The document of the next line that is not blank; absent at the end.
-    fn next(&mut self, name: &str) -> anyhow::Result<Option<Document>> {
+    fn next_document(&mut self, name: &str) -> anyhow::Result<Option<Document>> {
         loop {
             let begin = self.place;
             self.buffer.clear();
@@ -248,19 +252,24 @@ impl LineReader {
             if let LineContent::Unknown(field) = &self.content {
                 self.content = content_by(text, field).with_context(at)?;
             }
-            let text = match &self.content {
+            let (text, fields) = match &self.content {
                 LineContent::Element(field) if text.trim_start().starts_with('"') => {
                     let text = serde_json::from_str(text);
-                    text.map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{field}`"))
-                        .with_context(at)?
+                    let text: String = text
+                        .map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{field}`"))
+                        .with_context(at)?;
+                    let fields = Field::from_text(field, &text);
+                    (text, fields)
                 }
                 LineContent::Json(field) | LineContent::Element(field) => {
-                    json_text(text, field).with_context(at)?
+                    read_json(text, field).with_context(at)?
                 }
-                LineContent::Text | LineContent::Unknown(_) => text.to_owned(),
+                LineContent::Text | LineContent::Unknown(_) => {
+                    (text.to_owned(), Field::from_text("text", text))
+                }
             };
             let index = index_of(line - 1).with_context(at)?;
-            return Ok(Some(Document { index, place: begin, text }));
+            return Ok(Some(Document { index, place: begin, text, fields }));
         }
     }
 }
@@ -308,30 +317,27 @@ impl Records {
         })
     }
 
-    /// Reads the header. Returns the place of a column in it.
-    fn column(&mut self, field: &str, name: &str) -> anyhow::Result<usize> {
+    /// Reads the header, in which `field` names the column with the text.
+    fn read_header(&mut self, field: &str, name: &str) -> anyhow::Result<Header> {
         ensure!(self.read(name)?, "{name} is empty: its first line must name the columns");
         let columns: Vec<_> = self.record.iter().map(String::from_utf8_lossy).collect();
-        columns.iter().position(|column| column == field).with_context(|| {
-            format!(
-                "{name} has no column `{field}`, but {}: choose one with `--field`",
-                name_list(columns.iter().map(AsRef::as_ref))
-            )
-        })
+        let columns: Vec<_> = columns.iter().map(AsRef::as_ref).collect();
+        Header::from_columns(&columns, field).map_err(|error| anyhow!("{name} {error}"))
     }
 
-    fn next(&mut self, column: usize, name: &str) -> anyhow::Result<Option<Document>> {
+    fn next_document(&mut self, header: &Header, name: &str) -> anyhow::Result<Option<Document>> {
         if !self.read(name)? {
             return Ok(None);
         }
         let position = self.record.position().context("a record without a place")?;
         let at = || format!("{name}, line {}", position.line());
-        let text =
-            self.record.get(column).with_context(|| format!("{name} was changed while it was read"))?;
-        let text = read_utf8(text).with_context(at)?.to_owned();
+        let values: anyhow::Result<Vec<_>> = self.record.iter().map(read_utf8).collect();
+        let (text, fields) = header
+            .read_record(values.with_context(at)?)
+            .with_context(|| format!("{name} was changed while it was read"))?;
         let index = index_of(self.next).with_context(at)?;
         self.next += 1;
-        Ok(Some(Document { index, place: self.offset + position.byte(), text }))
+        Ok(Some(Document { index, place: self.offset + position.byte(), text, fields }))
     }
 }
 
@@ -374,27 +380,4 @@ fn read_utf8(bytes: &[u8]) -> anyhow::Result<&str> {
         let place = error.valid_up_to() + 1;
         anyhow!("byte {place} is not UTF-8: convert the file, for example with `iconv -t UTF-8`")
     })
-}
-
-/// The text in a line of JSON.
-fn json_text(line: &str, field: &str) -> anyhow::Result<String> {
-    let value: Value = serde_json::from_str(line).map_err(|error| {
-        anyhow!("is not JSON ({error}): each line must be an object such as {{\"{field}\": \"…\"}}")
-    })?;
-    let Value::Object(mut object) = value else {
-        bail!("is not a JSON object: each line must be one such as {{\"{field}\": \"…\"}}");
-    };
-    match object.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(_) => bail!("the field `{field}` is not a string: choose another with `--field`"),
-        None => {
-            let known = name_list(object.keys().map(String::as_str));
-            bail!("has no field `{field}`, but {known}: choose one with `--field`")
-        }
-    }
-}
-
-fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-    if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
 }

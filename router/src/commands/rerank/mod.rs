@@ -1,11 +1,12 @@
 //! `rerank`: scores documents for a query, without a server.
 //!
-//! Input: a query, and documents as arguments or in a file. Output: documents with scores, the best first;
-//! with `--unsorted` in the order of the documents, each as soon as it is scored. What must hold: the scores
-//! are the server's for the same pairs; memory grows by 16 bytes with each document, and with `--top-n` or
-//! `--unsorted` not at all; while there are documents, the device never waits for them.
+//! Input: a query, and documents as arguments or in a file. Output: documents with scores and their other
+//! fields, the best first; with `--unsorted` in the order of the documents, each as soon as it is scored. What
+//! must hold: the scores are the server's for the same pairs; memory grows by 16 bytes with each document, and
+//! with `--top-n` or `--unsorted` not at all; while there are documents, the device never waits for them.
 
 mod documents;
+mod fields;
 mod format;
 mod json_list;
 mod order;
@@ -25,7 +26,8 @@ use text_embeddings_core::service::RerankRequest;
 
 use super::{Usage, block_on, screen::Screen, start_engine};
 use crate::args::{ModelArgs, at_least_one};
-use documents::{DocumentSource, Documents};
+use documents::{Document, DocumentSource, Documents};
+use fields::Columns;
 use order::{Ranking, Scored};
 use output::{ScoredDocument, Writer};
 use progress::{Loading, Progress};
@@ -41,6 +43,9 @@ use progress::{Loading, Progress};
       --query 'red planet' --documents - --output jsonl --unsorted
   text-embeddings-router rerank --model-id ./model --query 'red planet' \\
       --documents planets.csv.gz --field body --output csv
+
+A result has rank, index and score, then the other fields or columns of the document as they are in the file.
+A field with the name of one of the three gets `input_` in front.
 
 For millions of documents on more than one machine: text_embeddings_router.ray of the Python package (docs/scaling.md).
 
@@ -141,7 +146,12 @@ fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
 }
 
 async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
-    let documents = Documents::open(&source, !args.unsorted)?;
+    let columns = match (args.output, args.unsorted) {
+        (output::OutputFormat::Csv, true) => Columns::OfFirst(Vec::new()),
+        (output::OutputFormat::Csv, false) => Columns::Collected(Vec::new()),
+        _ => Columns::None,
+    };
+    let documents = Documents::open(&source, !args.unsorted, columns)?;
     let has_room = !args.unsorted || !io::stdout().is_terminal();
     let loading = Loading::new(&args.model_id, has_room);
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
@@ -158,7 +168,6 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
         query: args.query.clone(),
         instruction: args.instruction.clone(),
         raw_scores: true,
-        return_text: args.unsorted,
         ..RerankRequest::default()
     };
     let mut progress = Progress::new(documents.length(), has_room);
@@ -166,12 +175,11 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let score = |raw: f32| if args.raw_scores { raw } else { rule.apply(raw) };
     let out = BufWriter::new(io::stdout().lock());
     if args.unsorted {
-        let mut writer = Writer::new(out, args.output, Screen::of_stdout(), 0, 0)?;
+        let mut writer = Writer::new(out, args.output, Screen::of_stdout(), Vec::new(), 0, 0)?;
         let scored = score::each(&service, &request, documents, &mut progress, |scored| {
-            for (Scored { index, raw, .. }, text) in scored {
-                let (score, probability, text) =
-                    (score(raw), rule.probability(raw), text.unwrap_or_default());
-                writer.write(&ScoredDocument { rank: None, index, score, probability, text })?;
+            for (document, raw) in scored {
+                let (score, probability) = (score(raw), rule.probability(raw));
+                writer.write(&ScoredDocument { rank: None, score, probability, document })?;
             }
             Ok(writer.flush()?)
         });
@@ -180,8 +188,8 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     }
     let mut ranking = Ranking::new(args.top_n.map(NonZeroUsize::get));
     let scored = score::each(&service, &request, documents, &mut progress, |scored| {
-        for (scored, _) in scored {
-            ranking.push(scored);
+        for (Document { index, place, .. }, raw) in scored {
+            ranking.push(Scored { place, index, raw });
         }
         Ok(())
     });
@@ -189,12 +197,12 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     ensure_some(count, &args)?;
     let ranks = ranking.into_sorted();
     let largest = ranks.iter().map(|scored| scored.index).max().unwrap_or_default();
-    let mut writer = Writer::new(out, args.output, Screen::of_stdout(), ranks.len(), largest)?;
+    let columns = documents.column_names();
+    let mut writer = Writer::new(out, args.output, Screen::of_stdout(), columns, ranks.len(), largest)?;
     let mut texts = documents.into_texts()?;
-    for (place, scored) in ranks.iter().enumerate() {
-        let Scored { place: at, index, raw } = *scored;
-        let (score, probability, text) = (score(raw), rule.probability(raw), texts.at(at)?);
-        writer.write(&ScoredDocument { rank: Some(place + 1), index, score, probability, text })?;
+    for (rank, Scored { place, index, raw }) in (1..).zip(ranks) {
+        let (score, probability, document) = (score(raw), rule.probability(raw), texts.at(place, index)?);
+        writer.write(&ScoredDocument { rank: Some(rank), score, probability, document })?;
     }
     Ok(writer.finish()?)
 }

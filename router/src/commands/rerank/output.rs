@@ -2,13 +2,21 @@
 //!
 //! Input: [`ScoredDocument`]s, the best first or in the order of the documents. Output: bytes. What must
 //! hold: a table is never wider than its terminal, and no text can control the terminal; the other formats
-//! hold every text unchanged.
+//! hold every field of the document unchanged.
 
-use std::io::{self, Write};
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+    sync::Arc,
+};
 
 use console::{measure_text_width, truncate_str};
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
+use super::{
+    documents::Document,
+    fields::{Field, OWN_NAMES},
+};
 use crate::commands::screen::Screen;
 
 /// The format of the results.
@@ -25,20 +33,32 @@ pub(super) enum OutputFormat {
 }
 
 /// A document with its score.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(super) struct ScoredDocument {
     /// Its place in the order, from 1; absent for unsorted results.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rank: Option<usize>,
-    /// Its number in the source.
-    pub(super) index: u32,
     /// Its score.
     pub(super) score: f32,
     /// Its score as a probability, for the bar.
-    #[serde(skip)]
     pub(super) probability: f32,
-    /// Its text.
-    pub(super) text: String,
+    /// The document with its fields; its text is for a table only.
+    pub(super) document: Document,
+}
+
+impl Serialize for ScoredDocument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let [rank, index, score] = OWN_NAMES;
+        let mut object = serializer.serialize_map(None)?;
+        if let Some(place) = self.rank {
+            object.serialize_entry(rank, &place)?;
+        }
+        object.serialize_entry(index, &self.document.index)?;
+        object.serialize_entry(score, &self.score)?;
+        for Field { name, value } in &self.document.fields {
+            object.serialize_entry(name, value)?;
+        }
+        object.end()
+    }
 }
 
 /// Writes rows in one format.
@@ -49,8 +69,8 @@ pub(super) enum Writer<W: Write> {
     Json(W, bool),
     /// Lines of JSON.
     Jsonl(W),
-    /// Comma-separated values.
-    Csv(Box<csv::Writer<W>>),
+    /// Comma-separated values, the columns, and whether the header is still to be written.
+    Csv(Box<csv::Writer<W>>, Vec<Arc<str>>, bool),
 }
 
 /// Cells of a full bar.
@@ -59,17 +79,22 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 
 impl<W: Write> Writer<W> {
     /// Begins the output. The number of `rows` and the `largest` index set the width of a table's columns.
+    /// Comma-separated values have these `columns`; if there are none, the fields of the first row.
     pub(super) fn new(
         mut out: W,
         format: OutputFormat,
         screen: Screen,
+        columns: Vec<Arc<str>>,
         rows: usize,
         largest: u32,
     ) -> io::Result<Self> {
         match format {
             OutputFormat::Json => Ok(Self::Json(out, false)),
             OutputFormat::Jsonl => Ok(Self::Jsonl(out)),
-            OutputFormat::Csv => Ok(Self::Csv(Box::new(csv::Writer::from_writer(out)))),
+            OutputFormat::Csv => {
+                let out = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+                Ok(Self::Csv(Box::new(out), columns, true))
+            }
             OutputFormat::Table => {
                 let (rank, index) = (digits(&rows).max("rank".len()), digits(&largest).max("index".len()));
                 let head = format!("{:>rank$}  {:<18}  {:>index$}  text", "rank", "score", "index");
@@ -91,13 +116,33 @@ impl<W: Write> Writer<W> {
                 serde_json::to_writer(&mut *out, row)?;
                 out.write_all(b"\n")
             }
-            Self::Csv(out) => Ok(out.serialize(row)?),
+            Self::Csv(out, columns, is_first) => {
+                let fields = &row.document.fields;
+                if std::mem::take(is_first) {
+                    if columns.is_empty() {
+                        columns.extend(fields.iter().map(|field| Arc::clone(&field.name)));
+                    }
+                    let own = OWN_NAMES.into_iter().skip(usize::from(row.rank.is_none()));
+                    out.write_record(own.chain(columns.iter().map(AsRef::as_ref)))?;
+                }
+                let cells: Vec<_> = columns
+                    .iter()
+                    .enumerate()
+                    .map(|(place, name)| column_cell(fields, place, name))
+                    .collect();
+                let (index, score) = (row.document.index, row.score);
+                Ok(match row.rank {
+                    Some(rank) => out.serialize((rank, index, score, cells)),
+                    None => out.serialize((index, score, cells)),
+                }?)
+            }
             Self::Table { out, screen, rank, index } => {
                 let rank = format!("{:>rank$}", row.rank.unwrap_or_default());
                 let bar = screen.styled(&format!("{:<BAR$}", bar(row.probability)), "36");
-                let before = format!("{rank}  {:>7}  {bar}  {:>index$}  ", score(row.score), row.index);
+                let before =
+                    format!("{rank}  {:>7}  {bar}  {:>index$}  ", score(row.score), row.document.index);
                 let room = screen.width.map(|width| width.saturating_sub(measure_text_width(&before)));
-                writeln!(out, "{}", format!("{before}{}", shown(&row.text, room)).trim_end())
+                writeln!(out, "{}", format!("{before}{}", shown(&row.document.text, room)).trim_end())
             }
         }
     }
@@ -110,7 +155,7 @@ impl<W: Write> Writer<W> {
                 out.flush()
             }
             Self::Jsonl(mut out) | Self::Table { mut out, .. } => out.flush(),
-            Self::Csv(mut out) => out.flush(),
+            Self::Csv(mut out, ..) => out.flush(),
         }
     }
 
@@ -118,9 +163,16 @@ impl<W: Write> Writer<W> {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Json(out, _) | Self::Jsonl(out) | Self::Table { out, .. } => out.flush(),
-            Self::Csv(out) => out.flush(),
+            Self::Csv(out, ..) => out.flush(),
         }
     }
+}
+
+/// The value of a column in a row, empty if the row has no such field. Most rows have it at the same `place`.
+fn column_cell<'a>(fields: &'a [Field], place: usize, name: &Arc<str>) -> Cow<'a, str> {
+    let here = fields.get(place).filter(|field| field.name == *name);
+    let field = here.or_else(|| fields.iter().find(|field| field.name == *name));
+    field.map_or(Cow::Borrowed(""), |field| field.value.cell_text())
 }
 
 fn digits(number: &impl ToString) -> usize {
@@ -159,23 +211,27 @@ fn is_harmless(character: char) -> bool {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::commands::rerank::fields;
 
     const WIDE: Screen = Screen { width: None, colours: false };
 
     fn rows() -> Vec<ScoredDocument> {
-        let row = |rank, index, score, text: &str| ScoredDocument {
-            rank: Some(rank),
-            index,
-            score,
-            probability: score,
-            text: text.to_owned(),
+        let row = |rank, index, score, text: &str, line: &str| {
+            let (text, mut fields) = (text.to_owned(), Field::from_text("text", text));
+            fields.extend(fields::read_json(line, "t").unwrap().1);
+            let document = Document { index, place: 0, text, fields };
+            ScoredDocument { rank: Some(rank), score, probability: score, document }
         };
-        vec![row(1, 12, 0.996, "Mars, \"the\nRed\" Planet"), row(2, 3, 0.000_000_4, "")]
+        vec![
+            row(1, 12, 0.996, "Mars, \"the\nRed\" Planet", r#"{"t": "", "id": 1.0}"#),
+            row(2, 3, 0.000_000_4, "", r#"{"score": [2, 3], "t": "say \"a\""}"#),
+        ]
     }
 
     fn written(format: OutputFormat, screen: Screen, rows: &[ScoredDocument]) -> String {
         let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out, format, screen, rows.len(), 12).unwrap();
+        let columns = ["text", "t", "id", "input_score"].map(Arc::from).to_vec();
+        let mut writer = Writer::new(&mut out, format, screen, columns, rows.len(), 12).unwrap();
         for row in rows {
             writer.write(row).unwrap();
         }
@@ -193,17 +249,18 @@ mod tests {
             ),
             (
                 OutputFormat::Json,
-                "[{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"},\n \
-                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}]\n",
+                "[{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\",\"t\":\"\",\"id\":1.0},\n \
+                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\",\"input_score\":[2, 3],\"t\":\"say \\\"a\\\"\"}]\n",
             ),
             (
                 OutputFormat::Jsonl,
-                "{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"}\n\
-                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}\n",
+                "{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\",\"t\":\"\",\"id\":1.0}\n\
+                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\",\"input_score\":[2, 3],\"t\":\"say \\\"a\\\"\"}\n",
             ),
             (
                 OutputFormat::Csv,
-                "rank,index,score,text\n1,12,0.996,\"Mars, \"\"the\nRed\"\" Planet\"\n2,3,4e-7,\n",
+                "rank,index,score,text,t,id,input_score\n1,12,0.996,\"Mars, \"\"the\nRed\"\" Planet\",,1.0,\n\
+                 2,3,4e-7,,\"say \"\"a\"\"\",,\"[2, 3]\"\n",
             ),
         ] {
             assert_eq!(written(format, WIDE, &rows()), expected);
@@ -224,7 +281,7 @@ mod tests {
         for width in [30, 44, 50, 61] {
             for text in &texts {
                 let mut row = rows().remove(0);
-                row.text.clone_from(text);
+                row.document.text.clone_from(text);
                 let table =
                     written(OutputFormat::Table, Screen { width: Some(width), colours: false }, &[row]);
                 let line = table.lines().nth(1).unwrap();

@@ -7,8 +7,10 @@
 
 use std::{
     collections::VecDeque,
+    iter::Zip,
     sync::Arc,
     time::{Duration, Instant},
+    vec,
 };
 
 use anyhow::{anyhow, ensure};
@@ -28,7 +30,7 @@ use tokio::{
 
 use super::{
     documents::{Document, Documents},
-    order::Scored,
+    fields::Field,
     progress::Progress,
 };
 
@@ -38,6 +40,9 @@ const FIRST_DOCUMENTS: usize = 4;
 const MOST_DOCUMENTS: usize = 256;
 /// The most bytes of text in a chunk, except for a single document that is longer.
 const CHUNK_BYTES: usize = 128 * 1024;
+/// The most bytes of fields in a chunk, except for a single document that has more. They cost no arithmetic,
+/// so a chunk may have more of them than of text.
+const CHUNK_FIELD_BYTES: usize = 4 << 20;
 /// The chunks in flight: one is computed, one waits, and one is tokenized.
 const IN_FLIGHT: usize = 3;
 /// Chunks grow until one takes about this long: long enough to fill batches, short enough to show progress.
@@ -50,18 +55,19 @@ const OVERHEAD: usize = 64;
 /// Documents that are scored together.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// Place and number of each.
-    documents: Vec<(u64, u32)>,
+    /// Its documents without their texts.
+    documents: Vec<Document>,
     texts: Vec<String>,
     /// Where its last document begins.
     position: u64,
-    bytes: usize,
+    text_bytes: usize,
+    field_bytes: usize,
 }
 
-/// A chunk's raw scores in the order of the chunk, and its texts if the request wants them back.
+/// A chunk's raw scores in the order of the chunk.
 struct Scores {
     chunk: Chunk,
-    values: Vec<(f32, Option<String>)>,
+    values: Vec<f32>,
     truncated: usize,
 }
 
@@ -71,8 +77,8 @@ type DocumentFailure = (u32, Error);
 /// A document that was read ahead, with its share of [`READ_AHEAD`].
 type ReadAhead = (Document, OwnedSemaphorePermit);
 
-/// Scores every document and hands the scores to `take`, chunk by chunk, each with its text if `request`
-/// wants it back. Returns the number of documents, and their source. `request` must ask for raw scores; it
+/// Scores every document and hands the raw scores to `take`, chunk by chunk, with documents that have lost
+/// their texts. Returns the number of documents, and their source. `request` must ask for raw scores; it
 /// has no texts.
 ///
 /// # Errors
@@ -83,7 +89,7 @@ pub(super) async fn each(
     request: &RerankRequest,
     documents: Documents,
     progress: &mut Progress,
-    mut take: impl FnMut(Vec<(Scored, Option<String>)>) -> anyhow::Result<()>,
+    mut take: impl FnMut(Zip<vec::IntoIter<Document>, vec::IntoIter<f32>>) -> anyhow::Result<()>,
 ) -> anyhow::Result<(usize, Documents)> {
     // A request waits for a permit instead of being refused.
     let service = service.patient();
@@ -104,8 +110,7 @@ pub(super) async fn each(
                 progress.advance(scores.values.len(), scores.chunk.position);
                 count += scores.values.len();
                 truncated += scores.truncated;
-                let places = scores.chunk.documents.into_iter().zip(scores.values);
-                take(places.map(|((place, index), (raw, text))| (Scored { place, index, raw }, text)).collect())?;
+                take(scores.chunk.documents.into_iter().zip(scores.values))?;
             }
             chunk = chunks.next(), if !chunks.ended && in_flight.len() < IN_FLIGHT => {
                 let Some(chunk) = chunk? else { continue };
@@ -140,13 +145,17 @@ async fn oldest<T>(in_flight: &mut VecDeque<(Instant, JoinHandle<T>)>) -> (Insta
 fn read_all(mut documents: Documents, sender: &UnboundedSender<ReadAhead>) -> anyhow::Result<Documents> {
     let room = Arc::new(Semaphore::new(READ_AHEAD));
     while let Some(document) = documents.next()? {
-        let bytes = (document.text.len() + OVERHEAD).min(READ_AHEAD);
+        let bytes = (document.text.len() + field_bytes(&document) + OVERHEAD).min(READ_AHEAD);
         let permit = Handle::current().block_on(Arc::clone(&room).acquire_many_owned(bytes as u32))?;
         if sender.send((document, permit)).is_err() {
             break;
         }
     }
     Ok(documents)
+}
+
+fn field_bytes(document: &Document) -> usize {
+    document.fields.iter().map(Field::byte_count).sum()
 }
 
 /// Puts documents together, as many as were read.
@@ -173,18 +182,23 @@ impl Chunks {
     /// The next chunk: the documents that are there, at least one; absent at the end. Loses nothing if it is
     /// cancelled.
     async fn next(&mut self) -> anyhow::Result<Option<Chunk>> {
-        while self.filling.texts.len() < self.most && self.filling.bytes < CHUNK_BYTES {
+        while self.filling.texts.len() < self.most
+            && self.filling.text_bytes < CHUNK_BYTES
+            && self.filling.field_bytes < CHUNK_FIELD_BYTES
+        {
             let must_wait = self.is_list || self.filling.texts.is_empty();
             let read = if must_wait { self.receiver.recv().await } else { self.receiver.try_recv().ok() };
-            let Some((Document { index, place, text }, _)) = read else {
+            let Some((mut document, _)) = read else {
                 self.ended = must_wait;
                 break;
             };
             let chunk = &mut self.filling;
-            chunk.bytes += text.len();
-            chunk.position = place;
-            chunk.documents.push((place, index));
+            let text = std::mem::take(&mut document.text);
+            chunk.text_bytes += text.len();
+            chunk.field_bytes += field_bytes(&document);
+            chunk.position = document.place;
             chunk.texts.push(text);
+            chunk.documents.push(document);
         }
         let chunk = std::mem::take(&mut self.filling);
         if chunk.texts.is_empty() {
@@ -220,18 +234,18 @@ async fn score(
     let answer = match service.rerank(RerankRequest { texts: texts.clone(), ..request.clone() }).await {
         Ok(answer) => answer,
         Err(error) => {
-            for ((_, index), text) in chunk.documents.iter().zip(texts) {
+            for (document, text) in chunk.documents.iter().zip(texts) {
                 let alone = RerankRequest { texts: vec![text], ..request.clone() };
-                service.rerank(alone).await.map_err(|error| (*index, error))?;
+                service.rerank(alone).await.map_err(|error| (document.index, error))?;
             }
             // Each can be scored alone, so no document is the cause: the first stands for the chunk.
-            return Err((chunk.documents[0].1, error));
+            return Err((chunk.documents[0].index, error));
         }
     };
     let truncated = answer.cost.truncated;
-    let mut values = vec![(0.0, None); chunk.documents.len()];
+    let mut values = vec![0.0; chunk.documents.len()];
     for rank in answer.value {
-        values[rank.index] = (rank.score, rank.text);
+        values[rank.index] = rank.score;
     }
     Ok(Scores { chunk, values, truncated })
 }
@@ -242,7 +256,7 @@ mod tests {
     use super::*;
 
     fn document(index: u32, text: &str) -> Document {
-        Document { index, place: u64::from(index), text: text.to_owned() }
+        Document { index, place: u64::from(index), text: text.to_owned(), fields: Vec::new() }
     }
 
     fn sent(sender: &UnboundedSender<ReadAhead>, documents: impl IntoIterator<Item = Document>) {
@@ -262,11 +276,13 @@ mod tests {
         sent(&sender, (0..9).map(|index| document(index, "c")));
         assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), FIRST_DOCUMENTS);
         let long = "x".repeat(CHUNK_BYTES);
-        sent(&sender, [document(9, &long), document(10, "d")]);
+        let fields = Field::from_text("vector", &"0".repeat(CHUNK_FIELD_BYTES));
+        sent(&sender, [document(9, &long), Document { fields, ..document(10, "d") }, document(11, "e")]);
         drop(sender);
         assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), FIRST_DOCUMENTS);
         assert_eq!(chunks.next().await.unwrap().unwrap().texts, ["c", long.as_str()]);
         assert_eq!(chunks.next().await.unwrap().unwrap().texts, ["d"]);
+        assert_eq!(chunks.next().await.unwrap().unwrap().texts, ["e"]);
         assert!(chunks.next().await.unwrap().is_none() && chunks.ended);
     }
 
