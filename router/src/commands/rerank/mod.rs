@@ -1,9 +1,10 @@
 //! `rerank`: scores documents for a query, without a server.
 //!
 //! Input: a query, and documents as arguments or in a file. Output: documents with scores and their other
-//! fields, the best first; with `--unsorted` in the order of the documents, each as soon as it is scored. What
-//! must hold: the scores are the server's for the same pairs; memory grows by 16 bytes with each document, and
-//! with `--top-n` or `--unsorted` not at all; while there are documents, the device never waits for them.
+//! fields, the best first; with `--unsorted` in the order of the documents, each as soon as it is scored.
+//! What must hold: the scores are the server's for the same pairs; memory grows by 16 bytes with each
+//! document, and with `--top-n` or `--unsorted` not at all; while there are documents, the device never waits
+//! for them.
 
 mod documents;
 mod fields;
