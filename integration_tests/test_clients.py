@@ -2,16 +2,20 @@
 
 import asyncio
 import base64
+import importlib.resources
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import cohere
+import httpx
 import huggingface_hub
 import numpy
 import openai
 import pytest
+import tiktoken
 from cohere.core.api_error import ApiError
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
@@ -331,6 +335,24 @@ class TestLangChain:
         client = OpenAIEmbeddings(base_url=f"{keyed.url}/v1", api_key=KEY, model="any", check_embedding_ctx_length=False)
         check(client.embed_documents(INPUTS * 10), EXPECTED * 10)
         check([client.embed_query(INPUTS[4])], EXPECTED[4:5])
+
+    def test_openais_embeddings_with_its_defaults(self, embedder, served, monkeypatch):
+        """It sends ids of OpenAI's vocabulary. litellm's wheel has a copy of that."""
+        tokenizers = importlib.resources.files("litellm") / "litellm_core_utils/tokenizers"
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tokenizers))
+        ids = tiktoken.get_encoding("cl100k_base").encode(INPUTS[0])
+        bodies = []
+        hooks = {"request": [lambda request: bodies.append(json.loads(request.read()))]}
+        options = {"api_key": "-", "model": "any", "max_retries": 0, "http_client": httpx.Client(event_hooks=hooks)}
+        client = OpenAIEmbeddings(base_url=f"{embedder.url}/v1", **options)
+        for ask in (lambda: client.embed_query(INPUTS[0]), lambda: client.embed_documents(INPUTS[:1])):
+            with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
+                ask()
+        assert [body["input"] for body in bodies] == [[ids]] * 2
+        # The server is told that they are this model's, which has far fewer tokens.
+        server = served(MODEL, "--accept-openai-token-ids")
+        with pytest.raises(openai.UnprocessableEntityError, match=f"token id {next(i for i in ids if i >= 1326)}.* below 1326"):
+            OpenAIEmbeddings(base_url=f"{server.url}/v1", **options).embed_query(INPUTS[0])
 
 
 def test_the_pinned_clients_are_the_newest():
