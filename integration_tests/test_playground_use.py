@@ -6,7 +6,7 @@ import re
 import pytest
 from browser import HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
 from playwright.sync_api import expect
-from server import Server
+from server import MODELS, Server
 
 pytestmark = WITH_CHROMIUM
 
@@ -216,3 +216,34 @@ CONTRASTS = """() => {
       rows.push([contrast(getComputedStyle(field, part).color, behind(field)), `${field.id} ${part}`]);
   return rows;
 }"""
+
+
+class TestSeveralModels:
+    def test_each_is_tried_on_the_same_page(self, visit, tmp_path):
+        models = {"org/embedder": "embedding-last", "reranker": "tied-bf16"}
+        file = tmp_path / "models.toml"
+        tables = [f'[models."{name}"]\nmodel-id = "{MODELS / model}"' for name, model in models.items()]
+        file.write_text("\n".join(tables), encoding="utf-8")
+        with Server(file) as server:
+            page = visit(server, "/playground")
+            choice = page.page.get_by_label("Model", exact=True)
+            expect(choice.locator("option")).to_have_text(list(models))
+            expect(page.page.locator("#model")).to_contain_text("org/embedder")
+            choice.select_option("reranker")
+            expect(page.page.locator("#model")).to_contain_text("reranker")
+            assert page.page.url.endswith("/playground?model=reranker")
+            # The example of the new kind, not the texts of the other one.
+            expect(page.page.locator(".rank")).to_have_count(5)
+            assert page.bodies[-1]["path"] == "/models/reranker/rerank"
+            # Texts that were typed come along.
+            page.fill(QUERY, LINES)
+            choice.select_option("org/embedder")
+            expect(page.page.locator("#model")).to_contain_text("org/embedder")
+            expect(page.page.locator("#documents")).to_have_value(LINES)
+            page.run()
+            assert page.bodies[-1]["path"] == "/models/org%2Fembedder/embed"
+
+    def test_one_model_offers_no_choice_and_needs_no_name(self, visit, server):
+        page = visit(server, "/playground?model=other#{}")
+        expect(page.page.locator("#model")).to_contain_text("tied-bf16")
+        expect(page.page.locator("#models-field")).to_be_hidden()

@@ -19,22 +19,38 @@ export function setKey(value) {
   else sessionStorage.removeItem(KEY);
 }
 
-/** The address of a route, relative to the page's. */
+/** The model that requests are for; empty: the server's only or first one. */
+let model = "";
+
+export function setModel(name) {
+  model = name;
+}
+
+/** The address of a route for the model, relative to the page's. */
 export function address(route) {
+  return serverAddress(model === "" ? route : `models/${encodeURIComponent(model)}/${route}`);
+}
+
+function serverAddress(route) {
   const base = new URL(document.baseURI);
-  base.hash = "";
+  base.hash = base.search = "";
   return new URL(route, base).href;
 }
 
-/** The server's `/info`. */
+/** The model's `/info`. */
 export async function info() {
-  return (await send("info", {})).json();
+  return (await send(address("info"), {})).json();
+}
+
+/** The names of all models of the server. */
+export async function models() {
+  return (await (await send(serverAddress("v1/models"), {})).json()).data.map(({ id }) => id);
 }
 
 /** Sends a body to a route. Returns `{result, cost, request}`; `request` is shown as code. */
 export async function ask(route, body, signal) {
   const request = { url: address(route), body, keyed: key() !== "" };
-  const answer = await send(route, post(body, signal));
+  const answer = await send(address(route), post(body, signal));
   const header = (name) => Number(answer.headers.get(name) ?? NaN);
   const cost = {
     tokens: header("x-compute-tokens"),
@@ -47,21 +63,21 @@ export async function ask(route, body, signal) {
 
 /** The pieces of the prompt for a query and a document. */
 export async function prompt(body) {
-  return (await send("playground/prompt", post(body))).json();
+  return (await send(address("playground/prompt"), post(body))).json();
 }
 
 function post(body, signal) {
   return { method: "POST", body: json(body), headers: { "Content-Type": "application/json" }, signal };
 }
 
-async function send(route, options) {
+async function send(url, options) {
   const headers = { ...options.headers };
   // Browsers send header values as bytes: a key with other characters cannot be sent, and cannot be right.
   if (/[^\x21-\x7e]/.test(key())) throw new Refused(401, "A key has no spaces and no letters beyond ASCII.");
   if (key()) headers.Authorization = `Bearer ${key()}`;
   let answer;
   try {
-    answer = await fetch(address(route), { ...options, headers, credentials: "omit", cache: "no-store" });
+    answer = await fetch(url, { ...options, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "The server does not answer. Is it still running?");

@@ -1,6 +1,6 @@
 // The page's fields and buttons.
 
-import { info, key, Refused, setKey } from "./api.js";
+import { info, key, models, Refused, setKey, setModel } from "./api.js";
 import { CLASSIFIER } from "./classifier.js";
 import { readDocuments } from "./documents.js";
 import { amount, byId, copy, element } from "./elements.js";
@@ -41,6 +41,7 @@ function start() {
     focusFirst();
   });
   byId("link").addEventListener("click", copyLink);
+  byId("models").addEventListener("change", changeModel);
   window.addEventListener("hashchange", () => {
     const state = stateOfLink();
     if (state) fill(state);
@@ -55,6 +56,7 @@ function start() {
 /** Asks the server for its `/info`, and the user for a key if the server needs one; then runs the example. */
 async function describe() {
   try {
+    offerModels(await models());
     show(await info());
     if (isUntouched) {
       fill(view.example);
@@ -88,6 +90,25 @@ function show(served) {
   if (instruction === null) byId("instruction-note").textContent = "The prompt of this model has no place for an instruction.";
   showSecond();
   markOld();
+}
+
+/** Lets the user choose among several models. The address of the page names the chosen one. */
+function offerModels(names) {
+  byId("models-field").hidden = names.length < 2;
+  if (names.length < 2) return;
+  const chosen = new URLSearchParams(location.search).get("model") ?? "";
+  setModel(chosen);
+  byId("models").replaceChildren(...names.map((name) => element("option", { selected: name === chosen }, name)));
+}
+
+/** Opens the page for another model, with the texts that were typed. */
+function changeModel() {
+  const url = new URL(location.href);
+  url.searchParams.set("model", byId("models").value);
+  const state = stateOfPage();
+  const isExample = ["query", "documents"].every((field) => state[field] === (view.example[field] ?? ""));
+  url.hash = isExample ? "" : encodeURIComponent(JSON.stringify(state));
+  location.assign(url);
 }
 
 function askForKey(problem) {

@@ -106,7 +106,7 @@ function rowOf({ rank, place, body, bar, move }) {
     element("span", { class: "place" }, String(place + 1)),
     element("p", { class: "text", dir: "auto" }, body.texts[rank.index]),
     bar,
-    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}`), move, button),
+    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}${rank.stage ? `, scored by model ${rank.stage}` : ""}`), move, button),
     panel,
   );
 }
