@@ -20,6 +20,7 @@ mod memory;
 mod models;
 mod parent;
 mod reload;
+mod residency;
 mod secret;
 mod serve;
 mod signals;

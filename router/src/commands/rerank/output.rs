@@ -55,7 +55,7 @@ impl Serialize for ScoredDocument {
         object.serialize_entry(index, &self.document.index)?;
         object.serialize_entry(score, &self.score)?;
         for Field { name, value } in &self.document.fields {
-            object.serialize_entry(name, value)?;
+            object.serialize_entry(&**name, value)?;
         }
         object.end()
     }
