@@ -358,13 +358,6 @@ ERRORS = {
         BACKEND,
         ["Backend error: Model is not an embedding model"],
     ),
-    "rerank of an embedding model": (
-        "embedding-last",
-        ("/rerank", {"query": "q", "texts": ["a"]}),
-        ("rerank.Rerank", rerank(query="q", texts=["a"])),
-        BACKEND,
-        ["Backend error: model is not a re-ranker model"],
-    ),
     "rerank of a classifier": (
         "seq-cls-3",
         ("/rerank", {"query": "q", "texts": ["a"]}),

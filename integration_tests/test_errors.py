@@ -56,7 +56,7 @@ def test_an_error_over_http_and_grpc(connected, name):
 OPENAI = {
     "nothing": ({"input": []}, (400, "Empty"), ["empty"]),
     "no input": ({"model": "m"}, (422, "Validation"), ["input"]),
-    "unknown format": ({"input": "a", "encoding_format": "int8"}, (422, "Validation"), ["encoding_format", "int8"]),
+    "unknown format": ({"input": "a", "encoding_format": "int4"}, (422, "Validation"), ["encoding_format", "int4"]),
     "negative dimensions": ({"input": "a", "dimensions": -5}, (422, "Validation"), ["dimensions"]),
     "absurd dimensions": ({"input": "a", "dimensions": 10**6}, (422, "Validation"), ["dimensions", "40"]),
     "ids beyond the vocabulary": ({"input": [5, 99999]}, (422, "Validation"), ["99999"]),

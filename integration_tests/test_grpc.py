@@ -45,6 +45,11 @@ def test_info(connected, model):
     assert kind == MODELS[model].lower() and answer.pooling == details.get("pooling", "")
     same = set(http) & set(fields(answer))
     assert len(same) >= 13 and {"model_id", "max_batch_requests", "max_input_length", "version"} <= same
+    cosine = http.pop("cosine_reranking")
+    same.discard("cosine_reranking")
+    assert answer.HasField("cosine_reranking") == (cosine is not None)
+    for name in ("score", "query_prompt", "document_prompt") if cosine else ():
+        assert getattr(answer.cosine_reranking, name) == cosine[name]
     reranker = http.pop("reranker")
     same.discard("reranker")
     assert answer.HasField("reranker") == (reranker is not None)

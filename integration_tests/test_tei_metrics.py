@@ -101,7 +101,7 @@ REQUESTS = {
     "too many and not sparse": ("embedder", "/embed_sparse", {"inputs": ["a"] * 33}, counted("batch") | failed("batch_size")),
     "not a classifier": ("embedder", "/predict", {"inputs": [["a"], ["b"]]}, counted("batch") | failed("model_type", 2)),
     "not an embedding model": ("classifier", "/embed", {"inputs": ["a", "b"]}, counted("batch") | failed("model_type", 2)),
-    "not a re-ranker": ("embedder", "/rerank", {"query": "q", "texts": ["a", "b"]}, failed("model_type")),
+    "not a re-ranker": ("classifier", "/rerank", {"query": "q", "texts": ["a", "b"]}, failed("model_type")),
     "nothing to rank": ("reranker", "/rerank", {"query": "q", "texts": []}, failed("validation")),
     "too many to rank": (
         "reranker",

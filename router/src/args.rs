@@ -98,6 +98,11 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Prompt")]
     pub(crate) default_prompt: Option<String>,
 
+    /// Refuse to re-rank with an embedding model, as text-embeddings-inference does. Without this flag,
+    /// `/rerank` and `/score` give the cosine of query and document.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Scores")]
+    pub(crate) no_cosine_rerank: bool,
+
     /// The most requests in flight at once; more are refused with status 429.
     #[arg(
         long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>,

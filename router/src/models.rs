@@ -44,11 +44,20 @@ pub(crate) enum RequestTask {
 }
 
 impl RequestTask {
+    /// Whether this model can do it, and no other kind of model does it better: a re-ranker re-ranks before
+    /// an embedding model does.
+    fn is_made_for(self, model: &Model) -> bool {
+        match self {
+            Self::Rerank => matches!(model.model_type(), ModelType::Reranker | ModelType::ListwiseReranker),
+            Self::Predict | Self::Embed | Self::EmbedSparse => self.fits_model(model),
+        }
+    }
+
     /// Whether this model can do it.
     pub(crate) fn fits_model(self, model: &Model) -> bool {
         let model_type = model.model_type();
         match self {
-            Self::Rerank => matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+            Self::Rerank => self.is_made_for(model) || model.cosine_ranking().is_some(),
             Self::Predict => !matches!(model_type, ModelType::Embedding(_)),
             Self::Embed => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().whole,
             Self::EmbedSparse => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().sparse,
@@ -154,8 +163,8 @@ impl Models {
         self.0.iter().map(|served| Self([Arc::clone(served)].into()))
     }
 
-    /// The place of the model that a request is for: the one that it names, else the first that can do the
-    /// task, else the first.
+    /// The place of the model that a request is for: the one that it names, else the first that is made for
+    /// the task, else the first that can do it, else the first.
     ///
     /// # Errors
     ///
@@ -167,13 +176,17 @@ impl Models {
     ) -> Result<usize, UnknownModel> {
         let Some(name) = name else {
             let Some(task) = task else { return Ok(0) };
-            let place = self.0.iter().position(|served| task.fits_model(&served.service.config().model));
-            return Ok(place.unwrap_or(0));
+            let made_for = self.first_place(|model| task.is_made_for(model));
+            return Ok(made_for.or_else(|| self.first_place(|model| task.fits_model(model))).unwrap_or(0));
         };
         self.0.iter().position(|served| served.has_name(name)).ok_or_else(|| UnknownModel {
             asked: name.chars().take(MAX_NAME).collect(),
             known: self.0.iter().flat_map(|served| served.all_names()).collect::<Vec<_>>().join(", "),
         })
+    }
+
+    fn first_place(&self, fits: impl Fn(&Model) -> bool) -> Option<usize> {
+        self.0.iter().position(|served| fits(&served.service.config().model))
     }
 
     /// Whether every model can compute.

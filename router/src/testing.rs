@@ -22,7 +22,10 @@ use text_embeddings_core::{
     families::QWEN3_RERANKER,
     infer::Engine,
     metrics::ModelMetrics,
-    model::{EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RequestedType, Reranker},
+    model::{
+        CosineRanking, EmbeddingModel, InputLimits, Model, ModelKind, Prompts, Reading, RequestedType,
+        Reranker,
+    },
     service::Service,
     templates::PromptTemplate,
     tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, Tokenization},
@@ -186,6 +189,7 @@ fn model(args: &Args) -> Model {
                 empty_tokens: Vec::new(),
                 last_token: None,
                 bare_tokens: None,
+                cosine_ranking: if args.no_cosine_rerank { None } else { Some(CosineRanking::default()) },
             };
             let head = Head::embedding(Pooling::Last, Vec::new());
             (ModelKind::Embedder(model), head)

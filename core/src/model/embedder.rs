@@ -10,6 +10,7 @@ use text_embeddings_backend_core::{BackendKind, Head, Pool, Pooling, Wanted};
 use tokenizers::Tokenizer;
 
 use super::{ModelFlags, Refusal};
+use crate::families::ScoreRule;
 use crate::files::{ModelFolder, StaticTokens, embedding_head};
 use crate::tokenization::BareTokens;
 
@@ -32,6 +33,32 @@ pub struct EmbeddingModel {
     pub last_token: Option<u32>,
     /// The tokens of a text in a model without layers.
     pub bare_tokens: Option<BareTokens>,
+    /// How it re-ranks. Absent without vectors of whole texts (SPLADE), and with `--no-cosine-rerank`.
+    pub cosine_ranking: Option<CosineRanking>,
+}
+
+/// Re-ranking with an embedding model: the raw score is the cosine of the vectors of query and document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CosineRanking {
+    /// The prompt before a query; may be empty.
+    pub query_prompt: String,
+    /// The prompt before a document; may be empty.
+    pub document_prompt: String,
+}
+
+impl CosineRanking {
+    /// The rule from a cosine to the default score.
+    pub const SCORE: ScoreRule = ScoreRule::COSINE;
+
+    fn from_flags(flags: &ModelFlags, outputs: Wanted, prompts: &Prompts) -> Option<Self> {
+        if flags.no_cosine_rerank || !outputs.whole {
+            return None;
+        }
+        Some(Self {
+            query_prompt: prompts.for_input_type(InputType::Query).to_owned(),
+            document_prompt: prompts.for_input_type(InputType::Document).to_owned(),
+        })
+    }
 }
 
 /// The prompts that can precede an embedded text.
@@ -135,10 +162,12 @@ impl EmbeddingModel {
             Some(pooling) if flags.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
             _ => embedding_head(files, pool)?,
         };
+        let (outputs, prompts) = (head.outputs(), Prompts::resolve(files, flags)?);
         let model = Self {
             pool,
-            outputs: head.outputs(),
-            prompts: Prompts::resolve(files, flags)?,
+            outputs,
+            cosine_ranking: CosineRanking::from_flags(flags, outputs, &prompts),
+            prompts,
             empty_tokens: empty_tokens(files, tokenizer),
             last_token: last_token(files, tokenizer)?,
             bare_tokens,
@@ -215,6 +244,21 @@ mod tests {
             let found =
                 [Query, Document, Classification, Clustering].map(|kind| prompts.for_input_type(kind));
             assert_eq!(found, expected, "{prompts:?}");
+        }
+    }
+
+    #[test]
+    fn an_embedding_model_re_ranks_unless_it_has_no_vector_of_the_text_or_a_flag_forbids_it() {
+        let prompts =
+            Prompts { named: [("query".to_owned(), "Q: ".to_owned())].into(), ..Prompts::default() };
+        let ranking = CosineRanking { query_prompt: "Q: ".to_owned(), document_prompt: String::new() };
+        for (outputs, no_cosine_rerank, expected) in [
+            (Wanted::WHOLE, false, Some(ranking)),
+            (Wanted::WHOLE, true, None),
+            (Wanted::SPARSE, false, None),
+        ] {
+            let flags = ModelFlags { no_cosine_rerank, ..ModelFlags::default() };
+            assert_eq!(CosineRanking::from_flags(&flags, outputs, &prompts), expected, "{outputs:?}");
         }
     }
 

@@ -29,6 +29,8 @@ pub struct ModelFlags {
     pub default_prompt: Option<String>,
     /// `--default-prompt-name`
     pub default_prompt_name: Option<String>,
+    /// `--no-cosine-rerank`: whether an embedding model refuses to re-rank.
+    pub no_cosine_rerank: bool,
     /// `--default-instruction`, which may be empty: no instruction.
     pub default_instruction: Option<String>,
     /// `--chat-template`
@@ -112,7 +114,7 @@ const CANDLE: &[BackendKind] = &[BackendKind::Candle];
 const PYTHON: &[BackendKind] = &[BackendKind::Python];
 
 /// Every flag that is not for all models. The first one that does not apply is named in the error.
-pub const FLAGS: [FlagScope; 14] = [
+pub const FLAGS: [FlagScope; 15] = [
     on_any_device("--onnx-file", KindScope::Any, &[BackendKind::Ort]),
     on_any_device("--python", KindScope::Any, PYTHON),
     on_any_device("--trust-remote-code", KindScope::Any, PYTHON),
@@ -125,6 +127,7 @@ pub const FLAGS: [FlagScope; 14] = [
     on_any_device("--rerank-true-token", KindScope::Generative, &BackendKind::ALL),
     on_any_device("--default-prompt", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--default-prompt-name", KindScope::Embedders, &BackendKind::ALL),
+    on_any_device("--no-cosine-rerank", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--dense-path", KindScope::Embedders, &[BackendKind::Candle, BackendKind::Ort]),
     on_any_device("--lora-task", KindScope::Embedders, CANDLE),
 ];

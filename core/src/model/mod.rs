@@ -16,7 +16,7 @@ use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
-pub use embedder::{EmbeddingModel, InputType, Prompts, bare_tokens};
+pub use embedder::{CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
 pub use refusal::Refusal;
@@ -104,6 +104,12 @@ impl Model {
     #[must_use]
     pub fn embedder(&self) -> Option<&EmbeddingModel> {
         if let ModelKind::Embedder(model) = &self.kind { Some(model) } else { None }
+    }
+
+    /// How it re-ranks by cosine, if it is an embedding model that does.
+    #[must_use]
+    pub fn cosine_ranking(&self) -> Option<&CosineRanking> {
+        self.embedder().and_then(|model| model.cosine_ranking.as_ref())
     }
 
     /// The re-ranker, if it is one.

@@ -7,6 +7,7 @@
 
 mod cascade;
 mod compute;
+mod cosine;
 mod embed;
 mod model;
 mod predict;

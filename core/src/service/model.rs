@@ -8,7 +8,7 @@ use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::{
     error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
-    model::{EmbeddingModel, Prompts, Reranker},
+    model::{CosineRanking, EmbeddingModel, Prompts, Reranker},
 };
 
 /// The most bytes of a request's `prompt_name` in a message.
@@ -32,6 +32,15 @@ fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
     Error::Validation(format!(
         "`default-prompt-name` is set to `{name}` but {problem}. The name is the request's `prompt_name`"
     ))
+}
+
+/// How a model scores pairs of a query and a document.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum PairScoring<'a> {
+    /// It reads both together.
+    Reranker(&'a Reranker),
+    /// It gives each a vector.
+    Cosine(&'a CosineRanking),
 }
 
 impl Service {
@@ -59,6 +68,13 @@ impl Service {
     /// The model, if it is a re-ranker; otherwise the error of a request to one.
     pub(super) fn reranker(&self) -> Result<&Reranker, Error> {
         self.config.model.reranker().ok_or_else(|| self.other_kind(NOT_A_RERANKER))
+    }
+
+    /// How the model scores pairs; otherwise the error of a request to a re-ranker.
+    pub(super) fn pair_scoring(&self) -> Result<PairScoring<'_>, Error> {
+        let model = &self.config.model;
+        let cosine = model.cosine_ranking().map(PairScoring::Cosine);
+        cosine.map_or_else(|| self.reranker().map(PairScoring::Reranker), Ok)
     }
 
     /// The model, if it is an embedding model; otherwise the error of a request to one.

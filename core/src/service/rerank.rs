@@ -8,11 +8,13 @@
 use super::{
     Answer, Cost, Service,
     compute::{Computed, Inputs, ModelTask},
+    model::PairScoring,
     request::{Failed, check_length},
 };
 use crate::{
     error::Error,
     metrics::RERANK_SCORE,
+    model::CosineRanking,
     postprocess::order,
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
@@ -81,7 +83,7 @@ impl Service {
     /// failures of tokenizer and model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         self.model_metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
-        self.model_metrics().refused(self.reranker().map(drop))?;
+        self.model_metrics().refused(self.pair_scoring().map(drop))?;
         match &self.second_stage {
             Some(stage) => self.rerank_in_stages(request, stage).await,
             None => self.rerank_alone(Arc::new(request)).await,
@@ -117,8 +119,12 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
-        let rule = self.reranker()?.score.value;
-        let (raw, cost) = self.raw_scores(pairs, truncation).await?;
+        let (rule, (raw, cost)) = match self.pair_scoring()? {
+            PairScoring::Reranker(model) => (model.score.value, self.raw_scores(pairs, truncation).await?),
+            PairScoring::Cosine(ranking) => {
+                (CosineRanking::SCORE, self.pair_cosines(pairs, ranking, truncation).await?)
+            }
+        };
         for raw in &raw {
             self.model_metrics().observe_probability(RERANK_SCORE, rule.probability(*raw));
         }

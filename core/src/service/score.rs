@@ -46,7 +46,7 @@ impl Service {
     }
 
     async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Failed> {
-        self.reranker()?;
+        self.pair_scoring()?;
         self.check_single_stage()?;
         check_length("queries", request.queries.len(), usize::MAX)?;
         check_length("documents", request.documents.len(), usize::MAX)?;

@@ -5,6 +5,22 @@
 
 use crate::{error::Error, templates::PromptTemplate};
 
+/// Refuses an instruction for an embedding model, unless the model `ignores` those.
+///
+/// # Errors
+///
+/// [`Error::Validation`] for an instruction.
+pub(super) fn refuse_instruction(requested: Option<&str>, ignores: bool) -> Result<(), Error> {
+    if requested.is_none() || ignores {
+        return Ok(());
+    }
+    Err(Error::Validation(
+        "`instruction` cannot be given: this is an embedding model, which reads query and document apart, each \
+         after its own prompt; leave it out, or start the server with `--ignore-instruction`"
+            .to_owned(),
+    ))
+}
+
 /// The instruction of a request that names `requested`; `None` for the form without one. Without a `template`
 /// there is no place for an instruction. With `ignores`, one that has no place is left out instead of
 /// refused.

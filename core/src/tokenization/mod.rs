@@ -11,6 +11,7 @@ mod borders;
 mod check;
 mod error;
 mod frame;
+mod input;
 mod instruction;
 mod list;
 mod load;
@@ -18,6 +19,7 @@ mod pair;
 mod pool;
 mod prompt;
 mod shown;
+mod side;
 mod stretch;
 #[cfg(test)]
 pub(crate) mod test_tokenizer;
@@ -32,11 +34,13 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
+pub use input::Input;
 pub use list::ListText;
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
+pub use side::PairSide;
 pub use text::{BareTokens, TextEncoder, TextOptions};
 
 /// Encodes a model's inputs as ids.
@@ -48,70 +52,9 @@ pub enum Encoder {
     Text(Box<TextEncoder>),
 }
 
-/// An input of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input<'a> {
-    /// Two texts: a query and a document. The encoder joins them by its template or by the tokenizer's
-    /// post-processor.
-    Pair(PairText<'a>),
-    /// A text after a prompt, which may be empty.
-    Text {
-        /// The prompt before the text.
-        prompt: &'a str,
-        /// The client's text.
-        text: &'a str,
-    },
-    /// Token ids, used unchanged.
-    Ids(&'a [u32]),
-    /// Token ids after a prompt, which may be empty. As for texts, the tokenizer's special tokens surround
-    /// them. Special tokens among the ids are removed.
-    PromptedIds {
-        /// The prompt before the ids.
-        prompt: &'a str,
-        /// The client's ids.
-        ids: &'a [u32],
-    },
-}
-
 /// The most characters, per token of the longest input, of an input that is tokenized although it must not be
 /// cut.
 const CHARACTERS_PER_TOKEN: usize = 250;
-
-impl Input<'_> {
-    /// The number of characters (Unicode scalar values) that the client sent for this input. An id counts as
-    /// one.
-    #[must_use]
-    pub fn characters(&self) -> usize {
-        let count = |text: &str| text.chars().count();
-        match self {
-            Self::Pair(PairText { query, document, .. }) => count(query) + count(document),
-            Self::Text { text, .. } => count(text),
-            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
-        }
-    }
-
-    /// The number of bytes of the texts and ids that the client sent for this input.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Pair(PairText { instruction, query, document }) => {
-                instruction.map_or(0, str::len) + query.len() + document.len()
-            }
-            Self::Text { text, .. } => text.len(),
-            Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
-        }
-    }
-
-    /// Whether the client sent nothing for this input. A re-ranker's document may be empty if its query is
-    /// not.
-    fn is_empty(&self) -> bool {
-        match self {
-            Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
-            Self::Text { text, .. } => text.is_empty(),
-            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
-        }
-    }
-}
 
 impl Encoder {
     /// The ids of an input. `shared` belongs to its request, and is only given if all inputs of the request
@@ -141,6 +84,7 @@ impl Encoder {
             (Self::Text(encoder), Input::Text { prompt, text }) => {
                 encoder.encode_text(prompt, text, truncation)
             }
+            (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
             (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {

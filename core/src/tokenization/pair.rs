@@ -10,12 +10,12 @@ use super::{
     Truncation, TruncationDirection,
     instruction::choose_instruction,
     shown::Pieces,
+    side::room_for_texts,
     stretch::Needed,
-    text::{failed, frame_too_long, is_special},
+    text::{failed, is_special},
     tokens::{Owner, Tokens},
 };
 use crate::{error::Error, templates::Slot};
-use text_embeddings_backend_core::amount;
 use tokenizers::Encoding;
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
@@ -201,15 +201,7 @@ impl TextEncoder {
         if got > longest && prompt.is_none() && !truncation.truncate {
             return Err(Error::TooLong { got, max: longest });
         }
-        let Some(room) = longest.min(prompt.unwrap_or(longest)).checked_sub(frame) else {
-            return Err(match prompt.filter(|limit| *limit < longest) {
-                None => frame_too_long(tokens, longest),
-                Some(limit) => Error::Validation(format!(
-                    "`truncate_prompt_tokens` is too small: the special tokens alone take {}. Given: {limit}",
-                    amount(frame, "token")
-                )),
-            });
-        };
+        let room = room_for_texts(tokens, longest, prompt)?;
         let kept = longest_first(wanted, room);
         let is_uneven = wanted[0].min(wanted[1]) > room / 2 && room % 2 == 1;
         Ok(PairCut {

@@ -123,7 +123,12 @@ impl TextEncoder {
     pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
         // A request's own limits only apply to pairs.
         let truncation = Truncation { limits: TokenLimits::NONE, ..truncation };
+        self.encode_limited([prompt, text], truncation)
+    }
+
+    pub(super) fn encode_limited(&self, texts: [&str; 2], truncation: Truncation) -> Result<Encoded, Error> {
         let needed = Needed::new(truncation, self.options.max_input_length);
+        let [prompt, text] = texts;
         let short = self.cut_characters(text, truncation)?;
         let tokens = self.tokens_of_text([prompt, short], needed.document, truncation.direction)?;
         let encoded = self.cut_document(&tokens, truncation)?;
@@ -159,16 +164,6 @@ impl TextEncoder {
     /// The token that stands for a text without tokens, in a model without layers.
     pub(super) fn blank_token(&self) -> Option<u32> {
         self.options.bare.map(|bare| bare.blank)
-    }
-
-    /// Cuts the text to the longest input. The tokens of the prompt and special tokens stay.
-    fn cut_document(&self, tokens: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
-        let max = self.options.max_input_length;
-        let excess = tokens.excess(max, truncation)?;
-        if excess > tokens.count(Owner::Document) {
-            return Err(frame_too_long(tokens, max));
-        }
-        Ok(tokens.cut(0, excess, truncation.direction))
     }
 
     /// Ids that the client sent, used unchanged, without a prompt and special tokens.

@@ -138,7 +138,11 @@ mod tests {
         assert!(embed.embed(with_model(text(), None)).await.is_ok());
         assert!(ranks.rerank(with_model(rerank(), None)).await.is_ok());
         assert_eq!(refusal(embed.embed(with_model(text(), Some("r"))).await).0, Code::FailedPrecondition);
-        assert_eq!(refusal(ranks.rerank(with_model(rerank(), Some("e"))).await).0, Code::FailedPrecondition);
+        // The re-ranker is preferred, and the embedding model gives (x+1)/2 of the cosine of 45 degrees.
+        for (model, expected) in [(None, 0.5), (Some("r"), 0.5), (Some("e"), 0.853_553_4)] {
+            let answer = ranks.rerank(with_model(rerank(), model)).await.unwrap().into_inner();
+            assert!((answer.ranks[0].score - expected).abs() < 1e-6, "{model:?}: {answer:?}");
+        }
 
         // A service serves if it fits one of the models.
         let mut health = HealthClient::new(server.channel.clone());

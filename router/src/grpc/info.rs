@@ -1,6 +1,6 @@
 //! `Info`: the served model and the server's limits.
 
-use text_embeddings_core::model::{ModelKind, Reranker};
+use text_embeddings_core::model::{CosineRanking, ModelKind, Reranker};
 use text_embeddings_proto::v1::{self, info_server::Info};
 use tonic::{Request, Response, Status, async_trait};
 
@@ -47,7 +47,17 @@ impl From<&info::Info> for v1::InfoResponse {
             threads: number(machine.threads),
             pin_threads: machine.pin_threads,
             reranker: reranker.map(reranker_info),
+            cosine_reranking: model.cosine_ranking().map(cosine_info),
         }
+    }
+}
+
+/// How an embedding model re-ranks.
+fn cosine_info(ranking: &CosineRanking) -> v1::CosineReranking {
+    v1::CosineReranking {
+        score: CosineRanking::SCORE.to_string(),
+        query_prompt: ranking.query_prompt.clone(),
+        document_prompt: ranking.document_prompt.clone(),
     }
 }
 

@@ -257,7 +257,7 @@ struct EmbedFacts {
 }
 
 impl CohereEmbedAnswer {
-    fn new(vectors: &[Vec<f32>], types: Option<&[EncodingFormat]>, facts: EmbedFacts) -> Self {
+    fn from_vectors(vectors: &[Vec<f32>], types: Option<&[EncodingFormat]>, facts: EmbedFacts) -> Self {
         let EmbedFacts { is_v2, texts, tokens, warnings } = facts;
         let floats = [EncodingFormat::Float];
         let types = types.or(is_v2.then_some(&floats));
@@ -325,7 +325,7 @@ pub(crate) async fn embed_texts(
     let is_v2 = uri.path() == COHERE_V2_EMBED_PATH;
     let facts = EmbedFacts { is_v2, texts, tokens: answer.cost.tokens, warnings };
     Ok(respond(&state, format, "cohere/embed", answer, |vectors| {
-        CohereEmbedAnswer::new(&vectors, types.as_deref(), facts)
+        CohereEmbedAnswer::from_vectors(&vectors, types.as_deref(), facts)
     }))
 }
 

@@ -200,6 +200,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_embedding_model_re_ranks_only_where_no_re_ranker_does() {
+        for (models, expected) in [
+            ("--model-type embedding --served-model-name e --and --served-model-name r", "r"),
+            ("--served-model-name r --and --model-type embedding --served-model-name e", "r"),
+            (
+                "--model-type classifier --served-model-name c --and --model-type embedding --served-model-name e",
+                "e",
+            ),
+            (
+                "--model-type classifier --served-model-name c --and --model-type embedding --no-cosine-rerank",
+                "c",
+            ),
+        ] {
+            let server = Server::start_with(models).await;
+            let body = json!({"query": "q", "documents": ["ZZ"]}).to_string();
+            let answer = server.post("/v1/rerank", &body, &[]).await;
+            let (status, part) = match expected {
+                "c" => (424, "it is a classifier".to_owned()),
+                name => (200, format!(r#""model":"{name}""#)),
+            };
+            assert!(answer.status == status && answer.body.contains(&part), "{models}: {}", answer.body);
+        }
+        let server =
+            Server::start_with("--model-type embedding --served-model-name e --and --served-model-name r")
+                .await;
+        let body =
+            json!({"model": "e", "query": "ZZZb", "documents": ["ZZZb"], "raw_scores": true}).to_string();
+        let answer = server.post("/v1/rerank", &body, &[]).await;
+        assert!(answer.body.contains(r#""relevance_score":1.0"#), "{}", answer.body);
+    }
+
+    #[tokio::test]
     async fn an_unknown_model_is_refused_in_the_form_of_the_route_to_clients_with_the_key() {
         let server = three_models("--api-key k").await;
         let message = "there is no model `x`: choose one of org/e, text-embedding-3-small, r, rerank-v3.5, c";

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use text_embeddings_core::model::{ModelKind, Reranker};
+use text_embeddings_core::model::{CosineRanking, ModelKind, Reranker};
 use utoipa::ToSchema;
 
 use super::{error_shapes::ErrorBody, schemas::TAG};
@@ -61,6 +61,8 @@ pub(crate) struct InfoBody<'a> {
     score_activation: Option<&'a str>,
     /// How a re-ranker scores; null for other models.
     reranker: Option<RerankerBody<'a>>,
+    /// How an embedding model re-ranks; null for other models, and with `--no-cosine-rerank`.
+    cosine_reranking: Option<CosineRankingBody<'a>>,
     /// The backend: `candle` (this server's own models and kernels), `ort` (ONNX Runtime) or `python`.
     #[schema(example = "candle")]
     backend: &'a str,
@@ -147,6 +149,33 @@ impl<'a> From<&'a Reranker> for RerankerBody<'a> {
     }
 }
 
+/// How an embedding model re-ranks.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CosineReranking)]
+pub(crate) struct CosineRankingBody<'a> {
+    /// The raw score: `cosine`, of the vectors of query and document.
+    #[schema(example = "cosine")]
+    raw_score: &'static str,
+    /// The score as a function of the raw score x, unless the request asks for raw scores.
+    #[schema(example = "(x+1)/2")]
+    score: String,
+    /// The prompt before the query; may be empty.
+    query_prompt: &'a str,
+    /// The prompt before each document; may be empty.
+    document_prompt: &'a str,
+}
+
+impl<'a> CosineRankingBody<'a> {
+    fn from_ranking(ranking: &'a CosineRanking) -> Self {
+        Self {
+            raw_score: "cosine",
+            score: CosineRanking::SCORE.to_string(),
+            query_prompt: &ranking.query_prompt,
+            document_prompt: &ranking.document_prompt,
+        }
+    }
+}
+
 /// The kind of the model. A generative re-ranker is a `reranker` too.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelType)]
@@ -219,6 +248,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             default_instruction: reranker.and_then(Reranker::shown_instruction),
             score_activation: reranker.and_then(|model| model.score_activation.as_deref()),
             reranker: reranker.map(RerankerBody::from),
+            cosine_reranking: model.cosine_ranking().map(CosineRankingBody::from_ranking),
             backend: computation.backend,
             arithmetic: &computation.arithmetic,
             instruction_set: computation.instruction_set.as_deref(),
@@ -258,6 +288,7 @@ mod tests {
           "arithmetic": "float32",
           "auto_truncate": true,
           "backend": "candle",
+          "cosine_reranking": null,
           "default_instruction": "Judge.",
           "docker_label": null,
           "instruction_set": "portable",

@@ -49,6 +49,7 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
         },
         default_prompt: args.default_prompt.clone(),
         default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
+        no_cosine_rerank: args.no_cosine_rerank,
         default_instruction: model.default_instruction.clone(),
         chat_template,
         parse_special_tokens: model.parse_special_tokens,
@@ -83,6 +84,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--rerank-true-token" => model.rerank_true_token.is_some(),
         "--default-prompt" => is_set(&args.default_prompt),
         "--default-prompt-name" => is_set(&args.default_prompt_name),
+        "--no-cosine-rerank" => args.no_cosine_rerank,
         "--dense-path" => is_set(&args.dense_path),
         "--lora-task" => is_set(&args.lora_task),
         _ => false,
@@ -164,7 +166,8 @@ mod tests {
         }
         let with_values = "--onnx-file m.onnx --python python3 --trust-remote-code --instruction-set portable \
             --pin-threads --default-instruction x --chat-template builtin --rerank-activation identity \
-            --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n";
+            --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n \
+            --no-cosine-rerank";
         let mut given = model_flags(&args(with_values)).unwrap().given;
         given.extend(model_flags(&args("--default-prompt x")).unwrap().given);
         given.sort_unstable();

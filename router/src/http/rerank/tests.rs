@@ -674,3 +674,37 @@ async fn an_answers_id_is_the_requests_if_it_has_one() {
         [ask(&server, "/rerank", &body).await, ask(&server, "/rerank", &body).await].map(|it| read(&it));
     assert_ne!(first["id"], second["id"]);
 }
+
+#[tokio::test]
+async fn an_embedding_model_re_ranks_by_cosine_unless_a_flag_forbids_it() {
+    let texts = json!({"query": "ZZZb", "texts": ["aaab", "ZZZb", "b"]});
+    let server = Server::start_with("--model-type embedding").await;
+    for (fields, expected) in [
+        (json!({}), "[(1, 1.0), (2, 0.9), (0, 0.82)]"),
+        (json!({"raw_scores": true}), "[(1, 1.0), (2, 0.8), (0, 0.64)]"),
+        (json!({"top_n": 1}), "[(1, 1.0)]"),
+    ] {
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"] {
+            let answer = server.post(path, &with(&texts, &fields).to_string(), &[]).await;
+            let ranks: Vec<Value> = serde_json::from_str(&answer.body).unwrap();
+            let ranks: Vec<(u64, f64)> = ranks
+                .iter()
+                .map(|rank| (rank["index"].as_u64().unwrap(), rank["score"].as_f64().unwrap()))
+                .collect();
+            assert_eq!(format!("{ranks:?}"), expected, "{path} {fields}");
+            assert_eq!(answer.header("x-compute-tokens"), Some("13"), "the query counts once");
+        }
+    }
+    let info: Value = serde_json::from_str(&server.get("/info").await.body).unwrap();
+    let expected =
+        json!({"raw_score": "cosine", "score": "(x+1)/2", "query_prompt": "", "document_prompt": ""});
+    assert_eq!(info["cosine_reranking"], expected);
+    let refusing = Server::start_with("--model-type embedding --no-cosine-rerank").await;
+    for (path, body) in [("/rerank", texts), ("/score", json!({"text_1": "a", "text_2": "b"}))] {
+        let answer = refusing.post(path, &body.to_string(), &[]).await;
+        let problem = "model is not a re-ranker model; it is an embedding model: POST /embed";
+        assert!(answer.status == 424 && answer.body.contains(problem), "{}", answer.body);
+    }
+    let info: Value = serde_json::from_str(&refusing.get("/info").await.body).unwrap();
+    assert_eq!(info["cosine_reranking"], Value::Null);
+}

@@ -1,0 +1,68 @@
+//! The inputs of a model: texts, pairs and token ids.
+//!
+//! What must hold: sizes count the client's texts and ids, and not the model's prompts.
+
+use super::{PairSide, PairText};
+
+/// An input of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input<'a> {
+    /// Two texts: a query and a document. The encoder joins them by its template or by the tokenizer's
+    /// post-processor.
+    Pair(PairText<'a>),
+    /// A text after a prompt, which may be empty.
+    Text {
+        /// The prompt before the text.
+        prompt: &'a str,
+        /// The client's text.
+        text: &'a str,
+    },
+    /// A text of a pair that is read alone, for an embedding model that re-ranks.
+    Side(PairSide<'a>),
+    /// Token ids, used unchanged.
+    Ids(&'a [u32]),
+    /// Token ids after a prompt, which may be empty. As for texts, the tokenizer's special tokens surround
+    /// them. Special tokens among the ids are removed.
+    PromptedIds {
+        /// The prompt before the ids.
+        prompt: &'a str,
+        /// The client's ids.
+        ids: &'a [u32],
+    },
+}
+
+impl Input<'_> {
+    /// The number of characters (Unicode scalar values) that the client sent for this input. An id counts as
+    /// one.
+    #[must_use]
+    pub fn characters(&self) -> usize {
+        let count = |text: &str| text.chars().count();
+        match self {
+            Self::Pair(PairText { query, document, .. }) => count(query) + count(document),
+            Self::Text { text, .. } | Self::Side(PairSide { text, .. }) => count(text),
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
+        }
+    }
+
+    /// The number of bytes of the texts and ids that the client sent for this input.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Pair(PairText { instruction, query, document }) => {
+                instruction.map_or(0, str::len) + query.len() + document.len()
+            }
+            Self::Text { text, .. } | Self::Side(PairSide { text, .. }) => text.len(),
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
+        }
+    }
+
+    /// Whether the client sent nothing for this input. A document may be empty if its query is not.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
+            Self::Text { text, .. } => text.is_empty(),
+            Self::Side(_) => false,
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
+        }
+    }
+}
