@@ -65,17 +65,15 @@ pub(super) async fn read_model(
     reader: &Reader,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
-    if selection.is_none()
-        && reader.backend == BackendKind::Candle
-        && let Some(found) = static_embedding::find_static(repository).await?
-    {
-        return read_static(repository, &found, reader, describe).await;
-    }
+    let may_be_static = selection.is_none() && reader.backend == BackendKind::Candle;
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
     match selected {
         Err(error) if error.is_about_gguf() => Err(error),
         Ok(Selection::Gguf(name)) => read_gguf(repository, name, reader, describe).await,
         selected => {
+            if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
+                return read_static(repository, &found, reader, describe).await;
+            }
             let sources = Sources { files: repository, folder: repository };
             sources.read(selected, reader, describe).await
         }
