@@ -38,8 +38,7 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     block_on(level, async {
         for model in &args.models {
             let folder = startup::load(&startup::model_source(model, &args.hub), None).await?;
-            // A folder may hold many GGUF files. The root of the demonstration, which is in the binary, is its
-            // name.
+            // A folder may hold many GGUF files. The root of the demonstration is its name.
             let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);
             let path = if is_gguf { folder.weights[0].path() } else { &folder.root };
             let mut out = io::stdout().lock();
