@@ -32,15 +32,10 @@ pub(crate) fn probabilities(raw: &[f32]) -> Vec<f32> {
     }
 }
 
-/// The indices of `scores` in descending order of the score. If `top_n` is given, only that many.
-pub(crate) fn order(scores: &[f32], top_n: Option<usize>) -> Vec<usize> {
+/// The indices of `scores` in descending order of the score.
+pub(crate) fn order(scores: &[f32]) -> Vec<usize> {
     let mut indices: Vec<usize> = (0..scores.len()).collect();
     indices.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-    match top_n {
-        // As in vLLM, whose clients send it by default.
-        None | Some(0) => {}
-        Some(count) => indices.truncate(count),
-    }
     indices
 }
 
@@ -103,14 +98,13 @@ mod tests {
 
     #[test]
     fn the_best_come_first_and_equals_keep_their_order() {
-        for (scores, top_n, wanted) in [
-            (vec![0.1, 0.9, 0.5], None, vec![1, 2, 0]),
-            (vec![0.5, 0.9, 0.5, 0.5], None, vec![1, 0, 2, 3]),
-            (vec![0.5, 0.9, 0.5, 0.5], Some(2), vec![1, 0]),
-            (vec![-1.0, f32::INFINITY, f32::NEG_INFINITY], Some(10), vec![1, 0, 2]),
-            (vec![], Some(1), vec![]),
+        for (scores, wanted) in [
+            (vec![0.1, 0.9, 0.5], vec![1, 2, 0]),
+            (vec![0.5, 0.9, 0.5, 0.5], vec![1, 0, 2, 3]),
+            (vec![-1.0, f32::INFINITY, f32::NEG_INFINITY], vec![1, 0, 2]),
+            (vec![], vec![]),
         ] {
-            assert_eq!(order(&scores, top_n), wanted, "{scores:?}");
+            assert_eq!(order(&scores), wanted, "{scores:?}");
         }
     }
 

@@ -91,6 +91,7 @@ class Client(_Settings):
         *,
         top_n: int | None = None,
         instruction: str | None = None,
+        min_score: float | None = None,
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
@@ -98,7 +99,8 @@ class Client(_Settings):
     ) -> list[Rank]:
         """Scores texts for a query, best first; with `top_n`, returns only the best ones.
 
-        `instruction` says what makes a text relevant. `truncate` says whether a text that is too long is
+        `instruction` says what makes a text relevant. Texts with a score below `min_score` are left out, by
+        default those below the server's `--min-score`. `truncate` says whether a text that is too long is
         truncated; by default, the server's `--auto-truncate` decides. A listwise re-ranker, whose scores
         depend on all texts of a request, refuses more texts than the server's limit.
         """
@@ -108,6 +110,7 @@ class Client(_Settings):
                 texts,
                 top_n=top_n,
                 instruction=instruction,
+                min_score=min_score,
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,
@@ -262,6 +265,7 @@ class AsyncClient(_Settings):
         *,
         top_n: int | None = None,
         instruction: str | None = None,
+        min_score: float | None = None,
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
@@ -274,6 +278,7 @@ class AsyncClient(_Settings):
                 texts,
                 top_n=top_n,
                 instruction=instruction,
+                min_score=min_score,
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,

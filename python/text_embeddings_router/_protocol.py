@@ -153,12 +153,13 @@ def rerank(
     *,
     top_n: int | None,
     instruction: str | None,
+    min_score: float | None,
     raw_scores: bool,
     return_text: bool,
     truncate: bool | None,
 ) -> Batches[Rank]:
     texts = texts_of("texts", texts)
-    options = present(top_n=top_n, instruction=instruction, truncate=truncate)
+    options = present(top_n=top_n, instruction=instruction, min_score=min_score, truncate=truncate)
     fixed = {"query": query, "raw_scores": raw_scores, "return_text": return_text, **options}
 
     def call(start: int, end: int) -> Call[list[Rank]]:

@@ -119,6 +119,12 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
+    /// The least score of a re-ranked text in an answer, unless a request says another [default: none].
+    ///
+    /// It is compared with the score that the answer shows, which is a raw score if the request wants those.
+    #[arg(long, env, value_parser = values::finite_number, allow_negative_numbers = true, help_heading = "Limits")]
+    pub(crate) min_score: Option<f32>,
+
     /// Take token ids from the package `openai` on `/v1/embeddings`, as ids of this model's vocabulary.
     ///
     /// Without it they are refused, because `LangChain` and others make them with another vocabulary. Ids

@@ -9,7 +9,8 @@ use axum::http::{HeaderName, HeaderValue};
 use text_embeddings_core::service::Cost;
 
 /// TEI's headers, with times in whole milliseconds, and the number of texts that were cut. A listwise
-/// re-ranker also has the number of its prompts, which tells clients that the scores depend on each other.
+/// re-ranker also has the number of its prompts, which tells clients that the scores depend on each other. A
+/// re-ranking with a least score also has the number of texts that it left out.
 pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderName, HeaderValue)> {
     let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
     let time = |name, value: Duration| number(name, value.as_millis() as usize);
@@ -27,6 +28,9 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderNam
     if cost.lists > 0 {
         headers.push(number("x-listwise-prompts", cost.lists));
     }
+    if let Some(dropped) = cost.dropped {
+        headers.push(number("x-dropped-texts", dropped));
+    }
     headers
 }
 
@@ -40,6 +44,7 @@ pub(crate) fn log(route: &'static str, cost: &Cost) {
         texts = cost.texts,
         tokens = cost.tokens,
         truncated = cost.truncated,
+        dropped = cost.dropped,
         total_ms = milliseconds(cost.total),
         tokenization_ms = milliseconds(cost.tokenization),
         queue_ms = milliseconds(cost.queue),

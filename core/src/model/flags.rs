@@ -114,7 +114,7 @@ const CANDLE: &[BackendKind] = &[BackendKind::Candle];
 const PYTHON: &[BackendKind] = &[BackendKind::Python];
 
 /// Every flag that is not for all models. The first one that does not apply is named in the error.
-pub const FLAGS: [FlagScope; 15] = [
+pub const FLAGS: [FlagScope; 16] = [
     on_any_device("--onnx-file", KindScope::Any, &[BackendKind::Ort]),
     on_any_device("--python", KindScope::Any, PYTHON),
     on_any_device("--trust-remote-code", KindScope::Any, PYTHON),
@@ -124,6 +124,7 @@ pub const FLAGS: [FlagScope; 15] = [
     on_any_device("--chat-template", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--rerank-activation", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--cutoff-layers", KindScope::Rerankers, CANDLE),
+    on_any_device("--min-score", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--rerank-true-token", KindScope::Generative, &BackendKind::ALL),
     on_any_device("--default-prompt", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--default-prompt-name", KindScope::Embedders, &BackendKind::ALL),

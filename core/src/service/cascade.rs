@@ -26,7 +26,7 @@ pub struct SecondStage {
 
 /// The number of the stage that gave a text its score.
 const SCORED_BY_FIRST: u8 = 1;
-const SCORED_BY_SECOND: u8 = 2;
+pub(super) const SCORED_BY_SECOND: u8 = 2;
 
 impl Service {
     /// The same service, whose re-ranking has a second stage. It has no other task.
@@ -46,19 +46,18 @@ impl Service {
         }
     }
 
+    /// Ranks all texts with both models.
     pub(super) async fn rerank_in_stages(
         &self,
-        request: RerankRequest,
+        request: &Arc<RerankRequest>,
         stage: &SecondStage,
     ) -> Result<Answer<Vec<Rank>>, Error> {
         let arrival = Instant::now();
         if request.texts.len() <= stage.keep.get() && stage.budget.is_none() {
-            let answer = stage.service.rerank_alone(Arc::new(request)).await?;
+            let answer = stage.service.rerank_alone(Arc::clone(request)).await?;
             return Ok(answer.map(|ranks| mark_stage(ranks, SCORED_BY_SECOND)));
         }
-        let top_n = request.top_n;
-        let request = Arc::new(RerankRequest { top_n: None, ..request });
-        let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(&request)).await?;
+        let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(request)).await?;
         let mut ranks = mark_stage(ranks, SCORED_BY_FIRST);
         let kept = stage.keep.get().min(ranks.len());
         let kept = stage.budget.map_or(kept, |budget| {
@@ -69,16 +68,13 @@ impl Service {
         });
         let texts = ranks[..kept].iter().map(|rank| request.texts[rank.index].clone()).collect();
         let (query, instruction) = (request.query.clone(), request.instruction.clone());
-        let best = RerankRequest { query, texts, instruction, ..*request };
+        let best = RerankRequest { query, texts, instruction, ..**request };
         let second = stage.service.rerank_alone(Arc::new(best)).await?;
         let mut best = mark_stage(second.value, SCORED_BY_SECOND);
         for rank in &mut best {
             rank.index = ranks[rank.index].index;
         }
         ranks.splice(..kept, best);
-        if let Some(top_n @ 1..) = top_n {
-            ranks.truncate(top_n);
-        }
         Ok(Answer { value: ranks, cost: cost.followed_by(second.cost, arrival) })
     }
 }
@@ -96,6 +92,8 @@ impl Cost {
             tokens: self.tokens + second.tokens,
             truncated: self.truncated + second.truncated,
             lists: self.lists + second.lists,
+            // Counted in the whole ranking.
+            dropped: None,
             total: arrival.elapsed(),
             tokenization: self.tokenization + second.tokenization,
             queue: self.queue + second.queue,
@@ -180,6 +178,38 @@ mod tests {
             }
         }
         assert!(reordered > 5, "the models must differ: {reordered}");
+    }
+
+    #[tokio::test]
+    async fn the_least_score_of_each_model_is_for_its_own_scores() {
+        let random = &mut StdRng::seed_from_u64(41);
+        let scoring = RerankScoring::Logits { positive: Some(1) };
+        let least = Some(0.5);
+        for (of_first, of_second, asked) in
+            [(least, None, None), (None, least, None), (None, None, least), (Some(1e9), Some(-1e9), least)]
+        {
+            let first = fixture_with(1000, |config| config.min_score = of_first);
+            let second = fixture_with(1000, |config| {
+                reranker(config).scoring = scoring;
+                config.min_score = of_second;
+            });
+            let request = random_request(random, 16);
+            let (plain_first, plain_second) = two_models();
+            let all =
+                cascade(&plain_first, &plain_second, 6, None).rerank(request.clone()).await.unwrap().value;
+            let expected: Vec<Rank> = all
+                .into_iter()
+                .filter(|rank| {
+                    let default = if rank.stage == Some(2) { of_second } else { of_first };
+                    asked.or(default).is_none_or(|least| rank.score >= least)
+                })
+                .collect();
+            assert!((1..16).contains(&expected.len()), "{expected:?}");
+            let request = RerankRequest { min_score: asked, ..request };
+            let answer = cascade(&first, &second, 6, None).rerank(request).await.unwrap();
+            assert_eq!(answer.cost.dropped, Some(16 - expected.len()));
+            assert_eq!(answer.value, expected);
+        }
     }
 
     #[tokio::test]

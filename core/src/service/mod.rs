@@ -46,6 +46,8 @@ pub struct ServiceConfig {
     pub dimensions: usize,
     /// The most texts of one rerank request (`--max-rerank-texts`).
     pub max_rerank_texts: usize,
+    /// The least score of a re-ranked text if the request does not say (`--min-score`).
+    pub min_score: Option<f32>,
     /// The most inputs of one request on the other routes (`--max-client-batch-size`).
     pub max_client_batch_size: usize,
     /// The most inputs of one request in `OpenAI`'s format.
@@ -89,6 +91,9 @@ pub struct Cost {
     /// The number of prompts in which a listwise re-ranker read the texts. Scores of texts in one prompt
     /// depend on each other. 0 for other models.
     pub lists: usize,
+    /// The number of texts that a re-ranking left out, because their scores were too low. Absent without a
+    /// least score.
+    pub dropped: Option<usize>,
     /// The time from the arrival of the request to its answer.
     pub total: Duration,
     /// The longest tokenization among the request's texts, including the wait for a tokenizer.

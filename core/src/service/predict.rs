@@ -107,7 +107,7 @@ impl Service {
             return Err(Error::MissingValues);
         }
         let prediction = |class| Prediction { score: scores[class], label: self.config.model.label(class) };
-        Ok(order(&scores, None).into_iter().map(prediction).collect())
+        Ok(order(&scores).into_iter().map(prediction).collect())
     }
 }
 

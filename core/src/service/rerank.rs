@@ -3,10 +3,11 @@
 //! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score
 //! does not depend on the other texts of its request, except with a model that reads lists (`scoring.rs`);
 //! texts are ordered by their raw scores, which may differ where probabilities round to the same value; equal
-//! raw scores keep the order of the request.
+//! raw scores keep the order of the request; a least score is compared with the scores that the client sees.
 
 use super::{
     Answer, Cost, Service,
+    cascade::SCORED_BY_SECOND,
     compute::{Computed, Inputs, ModelTask},
     model::PairScoring,
     request::{Failed, check_length},
@@ -39,6 +40,9 @@ pub struct RerankRequest {
     pub raw_scores: bool,
     /// Whether to send the texts back.
     pub return_text: bool,
+    /// The least score of a text that is returned, as the answer shows it: a raw score with `raw_scores`. The
+    /// server's default if absent.
+    pub min_score: Option<f32>,
     /// The number of best texts to return; all if absent or 0.
     pub top_n: Option<usize>,
 }
@@ -84,13 +88,43 @@ impl Service {
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         self.model_metrics().refused(check_length("texts", request.texts.len(), usize::MAX))?;
         self.model_metrics().refused(self.pair_scoring().map(drop))?;
-        match &self.second_stage {
-            Some(stage) => self.rerank_in_stages(request, stage).await,
-            None => self.rerank_alone(Arc::new(request)).await,
-        }
+        let request = Arc::new(request);
+        let answer = match &self.second_stage {
+            Some(stage) => self.rerank_in_stages(&request, stage).await,
+            None => self.rerank_alone(Arc::clone(&request)).await,
+        };
+        Ok(self.select_ranks(&request, answer?))
     }
 
-    /// Ranks texts with this model alone.
+    /// The ranks that a request wants, with its texts if it wants them.
+    fn select_ranks(&self, request: &RerankRequest, answer: Answer<Vec<Rank>>) -> Answer<Vec<Rank>> {
+        let Answer { value: mut ranks, mut cost } = answer;
+        // Each model of a cascade has a default for its own scores.
+        let least_by_first = request.min_score.or(self.config.min_score);
+        let second = self.second_stage.as_ref().and_then(|stage| stage.service.config.min_score);
+        let least_by_second = request.min_score.or(second);
+        if least_by_first.is_some() || least_by_second.is_some() {
+            let count = ranks.len();
+            ranks.retain(|rank| {
+                let is_second = rank.stage == Some(SCORED_BY_SECOND);
+                let least = if is_second { least_by_second } else { least_by_first };
+                least.is_none_or(|least| rank.score >= least)
+            });
+            cost.dropped = Some(count - ranks.len());
+        }
+        // 0 means all, as in vLLM, whose clients send it by default.
+        if let Some(top_n @ 1..) = request.top_n {
+            ranks.truncate(top_n);
+        }
+        if request.return_text {
+            for rank in &mut ranks {
+                rank.text = Some(request.texts[rank.index].clone());
+            }
+        }
+        Answer { value: ranks, cost }
+    }
+
+    /// Ranks all texts with this model alone.
     pub(super) async fn rerank_alone(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Error> {
         self.model_metrics().measured("batch", self.rank(request)).await
     }
@@ -105,11 +139,11 @@ impl Service {
         let rank = |index: usize| Rank {
             index,
             score: scores[index].wanted(request.raw_scores),
-            text: request.return_text.then(|| request.texts[index].clone()),
+            text: None,
             stage: None,
         };
         let raw: Vec<f32> = scores.iter().map(|score| score.raw).collect();
-        let ranks = order(&raw, request.top_n).into_iter().map(rank).collect();
+        let ranks = order(&raw).into_iter().map(rank).collect();
         Ok(Answer { value: ranks, cost })
     }
 
@@ -146,7 +180,13 @@ impl Service {
         if request.query.trim().is_empty() {
             return Err(Error::Empty { field: "query" });
         }
-        check_length("texts", request.texts.len(), self.config.max_rerank_texts)
+        check_length("texts", request.texts.len(), self.config.max_rerank_texts)?;
+        match request.min_score {
+            Some(least) if !least.is_finite() => {
+                Err(Error::Validation(format!("`min_score` must be a finite number. Given: {least}")))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -238,6 +278,46 @@ mod tests {
         let fixture = fixture(1);
         fixture.service.rerank(request("w200", &texts)).await.unwrap();
         assert_eq!(fixture.control.batch_sizes(), [1; 7]);
+    }
+
+    #[tokio::test]
+    async fn texts_below_the_least_score_are_dropped_and_counted() {
+        let texts: Vec<String> = (0..16).map(|number| format!("w{}", 100 + number)).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let plain = fixture(1000);
+        for raw_scores in [false, true] {
+            let request = RerankRequest { raw_scores, ..request("w200", &texts) };
+            let all = plain.service.rerank(request.clone()).await.unwrap();
+            assert_eq!(all.cost.dropped, None);
+            let scores: Vec<f32> = all.value.iter().map(|rank| rank.score).collect();
+            // A score that is just the least one stays; the next larger number drops it.
+            for least in [scores[0], scores[7], scores[7].next_up(), scores[15], -f32::MAX, f32::MAX] {
+                let by_default = fixture_with(1000, |config| config.min_score = Some(least));
+                let kept: Vec<Rank> = all.value.iter().filter(|rank| rank.score >= least).cloned().collect();
+                for top_n in [None, Some(0), Some(3), Some(99)] {
+                    let asked = RerankRequest { min_score: Some(least), top_n, ..request.clone() };
+                    let unasked = RerankRequest { top_n, ..request.clone() };
+                    for answer in [
+                        plain.service.rerank(asked.clone()).await.unwrap(),
+                        by_default.service.rerank(unasked).await.unwrap(),
+                    ] {
+                        let shown = top_n.filter(|top_n| *top_n > 0).unwrap_or(99).min(kept.len());
+                        assert_eq!(answer.value, kept[..shown], "{least} {top_n:?}");
+                        assert_eq!(answer.cost.dropped, Some(16 - kept.len()), "{least} {top_n:?}");
+                    }
+                }
+            }
+        }
+        // A request's own least score takes the place of the server's.
+        let strict = fixture_with(1000, |config| config.min_score = Some(f32::MAX));
+        let asked = RerankRequest { min_score: Some(-1e30), ..request("w200", &texts) };
+        assert_eq!(strict.service.rerank(asked).await.unwrap().value.len(), 16);
+        for least in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let asked = RerankRequest { min_score: Some(least), ..request("w200", &texts) };
+            let error = plain.service.rerank(asked).await.unwrap_err();
+            let expected = format!("`min_score` must be a finite number. Given: {least}");
+            assert_eq!(error, Error::Validation(expected));
+        }
     }
 
     #[tokio::test]

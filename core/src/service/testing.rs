@@ -121,6 +121,7 @@ fn config(kind: ModelKind, head: Head) -> ServiceConfig {
         model: Arc::new(Model { kind, reason: String::new(), head, limits: InputLimits::default() }),
         dimensions: 0,
         max_rerank_texts: 16,
+        min_score: None,
         max_client_batch_size: 4,
         max_openai_inputs: 4,
         auto_truncate: true,

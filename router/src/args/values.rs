@@ -24,6 +24,14 @@ pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(number).map_err(|_| "is too large".to_owned())
 }
 
+/// A number that is neither NaN nor infinite.
+pub(crate) fn finite_number(text: &str) -> Result<f32, String> {
+    match text.trim().parse() {
+        Ok(number) if f32::is_finite(number) => Ok(number),
+        _ => Err("must be a finite number".to_owned()),
+    }
+}
+
 /// The number of a port.
 pub(crate) fn port(text: &str) -> Result<u16, String> {
     text.trim().parse().map_err(|_| "must be a whole number from 0 to 65535".to_owned())

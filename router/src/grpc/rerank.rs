@@ -34,6 +34,7 @@ impl Grpc {
             raw_scores: message.raw_scores,
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),
+            min_score: message.min_score,
         };
         let rank = |Rank { index, text, score, stage }| v1::Rank {
             index: number(index),
@@ -70,6 +71,7 @@ impl Grpc {
             truncation_direction: first.truncation_direction,
             instruction: first.instruction,
             top_n: first.top_n,
+            min_score: first.min_score,
         };
         while whole.texts.len() <= most {
             let Some(message) = messages.message().await? else { break };
@@ -186,6 +188,26 @@ mod tests {
         // Only the texts of later messages count.
         let parts = vec![first, part("ZZ"), v1::RerankStreamRequest { truncate: false, ..part("Z") }];
         assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
+    }
+
+    #[tokio::test]
+    async fn texts_below_the_least_score_are_left_out() {
+        let server = Server::start().await;
+        let mut client = RerankClient::new(server.channel.clone());
+        let asked = v1::RerankRequest { min_score: Some(0.5), ..message(&["", "ZZ", "Z"]) };
+        let first = v1::RerankStreamRequest { min_score: Some(0.5), ..part("") };
+        let one = client.rerank(asked).await.unwrap();
+        let many = client.rerank_stream(messages(vec![first, part("ZZ"), part("Z")])).await.unwrap();
+        for answer in [one, many] {
+            assert_eq!(ranks(answer.get_ref()), [(1, 0.731_058_6, None), (2, 0.5, None)]);
+            assert_eq!(answer.metadata().get("x-dropped-texts").unwrap(), "1");
+            assert_eq!(answer.get_ref().metadata.unwrap().dropped_texts, Some(1));
+        }
+        let plain = client.rerank(message(&["", "ZZ"])).await.unwrap();
+        assert_eq!(plain.get_ref().metadata.unwrap().dropped_texts, None);
+        let refused = client.rerank(v1::RerankRequest { min_score: Some(f32::NAN), ..message(&["a"]) }).await;
+        let expected = "Input validation error: `min_score` must be a finite number. Given: NaN";
+        assert_eq!(refusal(refused), (Code::InvalidArgument, expected.to_owned()));
     }
 
     #[tokio::test]

@@ -65,6 +65,7 @@ fn metadata(cost: &Cost) -> v1::Metadata {
         queue_time_ns: nanoseconds(cost.queue),
         inference_time_ns: nanoseconds(cost.inference),
         listwise_prompts: number(cost.lists),
+        dropped_texts: cost.dropped.map(number),
     }
 }
 
@@ -93,6 +94,7 @@ mod tests {
             tokens: 2,
             truncated: 3,
             lists: 7,
+            dropped: Some(8),
             total: Duration::from_secs(4),
             tokenization: Duration::from_micros(5),
             queue: Duration::from_nanos(6),
@@ -106,6 +108,7 @@ mod tests {
             queue_time_ns: 6,
             inference_time_ns: u64::MAX,
             listwise_prompts: 7,
+            dropped_texts: Some(8),
         };
         assert_eq!(metadata(&cost), expected);
     }

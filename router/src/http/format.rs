@@ -92,7 +92,7 @@ fn quality(range: &str) -> f32 {
 }
 
 /// The content of `MessagePack` as JSON, so that every route reads both formats alike. JSON has no
-/// counterpart of binary data, extensions and keys that are not text.
+/// counterpart of binary data, extensions, NaN and keys that are not text.
 ///
 /// # Errors
 ///
@@ -314,6 +314,8 @@ mod tests {
             ("a text of 2^32 - 1", vec![0xdb, 0xff, 0xff, 0xff, 0xff, b'a']),
             ("binary", vec![0xc4, 1, b'a']),
             ("an extension", vec![0xd4, 1, 2]),
+            ("NaN", vec![0x91, 0xca, 0x7f, 0xc0, 0, 0]),
+            ("infinity", vec![0x91, 0xcb, 0xff, 0xf0, 0, 0, 0, 0, 0, 0]),
             ("a number as key", vec![0x81, 1, 1]),
             ("nil as key", vec![0x81, 0xc0, 1]),
             ("a text that is not UTF-8", vec![0x81, 0xa1, 0xff, 1]),

@@ -51,6 +51,9 @@ pub(crate) struct InfoBody<'a> {
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
+    /// The least score of a re-ranked text in an answer, if a request does not say. Absent if all are answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_score: Option<f32>,
     /// The instruction of requests without one: what "relevant" means. Null if the model takes no
     /// instruction.
     default_instruction: Option<&'a str>,
@@ -245,6 +248,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             docker_label: DOCKER_LABEL,
             model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
+            min_score: config.min_score,
             default_instruction: reranker.and_then(Reranker::shown_instruction),
             score_activation: reranker.and_then(|model| model.score_activation.as_deref()),
             reranker: reranker.map(RerankerBody::from),

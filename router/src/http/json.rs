@@ -2,7 +2,7 @@
 //!
 //! Input: a value in any format. Output: a [`JsonText`], which can be read again in part and written in any
 //! format. What must hold: a value takes no more memory than its text, whatever it is made of; a value
-//! without a counterpart in JSON (bytes, a key that is not text) is an error.
+//! without a counterpart in JSON (bytes, a key that is not text, NaN) is an error.
 
 use std::fmt;
 
@@ -129,7 +129,11 @@ impl<'de> Visitor<'de> for JsonWriter<'_> {
 
     // JSON has no infinity: it is written as null.
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.write(&value)
+        if value.is_finite() {
+            self.write(&value)
+        } else {
+            Err(E::custom("NaN and infinite numbers have no JSON"))
+        }
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {

@@ -82,6 +82,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--rerank-activation" => model.rerank_activation.is_some(),
         "--cutoff-layers" => model.cutoff_layers.is_some(),
         "--rerank-true-token" => model.rerank_true_token.is_some(),
+        "--min-score" => args.min_score.is_some(),
         "--default-prompt" => is_set(&args.default_prompt),
         "--default-prompt-name" => is_set(&args.default_prompt_name),
         "--no-cosine-rerank" => args.no_cosine_rerank,
@@ -127,6 +128,7 @@ pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> Se
             .map(NonZeroUsize::get)
             .or(max_client_batch_size)
             .unwrap_or(DEFAULT_MAX_RERANK_TEXTS),
+        min_score: args.min_score,
         max_client_batch_size: max_client_batch_size.unwrap_or(DEFAULT_MAX_CLIENT_BATCH_SIZE),
         max_openai_inputs: max_client_batch_size.unwrap_or(DEFAULT_MAX_OPENAI_INPUTS),
         auto_truncate: args.model.auto_truncate,
@@ -167,7 +169,7 @@ mod tests {
         let with_values = "--onnx-file m.onnx --python python3 --trust-remote-code --instruction-set portable \
             --pin-threads --default-instruction x --chat-template builtin --rerank-activation identity \
             --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n \
-            --no-cosine-rerank";
+            --no-cosine-rerank --min-score -0.5";
         let mut given = model_flags(&args(with_values)).unwrap().given;
         given.extend(model_flags(&args("--default-prompt x")).unwrap().given);
         given.sort_unstable();

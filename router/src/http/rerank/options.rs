@@ -75,6 +75,10 @@ pub(crate) struct Options {
     /// `vLLM`'s opposite of `raw_scores`.
     #[schema(default = json!(null))]
     pub(super) use_activation: Option<bool>,
+    /// The least score of a document in the answer, as the answer shows it. Absent or null: as `--min-score` of
+    /// the server says. Refused on `/score`.
+    #[schema(default = json!(null))]
+    pub(super) min_score: Option<f32>,
     /// The answer's `id`. Absent: the server makes one.
     #[schema(default = json!(null))]
     pub(crate) request_id: Option<String>,
@@ -103,6 +107,7 @@ impl Options {
             limits: self.limits(),
             raw_scores: self.raw_scores(),
             return_text: false,
+            min_score: self.min_score,
             top_n: None,
         }
     }
@@ -165,6 +170,20 @@ impl Options {
                 Err(format!("`truncate_prompt_tokens` must be -1 or at least 1. Given: {tokens}"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses `min_score` on a route whose answer has every pair.
+    ///
+    /// # Errors
+    ///
+    /// If it is there.
+    pub(crate) fn refuse_min_score(&self) -> Result<(), String> {
+        match self.min_score {
+            Some(_) => {
+                Err("`min_score` is for re-ranking: on this route, every pair gets its score".to_owned())
+            }
+            None => Ok(()),
         }
     }
 
@@ -245,6 +264,7 @@ impl<'de, A: MapAccess<'de>> OtherFields<A> {
             }
             "raw_scores" => self.options.raw_scores = self.value("raw_scores")?,
             "use_activation" => self.options.use_activation = self.value("use_activation")?,
+            "min_score" => self.options.min_score = self.value("min_score")?,
             "request_id" => self.options.request_id = self.value("request_id")?,
             "mm_processor_kwargs" => self.options.mm_processor_kwargs = self.value("mm_processor_kwargs")?,
             _ => return Ok(false),
@@ -294,7 +314,7 @@ mod tests {
     fn every_described_option_is_read_and_no_other_field() {
         let schema = serde_json::to_value(Options::schema()).unwrap();
         let options: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(options.len(), 15);
+        assert_eq!(options.len(), 16);
         for option in options {
             let body = format!(r#"{{"{option}":null,"query":"q","{option}":null}}"#);
             let error = serde_json::from_str::<WithOptions<Rest>>(&body).unwrap_err().to_string();

@@ -49,6 +49,10 @@ pub(crate) struct RerankBody {
     /// Voyage's name for `top_n`.
     #[schema(default = json!(null))]
     top_k: Option<usize>,
+    /// The least score of a text in the answer, as the answer shows it. Absent or null: as `--min-score` of the
+    /// server says.
+    #[schema(default = json!(null))]
+    min_score: Option<f32>,
     /// The most tokens of each text; 0 for no limit but the model's.
     #[schema(default = json!(null))]
     max_tokens_per_doc: Option<usize>,
@@ -73,6 +77,7 @@ impl From<RerankBody> for RerankRequest {
             // In this dialect false is the default, and `use_activation` may still ask for raw scores.
             raw_scores: body.raw_scores.then_some(true),
             use_activation: body.use_activation,
+            min_score: body.min_score,
             ..Options::default()
         };
         Self {

@@ -70,6 +70,53 @@ async fn documents_are_answered_as_cohere_jina_and_the_servers_of_their_kind_ans
     assert_eq!(without_id(read(&answer)), expected);
 }
 
+#[tokio::test]
+async fn every_dialect_leaves_out_texts_below_the_least_score() {
+    let (server, strict) = (Server::start().await, Server::start_with("--min-score 0.6").await);
+    let texts = json!(["", "ZZ", "Z"]);
+    let indices = |answer: &Value| -> Vec<u64> {
+        let names = ["results", "data"];
+        let ranks = names.iter().find_map(|name| answer.get(name)).unwrap_or(answer).as_array().unwrap();
+        ranks.iter().map(|rank| rank["index"].as_u64().unwrap()).collect()
+    };
+    for field in Dialect::ALL.map(Dialect::texts_field) {
+        for path in ALL {
+            let body = json!({"query": "q", field: texts});
+            for (asked, expected, dropped) in [
+                (json!({}), &[1, 2, 0][..], None),
+                (json!({"min_score": null}), &[1, 2, 0], None),
+                (json!({"min_score": 0.5}), &[1, 2], Some("1")),
+                (json!({"min_score": 0.731_058_6, "top_n": 2}), &[1], Some("2")),
+                (json!({"min_score": 0.4, "top_n": 1}), &[1], Some("1")),
+                (json!({"min_score": 0, "raw_scores": true}), &[1, 2], Some("1")),
+                (json!({"min_score": 9}), &[], Some("3")),
+            ] {
+                let answer = ask(&server, path, &with(&body, &asked)).await;
+                assert_eq!(indices(&read(&answer)), expected, "{path} {field} {asked}");
+                assert_eq!(answer.header("x-dropped-texts"), dropped, "{path} {field} {asked}");
+            }
+            let answer = ask(&strict, path, &body).await;
+            assert_eq!((indices(&read(&answer)), answer.header("x-dropped-texts")), (vec![1], Some("2")));
+            let answer = ask(&strict, path, &with(&body, &json!({"min_score": -1}))).await;
+            assert_eq!(
+                (indices(&read(&answer)), answer.header("x-dropped-texts")),
+                (vec![1, 2, 0], Some("0"))
+            );
+            let refused = ask(&server, path, &with(&body, &json!({"min_score": 1e39}))).await;
+            assert!(refused.status == 422 && refused.body.contains("`min_score` must be a finite number"));
+        }
+    }
+    let body = json!({"text_1": "q", "text_2": ["a"], "min_score": 0.5});
+    let refused = ask(&server, "/score", &body).await;
+    assert!(
+        refused.status == 422 && refused.body.contains("`min_score` is for re-ranking"),
+        "{}",
+        refused.body
+    );
+    let info: Value = serde_json::from_str(&strict.get("/info").await.body).unwrap();
+    assert!((info["min_score"].as_f64().unwrap() - 0.6).abs() < 1e-6);
+}
+
 /// A body that a client sends.
 struct ClientBody {
     client: &'static str,
