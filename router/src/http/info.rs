@@ -51,8 +51,7 @@ pub(crate) struct InfoBody<'a> {
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
-    /// The least score of a re-ranked text in an answer, if a request does not say. Absent if all are answered.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The least score of a re-ranked text in an answer, if a request does not say. Null: there is none.
     min_score: Option<f32>,
     /// The instruction of requests without one: what "relevant" means. Null if the model takes no
     /// instruction.
@@ -302,6 +301,7 @@ mod tests {
           "max_concurrent_requests": 512,
           "max_input_length": 600,
           "max_rerank_texts": 8,
+          "min_score": null,
           "model_dtype": "float32",
           "model_id": "org/tiny-reranker",
           "model_kind": "listwise-reranker",

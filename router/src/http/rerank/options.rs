@@ -75,8 +75,8 @@ pub(crate) struct Options {
     /// `vLLM`'s opposite of `raw_scores`.
     #[schema(default = json!(null))]
     pub(super) use_activation: Option<bool>,
-    /// The least score of a document in the answer, as the answer shows it. Absent or null: as `--min-score` of
-    /// the server says. Refused on `/score`.
+    /// The least score of a document in the answer, as the answer shows it. Absent or null: as `--min-score`
+    /// of the server says. Refused on `/score`.
     #[schema(default = json!(null))]
     pub(super) min_score: Option<f32>,
     /// The answer's `id`. Absent: the server makes one.

@@ -49,8 +49,8 @@ pub(crate) struct RerankBody {
     /// Voyage's name for `top_n`.
     #[schema(default = json!(null))]
     top_k: Option<usize>,
-    /// The least score of a text in the answer, as the answer shows it. Absent or null: as `--min-score` of the
-    /// server says.
+    /// The least score of a text in the answer, as the answer shows it. Absent or null: as `--min-score` of
+    /// the server says.
     #[schema(default = json!(null))]
     min_score: Option<f32>,
     /// The most tokens of each text; 0 for no limit but the model's.
