@@ -13,6 +13,7 @@ pub(crate) mod shapes;
 mod spread;
 mod static_tables;
 mod timed;
+mod unattended;
 
 use super::*;
 use crate::attention::{Heads, Mask, Scoring, queries_at};
@@ -26,7 +27,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
     Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule,
-    ModelFile, Pooling, WeightChoices,
+    ModelFile, Pooling, TokenHead, WeightChoices,
 };
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];

@@ -19,6 +19,8 @@ pub struct Segment {
     pub rows: Range<usize>,
     /// The position of its first token in its texts: the number of its ancestors' tokens.
     pub position: usize,
+    /// Whether tokens attend to its tokens. Otherwise its own tokens attend to its ancestors only.
+    pub is_attended: bool,
 }
 
 /// How a backend wants texts packed.
@@ -83,13 +85,17 @@ pub struct Text {
     /// With [`Wanted::tokens`], the indices of the tokens whose vectors are wanted, ascending and distinct.
     /// Empty means all tokens.
     pub marks: Vec<usize>,
+    /// The number of last tokens to which no token attends, nor they to themselves or each other: a
+    /// late-interaction model's expansion of a query. Less than all tokens. Only right for backends whose
+    /// packing is [`Packing::SEPARATE`].
+    pub unattended: usize,
 }
 
 impl Text {
     /// A single text without reusable or marked tokens.
     #[must_use]
     pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
-        Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new() }
+        Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new(), unattended: 0 }
     }
 }
 
@@ -182,6 +188,14 @@ impl Batch {
         types
     }
 
+    /// The number of tokens to which tokens may attend, of the text that ends with `segment`: all, or all
+    /// before it.
+    #[must_use]
+    pub fn attended_tokens(&self, segment: usize) -> usize {
+        let Segment { position, ref rows, is_attended, .. } = self.segments[segment];
+        if is_attended { position + rows.len() } else { position }
+    }
+
     /// The segments from the root down to `segment`, itself included.
     #[must_use]
     pub fn path(&self, segment: usize) -> Vec<usize> {
@@ -213,6 +227,14 @@ struct Node {
     tokens: Vec<u32>,
     parent: Option<usize>,
     children: Vec<usize>,
+    is_attended: bool,
+}
+
+impl Node {
+    /// Whether texts can share it that go on with this token.
+    fn begins_with(&self, token: u32) -> bool {
+        self.is_attended && self.tokens[0] == token
+    }
 }
 
 /// How far a text's ids follow the tree.
@@ -266,6 +288,8 @@ impl BatchBuilder {
         let ids = &text.ids;
         debug_assert!(!ids.is_empty());
         debug_assert!(text.marks.iter().all(|&mark| mark < ids.len()));
+        debug_assert!(text.unattended < ids.len());
+        let (ids, expansion) = ids.split_at(ids.len() - text.unattended);
         let found = self.longest_match(ids);
         self.unique_tokens += ids.len() - found.tokens;
         let mut end = found.node;
@@ -276,6 +300,12 @@ impl BatchBuilder {
         }
         if found.tokens < ids.len() {
             end = Some(self.add_node(ids[found.tokens..].to_vec(), found.node));
+        }
+        if !expansion.is_empty() {
+            let node = self.add_node(expansion.to_vec(), end);
+            self.nodes[node].is_attended = false;
+            self.unique_tokens += expansion.len();
+            end = Some(node);
         }
         self.leaves.extend(end);
         self.second.push(text.second);
@@ -291,7 +321,7 @@ impl BatchBuilder {
         let mut segment_of = vec![0; self.nodes.len()];
         let mut pending: Vec<usize> = self.roots.iter().rev().copied().collect();
         while let Some(node) = pending.pop() {
-            let Node { tokens, parent, children } = &self.nodes[node];
+            let Node { tokens, parent, children, is_attended } = &self.nodes[node];
             let parent = parent.map(|parent| segment_of[parent]);
             let position = parent.map_or(0, |parent| {
                 let parent: &Segment = &batch.segments[parent];
@@ -300,7 +330,8 @@ impl BatchBuilder {
             let start = batch.token_ids.len();
             batch.token_ids.extend_from_slice(tokens);
             segment_of[node] = batch.segments.len();
-            batch.segments.push(Segment { parent, rows: start..batch.token_ids.len(), position });
+            let rows = start..batch.token_ids.len();
+            batch.segments.push(Segment { parent, rows, position, is_attended: *is_attended });
             pending.extend(children.iter().rev());
         }
         batch.leaves = self.leaves.iter().map(|&node| segment_of[node]).collect();
@@ -318,7 +349,7 @@ impl BatchBuilder {
         }
         let mut candidates = &self.roots;
         while let Some(&next) = ids.get(found.tokens) {
-            let Some(&node) = candidates.iter().find(|&&node| self.nodes[node].tokens[0] == next) else {
+            let Some(&node) = candidates.iter().find(|&&node| self.nodes[node].begins_with(next)) else {
                 break;
             };
             let tokens = &self.nodes[node].tokens;
@@ -342,7 +373,8 @@ impl BatchBuilder {
         for &grandchild in &grandchildren {
             self.nodes[grandchild].parent = Some(child);
         }
-        self.nodes.push(Node { tokens: rest, parent: Some(node), children: grandchildren });
+        let is_attended = self.nodes[node].is_attended;
+        self.nodes.push(Node { tokens: rest, parent: Some(node), children: grandchildren, is_attended });
         self.nodes[node].children.push(child);
         for leaf in &mut self.leaves {
             if *leaf == node {
@@ -353,7 +385,7 @@ impl BatchBuilder {
 
     fn add_node(&mut self, tokens: Vec<u32>, parent: Option<usize>) -> usize {
         let node = self.nodes.len();
-        self.nodes.push(Node { tokens, parent, children: Vec::new() });
+        self.nodes.push(Node { tokens, parent, children: Vec::new(), is_attended: true });
         match parent {
             Some(parent) => self.nodes[parent].children.push(node),
             None => self.roots.push(node),
@@ -483,6 +515,27 @@ mod tests {
         let batch = build(&[vec![1, 2, 3], vec![1, 2], vec![1, 2, 3, 4]]);
         assert_eq!(batch.token_ids(), [1, 2, 3, 4]);
         assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 1, 3]);
+    }
+
+    #[test]
+    fn unattended_tokens_are_a_segment_of_their_own_that_no_text_shares() {
+        for packing in [Packing::SHARED, Packing::SEPARATE] {
+            let mut builder = BatchBuilder::new(packing);
+            builder.push(&Text { unattended: 2, ..Text::new(vec![1, 2, 3, 9, 9], Wanted::TOKENS) });
+            builder.push(&Text::new(vec![1, 2, 3, 9], Wanted::TOKENS));
+            let batch = builder.build();
+            assert_eq!((text(&batch, 0), text(&batch, 1)), (vec![1, 2, 3, 9, 9], vec![1, 2, 3, 9]));
+            assert_ne!(batch.leaves()[0], batch.leaves()[1]);
+            assert_eq!(
+                batch.leaves().iter().map(|&leaf| batch.attended_tokens(leaf)).collect::<Vec<_>>(),
+                [3, 4]
+            );
+            let is_attended = |segment: usize| batch.segments()[segment].is_attended;
+            assert_eq!(
+                batch.path(batch.leaves()[0]).into_iter().map(is_attended).collect::<Vec<_>>(),
+                [true, false]
+            );
+        }
     }
 
     #[test]

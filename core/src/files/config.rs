@@ -201,9 +201,14 @@ pub(super) struct PromptsConfig {
     pub(super) activation_fn: Option<String>,
     /// The class of sentence-transformers or `PyLate` that saved the model.
     #[serde(default)]
-    model_type: Option<String>,
+    pub(super) model_type: Option<String>,
     #[serde(flatten)]
-    others: BTreeMap<String, Value>,
+    pub(super) others: BTreeMap<String, Value>,
+}
+
+/// The prompts that have a text.
+pub(super) fn named_prompts(prompts: BTreeMap<String, Option<String>>) -> BTreeMap<String, String> {
+    prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect()
 }
 
 /// The classes that save late-interaction models.
@@ -311,9 +316,17 @@ pub(super) struct TokenizerConfig {
     pad_token: Option<NamedToken>,
     #[serde(default)]
     unk_token: Option<NamedToken>,
+    #[serde(default)]
+    mask_token: Option<NamedToken>,
 }
 
 impl TokenizerConfig {
+    /// The token that fills the queries of late-interaction models: the mask, else the end of a text.
+    pub(super) fn expansion_token(&self) -> Option<String> {
+        let token = self.mask_token.as_ref().or(self.eos_token.as_ref());
+        token.map(|token| token.content().to_owned())
+    }
+
     /// The longest input in tokens. `transformers` writes 10³⁰ where there is no limit, as a real number.
     pub(super) fn longest_input(&self) -> Option<usize> {
         let length = self.model_max_length.as_ref()?.as_f64().filter(|length| *length >= 1.0)?;

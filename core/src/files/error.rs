@@ -287,8 +287,8 @@ pub enum FilesError {
     },
     /// A model with one vector for each token.
     #[error(
-        "{file} has {mark}, so this is a late-interaction model (ColBERT), which is not supported: its vectors \
-         would be compared token by token; choose an embedding model or a re-ranker"
+        "{file} has {mark}, so this is a late-interaction model (ColBERT), whose layout is not supported: \
+         PyLate's (a Transformer and Dense modules) and Stanford's are, by the native backend"
     )]
     LateInteraction {
         /// The file that says so.

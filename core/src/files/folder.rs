@@ -11,6 +11,7 @@ use text_embeddings_backend_core::{BackendError, Description, HeadModule};
 use text_embeddings_checkpoint::ModelFile;
 
 use super::config::{BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, SpladeFile};
+use super::late_interaction::LateInteraction;
 use super::static_embedding::StaticTokens;
 use super::templates::ChosenTemplate;
 use super::weights::StoredWeights;
@@ -73,6 +74,8 @@ pub struct ModelFolder {
     /// The function that sentence-transformers applies to a cross-encoder's raw score, by its name in the
     /// files.
     pub score_activation: Option<String>,
+    /// How queries and documents are read, if the model reads them apart.
+    pub(crate) late_interaction: Option<LateInteraction>,
     /// How texts become tokens, if the model is a table of vectors without layers.
     pub(crate) static_tokens: Option<StaticTokens>,
     /// The model's name if its folder has another name.
@@ -289,12 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn a_late_interaction_model_is_refused_by_name() {
+    fn a_late_interaction_model_in_another_layout_is_refused_by_name() {
         let module = |class: &str| {
             format!(r#"[{{"path":"","type":"x.Transformer"}},{{"path":"1_Dense","type":"{class}"}}]"#)
         };
         let table = [
-            ("modules.json", module("pylate.models.Dense.Dense"), "the module `pylate.models.Dense.Dense`"),
+            ("modules.json", module("pylate.models.Other"), "the module `pylate.models.Other`"),
             ("modules.json", module("sentence_transformers.x.MultiVectorMask"), "MultiVectorMask`"),
             ("config_sentence_transformers.json", r#"{"model_type":"ColBERT"}"#.to_owned(), "type `ColBERT`"),
             ("config_sentence_transformers.json", r#"{"query_length":32}"#.to_owned(), "has `query_length`"),

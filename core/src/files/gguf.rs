@@ -77,7 +77,7 @@ fn dense_modules(matrices: &[DenseMatrix]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// A safetensors file with the tensor `linear.weight`.
-fn safetensors(values: &[f32], shape: [usize; 2]) -> Vec<u8> {
+pub(super) fn safetensors(values: &[f32], shape: [usize; 2]) -> Vec<u8> {
     let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, size_of_val(values)] });
     let header = json!({ "linear.weight": entry }).to_string();
     let values = values.iter().flat_map(|value| value.to_le_bytes());

@@ -86,13 +86,6 @@ pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
     }
 }
 
-/// The class of a module that only late-interaction models have.
-pub(super) fn late_interaction_class(modules: &[Module]) -> Option<&str> {
-    let is_late =
-        |module: &&Module| module.class.starts_with("pylate.") || module.class_name() == "MultiVectorMask";
-    modules.iter().find(is_late).map(|module| module.class.as_str())
-}
-
 /// Refuses unsupported modules and a wrong order. `may_normalize` says whether the last module may be
 /// Normalize.
 pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(), FilesError> {

@@ -12,10 +12,11 @@ use text_embeddings_checkpoint::{CheckpointFile, ModelFile};
 
 use super::config::{
     BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
-    TokenizerConfig,
+    TokenizerConfig, named_prompts,
 };
 use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
+use super::late_interaction::LateInteraction;
 use super::module_settings::{ends_in_scores, fetch_dense};
 use super::names::{
     CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG, is_graph,
@@ -25,7 +26,7 @@ use super::repository::{Bound, Repository};
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
-use super::{gguf, modules, onnx, python, static_embedding, templates};
+use super::{gguf, late_interaction, modules, onnx, python, static_embedding, templates};
 
 /// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
 /// re-ranker has.
@@ -33,8 +34,6 @@ const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
 /// The output of an ONNX file with that head.
 const LOGITS: &str = "logits";
-/// The architecture in the layout of Stanford's `ColBERT`.
-const STANFORD_COLBERT: &str = "HF_ColBERT";
 /// The `model_type` of bge-m3, and the names of its additional outputs without their endings.
 const BGE_M3: &str = "xlm-roberta";
 const LEXICAL: &str = "sparse_linear";
@@ -133,7 +132,7 @@ impl Sources<'_, '_> {
             .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
         let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
-        refuse_late_interaction(&config, &modules, &prompts_config)?;
+        let late_interaction = self.read_late(&config, &modules, &prompts_config, reader).await?;
         if reader.backend != BackendKind::Python {
             modules::refuse_unknown(&modules)?;
         }
@@ -146,6 +145,7 @@ impl Sources<'_, '_> {
         let tokenizer_config: TokenizerConfig = files.read_json(TOKENIZER_CONFIG).await?.unwrap_or_default();
         let sentence_bert = read_sentence_bert(files).await?;
         let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
+        let expansion_token = tokenizer_config.expansion_token();
         let empty_tokens = tokenizer_config.empty_tokens();
         let model_max_length = tokenizer_config.longest_input();
         let chat_template =
@@ -154,7 +154,7 @@ impl Sources<'_, '_> {
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
         let splade = read_splade(files, &modules).await?;
-        let head_modules = self.read_head_modules(&modules, ends_in_scores, reader).await?;
+        let mut head_modules = self.read_head_modules(&modules, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
         let weights = open_weights(self.folder, &selection).await?;
         // ONNX Runtime checks the form of a graph and of its values.
@@ -162,6 +162,9 @@ impl Sources<'_, '_> {
         let checkpoints: &[ModelFile] = if is_graph { &[] } else { &weights };
         let checkpoints: Vec<CheckpointFile> =
             checkpoints.iter().map(check_weights).collect::<Result<_, _>>()?;
+        let late_interaction = late_interaction
+            .map(|late| late.complete_with(expansion_token, &config, &checkpoints, &mut head_modules))
+            .transpose()?;
         let graph = is_graph.then(|| weights[0].path());
         let root = self.folder.root();
         Ok(ModelFolder {
@@ -188,16 +191,38 @@ impl Sources<'_, '_> {
             head_modules,
             bge_m3,
             modules,
-            prompts: prompts_config
-                .prompts
-                .into_iter()
-                .filter_map(|(name, prompt)| Some((name, prompt?)))
-                .collect(),
             default_prompt_name: prompts_config.default_prompt_name,
+            prompts: named_prompts(prompts_config.prompts),
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
+            late_interaction,
             static_tokens: None,
             given_name: None,
         })
+    }
+
+    /// The settings of a late-interaction model. One vector for a text of such a model would be meaningless,
+    /// so that a layout which is not supported is refused.
+    async fn read_late(
+        &self,
+        config: &ModelConfig,
+        modules: &[Module],
+        prompts: &PromptsConfig,
+        reader: &Reader,
+    ) -> Result<Option<LateInteraction>, FilesError> {
+        let Some((file, mark)) = late_interaction::find_mark(config, modules, prompts) else {
+            return Ok(None);
+        };
+        if reader.backend != BackendKind::Candle {
+            return Err(FilesError::LateInteraction { file, mark });
+        }
+        if late_interaction::is_stanford(config) && modules.is_empty() {
+            let artifact = self.files.read_text(late_interaction::ARTIFACT).await?;
+            return LateInteraction::from_artifact(artifact.as_ref()).map(Some);
+        }
+        if late_interaction::is_pylate(modules, prompts) {
+            return LateInteraction::from_pylate(prompts).map(Some);
+        }
+        Err(FilesError::LateInteraction { file, mark })
     }
 
     /// The modules after the pooling. The Python backend reads the modules of an embedding model itself, and
@@ -239,26 +264,6 @@ impl Sources<'_, '_> {
         }
         Ok(None)
     }
-}
-
-/// Refuses a late-interaction model in any of its three layouts (`PyLate`, sentence-transformers, Stanford's
-/// `ColBERT`). One vector for a text would be meaningless.
-fn refuse_late_interaction(
-    config: &ModelConfig,
-    modules: &[Module],
-    prompts: &PromptsConfig,
-) -> Result<(), FilesError> {
-    let refused = |file, mark| Err(FilesError::LateInteraction { file, mark });
-    if let Some(mark) = prompts.late_interaction_mark() {
-        return refused(PROMPTS, mark);
-    }
-    if let Some(class) = modules::late_interaction_class(modules) {
-        return refused(MODULES, format!("the module `{class}`"));
-    }
-    if config.architectures.iter().any(|name| name == STANFORD_COLBERT) {
-        return refused(CONFIG, format!("the architecture `{STANFORD_COLBERT}`"));
-    }
-    Ok(())
 }
 
 async fn read_logit_score(

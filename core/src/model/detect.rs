@@ -199,6 +199,14 @@ pub fn detect_kind(
     pooling: Option<Pool>,
     family: Option<&Family>,
 ) -> Result<Detected, DetectError> {
+    if files.late_interaction.is_some() {
+        return match (requested, pooling) {
+            (None | Some(RequestedType::Reranker), None) => {
+                Ok(Detected::new(ModelType::Reranker, "its files compare texts token by token (ColBERT)"))
+            }
+            _ => Err(DetectError::LateInteraction { name: files.name() }),
+        };
+    }
     match (requested, pooling) {
         (Some(requested), pooling) => {
             Ok(Detected::new(from_flag(files, requested, pooling)?, "`--model-type` says so"))
@@ -348,6 +356,7 @@ fn pooling_of_files(files: &ModelFolder) -> Result<ModelType, DetectError> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::files::LateInteraction;
     use crate::files::fake_hub::{open, reranker_files, write_files};
     use crate::files::{ChosenTemplate, Module};
     use crate::templates::MessageStyle;
@@ -509,6 +518,25 @@ mod tests {
             ("BERT with is_reranker", said_of_bert, NO_FLAGS, Err("BertModel")),
             ("unknown pooling mode", pooled(qwen("e"), "max_tokens"), NO_FLAGS, Err("1_Pooling/config.json")),
             ("no architecture", ModelFolder::default(), NO_FLAGS, Err("no architecture")),
+        ]);
+    }
+
+    #[test]
+    fn a_late_interaction_model_is_a_re_ranker_and_nothing_else() {
+        let late = LateInteraction {
+            markers: [String::new(), String::new()],
+            lengths: [None, None],
+            expansion: None,
+            expansion_token: None,
+            skipped: Vec::new(),
+        };
+        let files = ModelFolder { late_interaction: Some(late), ..model("BertModel", "colbert") };
+        let other = Err("compares queries and documents token by token");
+        check(vec![
+            ("files alone", files.clone(), NO_FLAGS, RERANKER),
+            ("asked to re-rank", files.clone(), asked(RequestedType::Reranker), RERANKER),
+            ("asked to embed", files.clone(), asked(RequestedType::Embedding), other),
+            ("pooling given", files, pooling(Pool::Mean), other),
         ]);
     }
 

@@ -160,6 +160,7 @@ impl Model {
             ignore_instruction: flags.ignore_instruction,
             last_token: embedder.and_then(|model| model.last_token),
             bare: embedder.and_then(|model| model.bare_tokens),
+            late: self.reranker().and_then(|model| model.late.clone()),
         };
         let prompt_options = |model: &Reranker| EncoderOptions {
             default_instruction: model.instruction.clone(),
@@ -179,6 +180,11 @@ impl Model {
                 let encoder = TextEncoder::new(tokenizer, text_options())?;
                 encoder.self_check("")?;
                 encoder.self_check_pairs()?;
+                encoder.into()
+            }
+            ModelKind::Reranker(model) if model.late.is_some() => {
+                let encoder = TextEncoder::new(tokenizer, text_options())?;
+                encoder.self_check("")?;
                 encoder.into()
             }
             ModelKind::Reranker(model) => match &model.reading {
@@ -201,7 +207,11 @@ fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> L
     // sentence-transformers cuts inputs there.
     let is_python = flags.backend == BackendKind::Python;
     LengthBounds {
-        max_seq_length: files.max_seq_length,
+        // PyLate leaves the length of its last call in the file.
+        max_seq_length: match &files.late_interaction {
+            Some(late) => late.lengths[1].map(|length| length.max(late.lengths[0].unwrap_or(0))),
+            None => files.max_seq_length,
+        },
         model_max_length: if is_python { files.model_max_length } else { None },
         positions: files.description.longest_input,
         recommended: reranker::recommended_limits(files, flags, kind.model_type()),

@@ -60,6 +60,27 @@ pub enum Refusal {
         /// Its kind.
         model_type: ModelType,
     },
+    /// A token of a late-interaction model that its tokenizer does not have.
+    #[error(
+        "the late-interaction model's {what} is `{token}`, which is not a token of tokenizer.json: its vectors \
+         would be others; download the tokenizer again"
+    )]
+    NoLateToken {
+        /// Its purpose.
+        what: &'static str,
+        /// The token.
+        token: String,
+    },
+    /// Tokens to which no token attends, in a model that has no place for them.
+    #[error(
+        "the files fill queries up to {length} tokens that are not attended to, which is not supported for \
+         causal models, nor beyond half a window of ModernBERT: give `attend_to_expansion_tokens` or \
+         `do_query_expansion` of config_sentence_transformers.json another value only if the model was trained so"
+    )]
+    UnattendedTokens {
+        /// The most tokens of a query.
+        length: usize,
+    },
     /// A pooling that a table of vectors does not have.
     #[error(
         "`--pooling {pool}` is not for static embeddings, which are the mean of their tokens' vectors: leave \

@@ -11,15 +11,16 @@ mod prompt;
 
 use std::fmt;
 
-use text_embeddings_backend_core::{Activation, Head, ModelType};
+use text_embeddings_backend_core::{Activation, Head, ModelType, TokenHead};
 use tokenizers::Tokenizer;
 
 use self::answers::{answer_words, find_answers};
 use self::prompt::{FoundPrompt, find_prompt, list_family};
 use super::{ModelFlags, PromptFlag, Refusal, RerankScoring};
 use crate::families::{Family, ScoreRule};
-use crate::files::{ModelFolder, class_labels, positive_label, scores_head};
+use crate::files::{LateInteraction, ModelFolder, class_labels, positive_label, scores_head};
 use crate::templates::PromptTemplate;
+use crate::tokenization::{ExpansionToken, LateTokens, SideTokens};
 
 pub(super) use self::prompt::recommended_limits;
 
@@ -66,7 +67,9 @@ pub struct Reranker {
     pub labels: Vec<String>,
     /// How its prompts give raw scores.
     pub scoring: RerankScoring,
-    /// The rule from raw scores to scores.
+    /// How it makes tokens of queries and documents, if it reads them apart.
+    pub late: Option<LateTokens>,
+    /// The rule from raw scores to scores. For a sum over the vectors of a query, it takes the mean.
     pub score: Sourced<ScoreRule>,
     /// The function that sentence-transformers applies to the raw score, such as `identity`; absent for a
     /// head with several classes.
@@ -90,6 +93,9 @@ impl Reranker {
         flags: &ModelFlags,
         model_type: ModelType,
     ) -> Result<(Self, Head), Refusal> {
+        if let Some(late) = &files.late_interaction {
+            return late_reranker(late, files, tokenizer, flags);
+        }
         let is_generative = model_type == ModelType::ListwiseReranker;
         let ClassHead { head, labels, positive } = class_head(files, is_generative)?;
         let cutoff_layers = files.description.cutoff_layers;
@@ -138,6 +144,14 @@ impl Reranker {
         if takes_instruction { Some(self.instruction.as_deref().unwrap_or_default()) } else { None }
     }
 
+    /// The default score, between 0 and 1 as in TEI. `per_vector` is the raw score, or its mean over the
+    /// query's vectors if it is a sum.
+    #[must_use]
+    pub fn default_score(&self, raw: f32, per_vector: f32) -> f32 {
+        let rule = self.score.value;
+        rule.apply(if rule == ScoreRule::Identity { raw } else { per_vector })
+    }
+
     /// Whether a document's score depends on the other documents of its request.
     #[must_use]
     pub fn reads_lists(&self) -> bool {
@@ -166,8 +180,79 @@ impl fmt::Display for Reranker {
                  depends on the others; ",
             )?;
         }
+        if self.scoring == RerankScoring::MaxSim {
+            f.write_str(
+                "raw scores are the sum of the best cosines of the query's vectors, and x is their mean; ",
+            )?;
+        }
         write!(f, "scores are {} of the raw score x, by {}", self.score.value, self.score.source)
     }
+}
+
+/// A re-ranker that reads queries and documents apart.
+fn late_reranker(
+    late: &LateInteraction,
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+    flags: &ModelFlags,
+) -> Result<(Reranker, Head), Refusal> {
+    let model = Reranker {
+        labels: vec!["LABEL_0".to_owned()],
+        prompt_source: "a marker in front of each query and document".to_owned(),
+        scoring: RerankScoring::MaxSim,
+        late: Some(late_tokens(late, files, tokenizer)?),
+        score: match flags.rerank_activation {
+            Some(rule) => Sourced::new(rule, "`--rerank-activation`"),
+            None => Sourced::new(ScoreRule::COSINE, "the rule for late interaction"),
+        },
+        instruction: default_instruction(files, flags, &Reading::Joined, None)?,
+        ..Reranker::default()
+    };
+    let tokens = Some(TokenHead::Modules(files.head_modules.clone()));
+    Ok((model, Head { whole: None, tokens, sparse: None }))
+}
+
+/// The ids of markers, expansion and skipped tokens.
+fn late_tokens(
+    late: &LateInteraction,
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+) -> Result<LateTokens, Refusal> {
+    let mut sides = Vec::with_capacity(2);
+    for (marker, length) in late.markers.iter().zip(late.lengths) {
+        let found = [marker.as_str(), marker.trim_end()];
+        let found = found.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
+        if found.is_none() && !marker.is_empty() {
+            return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
+        }
+        let positions = files.description.longest_input.unwrap_or(usize::MAX);
+        sides.push(SideTokens { marker: found, max_length: length.unwrap_or(positions).min(positions) });
+    }
+    let expansion = match late.expansion {
+        None => None,
+        Some(is_attended) => {
+            let token = late.expansion_token.clone().unwrap_or_default();
+            let Some(id) = tokenizer.token_to_id(&token) else {
+                return Err(Refusal::NoLateToken { what: "token that fills queries", token });
+            };
+            if !is_attended {
+                check_unattended(files, sides[0].max_length)?;
+            }
+            Some(ExpansionToken { id, is_attended })
+        }
+    };
+    let skipped = late.skipped.iter().filter_map(|word| tokenizer.token_to_id(word)).collect();
+    Ok(LateTokens { query: sides[0], document: sides[1], expansion, skipped })
+}
+
+/// Refuses tokens to which no token attends where they would see nothing, or where rows are shared.
+fn check_unattended(files: &ModelFolder, query_length: usize) -> Result<(), Refusal> {
+    let has_windows = files.config.model_type.as_deref() == Some("modernbert");
+    let window = files.config.raw["local_attention"].as_u64().unwrap_or(128) as usize;
+    if files.description.is_causal || has_windows && query_length > window / 2 {
+        return Err(Refusal::UnattendedTokens { length: query_length });
+    }
+    Ok(())
 }
 
 /// The classification head of a re-ranker, if it has one, and the labels of its classes.

@@ -13,6 +13,9 @@ pub enum RerankScoring {
     /// vector and the query's. The pairs of a request with one query are one list; every other pair is a list
     /// of its own.
     Lists,
+    /// Queries and documents are read apart. The raw score is the sum, over the query's vectors, of the
+    /// largest cosine with a vector of the document (`MaxSim`).
+    MaxSim,
 }
 
 impl Default for RerankScoring {
@@ -27,7 +30,7 @@ impl RerankScoring {
     pub fn label_class(self) -> usize {
         match self {
             Self::Logits { positive } => positive.unwrap_or(0),
-            Self::Lists => 0,
+            Self::Lists | Self::MaxSim => 0,
         }
     }
 
@@ -36,7 +39,7 @@ impl RerankScoring {
     pub fn relevance(self, logits: &[f32]) -> f32 {
         match self {
             Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],
-            Self::Logits { positive: None } | Self::Lists => logits[0],
+            Self::Logits { positive: None } | Self::Lists | Self::MaxSim => logits[0],
         }
     }
 }

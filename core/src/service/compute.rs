@@ -175,6 +175,9 @@ impl Service {
                     let encoded = encoder.encode(&inputs.input(index), truncation, shared.as_deref());
                     encoded.map(EncodedPrompts::from)
                 }
+                PromptInputs::Side(side, index) => {
+                    encoder.encode_one_side(side, &inputs.input(index), truncation).map(EncodedPrompts::from)
+                }
                 PromptInputs::List(range) => {
                     let pairs: Vec<_> = range.map(|index| inputs.input(index)).collect();
                     encoder.encode_list(&pairs, truncation, &|| answer.is_closed())
@@ -258,10 +261,11 @@ fn submit_prompts(
     metrics.count_many(task.metrics().count, others.len());
     let announced = std::iter::once(first).chain(others);
     let submit_prompt = |(encoded, announced): (Encoded, Announced)| {
-        let Encoded { ids, second, marks, reusable, .. } = encoded;
+        let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
         let (reply, outcome) = oneshot::channel();
         let tokens = ids.len();
-        announced.submit(Text { second, marks, reusable, ..Text::new(ids, task.wanted()) }, reply);
+        announced
+            .submit(Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) }, reply);
         SubmittedPrompt { tokens, outcome }
     };
     prompts.into_iter().zip(announced).map(submit_prompt).collect()

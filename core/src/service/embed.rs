@@ -14,7 +14,7 @@ use crate::{
     metrics::EMBED,
     model::InputType,
     postprocess::{cosine, normalized},
-    tokenization::{Input, TruncationDirection},
+    tokenization::{Input, Side, TruncationDirection},
 };
 use std::sync::Arc;
 use text_embeddings_backend_core::{Output, SparseValue, TokenVectors, Wanted};
@@ -171,6 +171,11 @@ impl Service {
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
         self.model_metrics()
             .measured(method(request.inputs.is_batch), async {
+                if self.reads_apart() && outputs == Wanted::TOKENS {
+                    check_length("inputs", request.inputs.inputs.len(), self.config.max_client_batch_size)?;
+                    self.check_dimensions(&request, outputs)?;
+                    return self.side_vectors(request).await;
+                }
                 Self::check_inputs(&request.inputs, self.config.max_client_batch_size, || {
                     self.embedder()?;
                     if outputs.tokens && self.is_splade() {
@@ -307,7 +312,7 @@ impl Service {
         })?;
         let prompt = prompt.map(str::to_owned);
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
-        let inputs = Arc::new(PromptedInputs { prompt, inputs });
+        let inputs = Arc::new(PromptedInputs { prompt, inputs, side: None });
         let mut computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
         if !self.is_splade() {
             let empty_tokens = &self.embedder()?.empty_tokens;
@@ -361,9 +366,11 @@ fn dense(sparse: &[SparseValue], length: usize) -> Vec<f32> {
 }
 
 /// A request's inputs with their prompt.
-struct PromptedInputs {
-    prompt: Option<String>,
-    inputs: Vec<EmbedInput>,
+pub(super) struct PromptedInputs {
+    pub(super) prompt: Option<String>,
+    pub(super) inputs: Vec<EmbedInput>,
+    /// Which texts they are, for a model that reads queries and documents apart.
+    pub(super) side: Option<Side>,
 }
 
 impl Inputs for PromptedInputs {
@@ -373,6 +380,7 @@ impl Inputs for PromptedInputs {
 
     fn input(&self, index: usize) -> Input<'_> {
         match &self.inputs[index] {
+            EmbedInput::Text(text) if let Some(side) = self.side => Input::Late { side, text },
             EmbedInput::Text(text) => {
                 Input::Text { prompt: self.prompt.as_deref().unwrap_or_default(), text }
             }

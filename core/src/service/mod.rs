@@ -9,6 +9,7 @@ mod cascade;
 mod compute;
 mod cosine;
 mod embed;
+mod late;
 mod model;
 mod predict;
 mod request;

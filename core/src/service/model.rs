@@ -84,7 +84,11 @@ impl Service {
 
     /// The error of a request that this kind of model does not answer.
     pub(super) fn other_kind(&self, problem: &'static str) -> Error {
+        let reads_apart = self.config.model.reranker().is_some_and(|model| model.late.is_some());
         let advice = match self.config.model.model_type() {
+            ModelType::Reranker if reads_apart => {
+                "it is a late-interaction re-ranker: POST /rerank, or /embed_all for the vectors of tokens"
+            }
             ModelType::Embedding(Pool::Splade) => "it is a SPLADE model: POST /embed_sparse",
             ModelType::Embedding(_) => "it is an embedding model: POST /embed",
             ModelType::Classifier => "it is a classifier: POST /predict",

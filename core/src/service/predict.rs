@@ -8,6 +8,7 @@ use super::{
     Answer, Service,
     compute::{Computed, Inputs, ModelTask},
     request::{Failed, check_length, method},
+    scoring::RawScore,
 };
 use crate::{
     error::{Error, NOT_A_CLASSIFIER},
@@ -95,8 +96,9 @@ impl Service {
     }
 
     /// A re-ranker's score under the label of its positive class.
-    fn predict_pair(&self, reranker: &Reranker, raw: f32, raw_scores: bool) -> Prediction {
-        let score = if raw_scores { raw } else { reranker.score.value.apply(raw) };
+    fn predict_pair(&self, reranker: &Reranker, score: RawScore, raw_scores: bool) -> Prediction {
+        let RawScore { raw, per_vector } = score;
+        let score = if raw_scores { raw } else { reranker.default_score(raw, per_vector) };
         Prediction { score, label: self.config.model.label(reranker.scoring.label_class()) }
     }
 

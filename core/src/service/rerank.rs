@@ -11,6 +11,7 @@ use super::{
     compute::{Computed, Inputs, ModelTask},
     model::PairScoring,
     request::{Failed, check_length},
+    scoring::RawScore,
 };
 use crate::{
     error::Error,
@@ -153,16 +154,28 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
-        let (rule, (raw, cost)) = match self.pair_scoring()? {
-            PairScoring::Reranker(model) => (model.score.value, self.raw_scores(pairs, truncation).await?),
+        let mut scores = Vec::with_capacity(pairs.count());
+        let cost = match self.pair_scoring()? {
+            PairScoring::Reranker(model) => {
+                let (raw, cost) = self.raw_scores(pairs, truncation).await?;
+                for RawScore { raw, per_vector } in raw {
+                    let probability = model.score.value.probability(per_vector);
+                    self.model_metrics().observe_probability(RERANK_SCORE, probability);
+                    scores.push(Score { raw, default: model.default_score(raw, per_vector) });
+                }
+                cost
+            }
             PairScoring::Cosine(ranking) => {
-                (CosineRanking::SCORE, self.pair_cosines(pairs, ranking, truncation).await?)
+                let (raw, cost) = self.pair_cosines(pairs, ranking, truncation).await?;
+                for raw in raw {
+                    let probability = CosineRanking::SCORE.probability(raw);
+                    self.model_metrics().observe_probability(RERANK_SCORE, probability);
+                    scores.push(Score { raw, default: CosineRanking::SCORE.apply(raw) });
+                }
+                cost
             }
         };
-        for raw in &raw {
-            self.model_metrics().observe_probability(RERANK_SCORE, rule.probability(*raw));
-        }
-        Ok((raw.into_iter().map(|raw| Score { raw, default: rule.apply(raw) }).collect(), cost))
+        Ok((scores, cost))
     }
 
     /// The raw score of each input of a re-ranker, in the order of the request.
@@ -170,7 +183,7 @@ impl Service {
         &self,
         inputs: &Arc<I>,
         truncation: Truncation,
-    ) -> Result<(Vec<f32>, Cost), Failed> {
+    ) -> Result<(Vec<RawScore>, Cost), Failed> {
         let scoring = self.reranker()?.scoring;
         let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
         Ok((scoring.raw_scores(&scoring.prompt_inputs(inputs.as_ref()), outputs)?, cost))

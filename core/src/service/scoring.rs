@@ -5,7 +5,7 @@
 //! nothing else in the service asks which way it is.
 
 use super::compute::Inputs;
-use crate::{error::Error, model::RerankScoring};
+use crate::{error::Error, model::RerankScoring, tokenization::Side};
 use std::ops::Range;
 use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
 
@@ -16,13 +16,31 @@ pub(super) enum PromptInputs {
     One(usize),
     /// Pairs with one query, which become as many prompts as they need.
     List(Range<usize>),
+    /// The query or the document of a pair. A query comes before its documents.
+    Side(Side, usize),
+}
+
+/// The raw score of a pair.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RawScore {
+    /// The authors' raw score.
+    pub(super) raw: f32,
+    /// The mean over the query's vectors, if the raw score is a sum over them; else the raw score.
+    pub(super) per_vector: f32,
+}
+
+impl RawScore {
+    /// A raw score that is not a sum over vectors.
+    fn from_value(raw: f32) -> Self {
+        Self { raw, per_vector: raw }
+    }
 }
 
 impl PromptInputs {
     /// The indices of the inputs.
     pub(super) fn input_range(&self) -> Range<usize> {
         match self {
-            Self::One(index) => *index..index + 1,
+            Self::One(index) | Self::Side(_, index) => *index..index + 1,
             Self::List(range) => range.clone(),
         }
     }
@@ -33,7 +51,7 @@ impl RerankScoring {
     pub(super) fn wanted_output(self) -> Wanted {
         match self {
             Self::Logits { .. } => Wanted::WHOLE,
-            Self::Lists => Wanted::TOKENS,
+            Self::Lists | Self::MaxSim => Wanted::TOKENS,
         }
     }
 
@@ -44,6 +62,16 @@ impl RerankScoring {
             Self::Logits { .. } => (0..count).map(PromptInputs::One).collect(),
             Self::Lists if inputs.have_one_query() => vec![PromptInputs::List(0..count)],
             Self::Lists => (0..count).map(|index| PromptInputs::List(index..index + 1)).collect(),
+            Self::MaxSim => {
+                let mut prompts = Vec::with_capacity(count + 1);
+                for index in 0..count {
+                    if index == 0 || !inputs.have_one_query() {
+                        prompts.push(PromptInputs::Side(Side::Query, index));
+                    }
+                    prompts.push(PromptInputs::Side(Side::Document, index));
+                }
+                prompts
+            }
         }
     }
 
@@ -56,13 +84,75 @@ impl RerankScoring {
         self,
         prompts: &[PromptInputs],
         outputs: Vec<Output>,
-    ) -> Result<Vec<f32>, Error> {
-        let scores: Vec<f32> = match self {
-            Self::Logits { .. } => outputs.iter().map(|output| self.relevance(&output.whole)).collect(),
-            Self::Lists => list_scores(prompts, outputs)?,
+    ) -> Result<Vec<RawScore>, Error> {
+        let scores: Vec<RawScore> = match self {
+            Self::Logits { .. } => {
+                outputs.iter().map(|output| RawScore::from_value(self.relevance(&output.whole))).collect()
+            }
+            Self::Lists => list_scores(prompts, outputs)?.into_iter().map(RawScore::from_value).collect(),
+            Self::MaxSim => max_similarities(prompts, outputs)?,
         };
-        if scores.iter().any(|score| score.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
+        if scores.iter().any(|score| score.raw.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
     }
+}
+
+/// The sum, over the vectors of each document's query, of the largest cosine with a vector of the document.
+fn max_similarities(prompts: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<RawScore>, Error> {
+    let mut scores = Vec::new();
+    let mut query = TokenVectors::default();
+    for (prompt, output) in prompts.iter().zip(outputs) {
+        let vectors = unit_vectors(output.tokens);
+        match prompt {
+            PromptInputs::Side(Side::Query, _) => query = vectors,
+            _ => scores.push(max_similarity(&query, &vectors).ok_or_else(missing_vector)?),
+        }
+    }
+    Ok(scores)
+}
+
+/// The vectors of tokens, each of length one. As in torch, a shorter one than 1e-12 is not scaled to that.
+pub(super) fn unit_vectors(mut tokens: TokenVectors) -> TokenVectors {
+    for vector in tokens.values.chunks_exact_mut(tokens.width.max(1)) {
+        let squares: f64 = vector.iter().map(|&value| f64::from(value).powi(2)).sum();
+        let length = squares.sqrt().max(1e-12);
+        for value in vector {
+            *value = (f64::from(*value) / length) as f32;
+        }
+    }
+    tokens
+}
+
+/// The score of a document; `None` without vectors of one length on both sides.
+fn max_similarity(query: &TokenVectors, document: &TokenVectors) -> Option<RawScore> {
+    let width = query.width;
+    if width == 0 || document.width != width || query.values.is_empty() || document.values.is_empty() {
+        return None;
+    }
+    let mut sum = 0.0;
+    for query in query.values.chunks_exact(width) {
+        let mut best = f32::NEG_INFINITY;
+        for document in document.values.chunks_exact(width) {
+            let product = dot_in_lanes(query, document);
+            // A NaN stays, so that it is found.
+            best = if product.is_nan() { product } else { best.max(product) };
+        }
+        sum += f64::from(best);
+    }
+    let count = query.values.len() / width;
+    Some(RawScore { raw: sum as f32, per_vector: (sum / count as f64) as f32 })
+}
+
+/// The product of two vectors, with sums in lanes that the compiler makes vector instructions of.
+fn dot_in_lanes(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    let mut lanes = [0.0_f32; 16];
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += a * b;
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f32>() + rest
 }
 
 /// The scores of the documents of all lists.
@@ -150,7 +240,8 @@ mod tests {
             (Some(1), vec![f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
         ] {
             let scoring = RerankScoring::Logits { positive };
-            assert_eq!(scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]), wanted);
+            let found = scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]);
+            assert_eq!(found, wanted.map(|scores| scores.into_iter().map(RawScore::from_value).collect()));
         }
     }
 
@@ -161,7 +252,11 @@ mod tests {
     }
 
     fn scores(documents: usize, prompts: Vec<Output>) -> Result<Vec<f32>, Error> {
-        RerankScoring::Lists.raw_scores(&[PromptInputs::List(0..documents)], prompts)
+        raw_values(RerankScoring::Lists.raw_scores(&[PromptInputs::List(0..documents)], prompts))
+    }
+
+    fn raw_values(scores: Result<Vec<RawScore>, Error>) -> Result<Vec<f32>, Error> {
+        scores.map(|scores| scores.into_iter().map(|score| score.raw).collect())
     }
 
     fn assert_close(got: Result<Vec<f32>, Error>, expected: &[f32]) {
@@ -193,11 +288,48 @@ mod tests {
     fn each_list_has_its_own_query_and_a_missing_vector_is_an_error() {
         let lists = [PromptInputs::List(0..1), PromptInputs::List(1..2)];
         let outputs = || vec![prompt(&[[1.0, 0.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [-1.0, 0.0]])];
-        assert_close(RerankScoring::Lists.raw_scores(&lists, outputs()), &[1.0, -1.0]);
+        assert_close(raw_values(RerankScoring::Lists.raw_scores(&lists, outputs())), &[1.0, -1.0]);
         for missing in [vec![], vec![prompt(&[[1.0, 0.0]])], vec![Output::default()]] {
             assert_eq!(scores(1, missing), Err(missing_vector()));
         }
         let nan = vec![prompt(&[[f32::NAN, 0.0], [1.0, 0.0]])];
         assert_eq!(scores(1, nan), Err(Error::MissingValues));
+    }
+
+    fn sides_of(prompts: &[(Side, usize)]) -> Vec<PromptInputs> {
+        prompts.iter().map(|&(side, index)| PromptInputs::Side(side, index)).collect()
+    }
+
+    #[test]
+    fn the_best_cosines_of_the_query_s_vectors_are_added_and_averaged() {
+        let prompts = sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Document, 1)]);
+        let query = || prompt(&[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]);
+        let outputs = || vec![query(), prompt(&[[1.0, 0.0], [5.0, 5.0]]), prompt(&[[0.0, -1.0], [0.0, 0.0]])];
+        let half = 0.5_f32.sqrt();
+        let found = RerankScoring::MaxSim.raw_scores(&prompts, outputs());
+        assert_close(raw_values(found.clone()), &[1.0 + half - half, 0.0]);
+        assert!((found.unwrap_or_default()[0].per_vector - 1.0 / 3.0).abs() < 1e-6);
+        // Each pair has its own query.
+        let prompts =
+            sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Query, 1), (Side::Document, 1)]);
+        let outputs = vec![query(), query(), prompt(&[[0.0, 1.0]]), prompt(&[[1.0, 1.0]])];
+        assert_close(raw_values(RerankScoring::MaxSim.raw_scores(&prompts, outputs)), &[3.0, half]);
+        let one = sides_of(&[(Side::Query, 0), (Side::Document, 0)]);
+        for (document, wanted) in
+            [(Output::default(), missing_vector()), (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues)]
+        {
+            let found = RerankScoring::MaxSim.raw_scores(&one, vec![query(), document]);
+            assert_eq!(found, Err(wanted));
+        }
+    }
+
+    #[test]
+    fn a_product_in_lanes_is_the_sum_of_products_at_any_length() {
+        for length in [1, 2, 15, 16, 17, 31, 48, 96, 129] {
+            let a: Vec<f32> = (0..length).map(|index| (index as f32 * 0.37).sin()).collect();
+            let b: Vec<f32> = (0..length).map(|index| (index as f32 * 0.91).cos()).collect();
+            let plain: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            assert!((f64::from(dot_in_lanes(&a, &b)) - plain).abs() < 1e-5, "{length}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What must hold: sizes count the client's texts and ids, and not the model's prompts.
 
-use super::{PairSide, PairText};
+use super::{PairSide, PairText, Side};
 
 /// An input of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,13 @@ pub enum Input<'a> {
     },
     /// A text of a pair that is read alone, for an embedding model that re-ranks.
     Side(PairSide<'a>),
+    /// A query or a document of a late-interaction model, which puts a marker into it.
+    Late {
+        /// Which of the two it is.
+        side: Side,
+        /// The client's text.
+        text: &'a str,
+    },
     /// Token ids, used unchanged.
     Ids(&'a [u32]),
     /// Token ids after a prompt, which may be empty. As for texts, the tokenizer's special tokens surround
@@ -39,7 +46,9 @@ impl Input<'_> {
         let count = |text: &str| text.chars().count();
         match self {
             Self::Pair(PairText { query, document, .. }) => count(query) + count(document),
-            Self::Text { text, .. } | Self::Side(PairSide { text, .. }) => count(text),
+            Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
+                count(text)
+            }
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
         }
     }
@@ -51,7 +60,9 @@ impl Input<'_> {
             Self::Pair(PairText { instruction, query, document }) => {
                 instruction.map_or(0, str::len) + query.len() + document.len()
             }
-            Self::Text { text, .. } | Self::Side(PairSide { text, .. }) => text.len(),
+            Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
+                text.len()
+            }
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
         }
     }
@@ -62,6 +73,7 @@ impl Input<'_> {
             Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
             Self::Text { text, .. } => text.is_empty(),
             Self::Side(_) => false,
+            Self::Late { side, text } => *side == Side::Query && text.is_empty(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
         }
     }

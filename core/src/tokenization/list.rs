@@ -269,7 +269,8 @@ impl PromptEncoder {
             SlotTexts { instruction: &texts.instruction, query: &texts.query.text, documents: &documents };
         let tokens = Tokens::from_stretches(&self.stretches(&parts, &texts, Needed::ALL, None)?);
         let Tokens { ids, marks, before_documents, .. } = tokens;
-        Ok(Encoded { ids, second: None, marks, truncated: 0, reusable: before_documents.unwrap_or(0) })
+        let reusable = before_documents.unwrap_or(0);
+        Ok(Encoded { ids, second: None, marks, unattended: 0, truncated: 0, reusable })
     }
 }
 

@@ -71,9 +71,11 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
             "`max_input_chars_per_word` is {given}, and at most {LONGEST_WORD} is supported"
         )));
     }
-    let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
-    if longest > LONGEST_TOKEN {
-        return Err(bomb(format!("a token has {longest} bytes, and at most {LONGEST_TOKEN} are supported")));
+    let max_bytes = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
+    if max_bytes > LONGEST_TOKEN {
+        return Err(bomb(format!(
+            "a token has {max_bytes} bytes, and at most {LONGEST_TOKEN} are supported"
+        )));
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod error;
 mod frame;
 mod input;
 mod instruction;
+mod late;
 mod list;
 mod load;
 mod pair;
@@ -35,6 +36,7 @@ use tokenizers::Tokenizer;
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use input::Input;
+pub use late::{ExpansionToken, LateTokens, Side, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
@@ -42,6 +44,7 @@ pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
 pub use side::PairSide;
 pub use text::{BareTokens, TextEncoder, TextOptions};
+pub use tokens::{Encoded, EncodedPrompts};
 
 /// Encodes a model's inputs as ids.
 pub enum Encoder {
@@ -74,7 +77,8 @@ impl Encoder {
         if input.is_empty() {
             return Err(Error::EmptyInput { field: "inputs" });
         }
-        if !truncation.truncate {
+        // The lengths of a query and a document are part of a model that reads them apart.
+        if !truncation.truncate && !matches!(input, Input::Late { .. }) {
             self.check_characters(input.characters())?;
         }
         let encoded = match (self, input) {
@@ -86,6 +90,7 @@ impl Encoder {
             }
             (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
             (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
+            (Self::Text(encoder), Input::Late { side, text }) => encoder.encode_late(*side, text, truncation),
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
@@ -171,6 +176,9 @@ impl Encoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
+            Self::Text(encoder) if encoder.options.late.is_some() => Err(Error::Validation(
+                "this model reads query and document apart, so that there is no prompt of both".to_owned(),
+            )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
     }
@@ -275,38 +283,6 @@ pub struct PairText<'a> {
     pub query: &'a str,
     /// The document, or the second text.
     pub document: &'a str,
-}
-
-/// An input as token ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Encoded {
-    /// The ids, at most as many as the longest input.
-    pub ids: Vec<u32>,
-    /// For a pair, the index of the first token of type 1. `None` if the model has no token types.
-    pub second: Option<usize>,
-    /// In a prompt with many documents, the indices of the tokens whose states become vectors: one for each
-    /// document in order, then the query's.
-    pub marks: Vec<usize>,
-    /// The number of tokens that truncation removed, without tokens of bytes that were not encoded.
-    pub truncated: usize,
-    /// The number of tokens before the first one of the document, or of the only text. Other inputs may begin
-    /// with them, too.
-    pub reusable: usize,
-}
-
-/// The prompts of some inputs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EncodedPrompts {
-    /// The prompts, in the order of their inputs.
-    pub prompts: Vec<Encoded>,
-    /// The number of inputs from which tokens were cut. All documents of a list if its query was cut.
-    pub truncated: usize,
-}
-
-impl From<Encoded> for EncodedPrompts {
-    fn from(encoded: Encoded) -> Self {
-        Self { truncated: usize::from(encoded.truncated > 0), prompts: vec![encoded] }
-    }
 }
 
 /// The settings of a [`PromptEncoder`].

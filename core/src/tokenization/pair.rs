@@ -170,7 +170,7 @@ impl TextEncoder {
         self.plain.post_process(query, Some(document), true).map_err(failed)
     }
 
-    fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
+    pub(super) fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
         choose_instruction(text.instruction, None, None, self.options.ignore_instruction).map(|_| ())
     }
 

@@ -8,6 +8,7 @@
 use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
     borders::{Borders, SkippedBytes},
+    late::LateTokens,
     pair::Sequence,
     stretch::Needed,
     tokens::{Owner, Tokens},
@@ -49,6 +50,8 @@ pub struct TextOptions {
     pub last_token: Option<u32>,
     /// How a model without layers makes tokens of a text. No special tokens surround it.
     pub bare: Option<BareTokens>,
+    /// How a model that reads queries and documents apart makes tokens of them.
+    pub late: Option<LateTokens>,
 }
 
 /// The rules by which a model without layers makes tokens of a text.
@@ -237,7 +240,7 @@ impl TextEncoder {
     }
 
     /// The tokens of a prompt and the text after it. At most `needed` tokens of the text will stay.
-    fn tokens_of_text(
+    pub(super) fn tokens_of_text(
         &self,
         [prompt, text]: [&str; 2],
         needed: usize,
@@ -575,7 +578,14 @@ mod tests {
                 let encoded = encoder(max).encode_text(prompt, text, truncation);
                 assert_eq!(
                     encoded,
-                    Ok(Encoded { ids, second: None, marks: vec![], truncated: excess, reusable: before }),
+                    Ok(Encoded {
+                        ids,
+                        second: None,
+                        marks: vec![],
+                        unattended: 0,
+                        truncated: excess,
+                        reusable: before
+                    }),
                     "{max}"
                 );
             }
@@ -597,15 +607,36 @@ mod tests {
         let encode = |ids: &[u32], max, truncation| encoder(max).encode_ids(ids, truncation);
         assert_eq!(
             encode(&ids, 5, STRICT),
-            Ok(Encoded { ids: ids.to_vec(), second: None, marks: vec![], truncated: 0, reusable: 0 })
+            Ok(Encoded {
+                ids: ids.to_vec(),
+                second: None,
+                marks: vec![],
+                unattended: 0,
+                truncated: 0,
+                reusable: 0
+            })
         );
         assert_eq!(
             encode(&ids, 4, RIGHT),
-            Ok(Encoded { ids: ids[..4].to_vec(), second: None, marks: vec![], truncated: 1, reusable: 0 })
+            Ok(Encoded {
+                ids: ids[..4].to_vec(),
+                second: None,
+                marks: vec![],
+                unattended: 0,
+                truncated: 1,
+                reusable: 0
+            })
         );
         assert_eq!(
             encode(&ids, 3, LEFT),
-            Ok(Encoded { ids: ids[2..].to_vec(), second: None, marks: vec![], truncated: 2, reusable: 0 })
+            Ok(Encoded {
+                ids: ids[2..].to_vec(),
+                second: None,
+                marks: vec![],
+                unattended: 0,
+                truncated: 2,
+                reusable: 0
+            })
         );
         assert_eq!(encode(&ids, 4, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
         assert_eq!(encode(&[], 4, RIGHT), Err(Error::EmptyInput { field: "inputs" }));

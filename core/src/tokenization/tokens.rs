@@ -4,8 +4,44 @@
 //! must hold: only tokens of the client's texts are cut, and only at the end of a text that the request
 //! chooses.
 
-use super::{Encoded, Truncation, TruncationDirection};
+use super::{Truncation, TruncationDirection};
 use crate::error::Error;
+
+/// An input as token ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// The ids, at most as many as the longest input.
+    pub ids: Vec<u32>,
+    /// For a pair, the index of the first token of type 1. `None` if the model has no token types.
+    pub second: Option<usize>,
+    /// In a prompt with many documents, the indices of the tokens whose states become vectors: one for each
+    /// document in order, then the query's.
+    pub marks: Vec<usize>,
+    /// The number of last tokens to which no token attends ([`Text::unattended`]).
+    ///
+    /// [`Text::unattended`]: text_embeddings_backend_core::Text::unattended
+    pub unattended: usize,
+    /// The number of tokens that truncation removed, without tokens of bytes that were not encoded.
+    pub truncated: usize,
+    /// The number of tokens before the first one of the document, or of the only text. Other inputs may begin
+    /// with them, too.
+    pub reusable: usize,
+}
+
+/// The prompts of some inputs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EncodedPrompts {
+    /// The prompts, in the order of their inputs.
+    pub prompts: Vec<Encoded>,
+    /// The number of inputs from which tokens were cut. All documents of a list if its query was cut.
+    pub truncated: usize,
+}
+
+impl From<Encoded> for EncodedPrompts {
+    fn from(encoded: Encoded) -> Self {
+        Self { truncated: usize::from(encoded.truncated > 0), prompts: vec![encoded] }
+    }
+}
 
 /// The owner of a token: the text that contains its last character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +121,6 @@ impl Tokens {
         let first = self.owners.iter().position(|owner| *owner == Owner::Document);
         let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
-        Encoded { ids, second, marks: Vec::new(), truncated: query + document, reusable }
+        Encoded { ids, second, marks: Vec::new(), unattended: 0, truncated: query + document, reusable }
     }
 }

@@ -6,10 +6,10 @@
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
-use text_embeddings_backend_core::{Output, amount};
+use text_embeddings_backend_core::{Output, TokenVectors, amount};
 use text_embeddings_core::{
     model::{EmbeddingModel, Model, ModelKind, Reranker},
-    tokenization::{Encoded, Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{Encoded, Encoder, Input, PairText, Side, TokenLimits, Truncation, TruncationDirection},
 };
 
 /// Raw scores that are closer than this count as the same. It is far above the rounding of one prompt scored
@@ -37,6 +37,7 @@ pub(super) fn model(
             if model.outputs.whole { check_embedding(backend, encoder, model) } else { Ok(vocabulary) }
         }
         ModelKind::Classifier(_) => check_classifier(backend, encoder).map(|()| 0),
+        ModelKind::Reranker(model) if model.late.is_some() => check_late(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) if model.reads_lists() => check_lists(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) => check_reranker(backend, encoder, model).map(|()| 0),
     }
@@ -87,6 +88,28 @@ fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<(
         "two different test texts got the same vector: the checkpoint's weights do not read the prompt; \
          download it again"
     );
+    Ok(())
+}
+
+/// The vectors of a query and of a document must be numbers, and not all alike.
+fn check_late(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
+    let [query, document] = PAIRS[0];
+    let sides = [(Side::Query, query), (Side::Document, document)];
+    let inputs = sides.map(|(side, text)| Input::Late { side, text });
+    for TokenVectors { values, width } in
+        compute(backend, encoder, inputs, Wanted::TOKENS)?.map(|it| it.tokens)
+    {
+        ensure!(
+            width > 0 && values.iter().all(|value| value.is_finite()),
+            "the vectors of a test text hold values that are not numbers: the checkpoint's weights are broken; \
+             download it again"
+        );
+        ensure!(
+            values.chunks_exact(width).any(|vector| vector != &values[..width]),
+            "all tokens of a test text got the same vector: the checkpoint's weights do not read the text; \
+             download it again"
+        );
+    }
     Ok(())
 }
 
@@ -164,7 +187,8 @@ fn compute(
             !encoded.ids.is_empty(),
             "the tokenizer (tokenizer.json) gives a text no tokens: download it again"
         );
-        batch.push(&Text { second: encoded.second, ..Text::new(encoded.ids, wanted) });
+        let Encoded { ids, second, unattended, .. } = encoded;
+        batch.push(&Text { second, unattended, ..Text::new(ids, wanted) });
     }
     let texts = backend.predict(&batch.build())?.texts;
     let got = texts.len();

@@ -133,7 +133,7 @@ impl Attend<'_> {
         }
         let pieces = pieces(batch, item.segment);
         let last = &batch.segments()[item.segment];
-        let tokens = last.position + last.rows.len();
+        let tokens = batch.attended_tokens(item.segment);
         for head in 0..heads.keys {
             let tiles = tiles(head);
             tiles.start(workspace);

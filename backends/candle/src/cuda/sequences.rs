@@ -55,7 +55,7 @@ struct HostSequences {
 /// mask.
 fn keys_of(span: &QuerySpan, mask: Mask, batch: &Batch) -> Option<Range<usize>> {
     let segment = &batch.segments()[span.segment];
-    let tokens = segment.position + segment.rows.len();
+    let tokens = batch.attended_tokens(span.segment);
     let first = segment.position + span.offset;
     let last = first + span.rows.len() - 1;
     if mask == Mask::FULL {

@@ -87,6 +87,9 @@ const JINA_BERT: &str = "jina-bert";
 /// missing.
 const XLM_ROBERTA_FLASH: &str = "xlm-roberta-flash";
 
+/// The architecture of Stanford's `ColBERT`, whose checkpoint also has the matrix of the head.
+const STANFORD_COLBERT: &str = "HF_ColBERT";
+
 /// The name by which [`ARCHITECTURES`] is searched.
 fn name_of(config: &Value) -> Option<&str> {
     let code = config["auto_map"]["AutoConfig"].as_str();
@@ -128,7 +131,11 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     for value in [config, &config["text_config"]] {
         refuse_countless(value)?;
     }
-    choices::choose_weights((architecture.plan)(config)?, choices)
+    let mut plan = (architecture.plan)(config)?;
+    if config["architectures"].as_array().is_some_and(|names| names.contains(&STANFORD_COLBERT.into())) {
+        plan.ignored.push("linear.".to_owned());
+    }
+    choices::choose_weights(plan, choices)
 }
 
 /// Settings that determine the lengths of lists in a plan, or the number of heads.

@@ -108,7 +108,7 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: GroupLi
     for span in spans {
         let segment = &batch.segments()[span.segment];
         let position = segment.position + span.offset;
-        let tokens = segment.position + segment.rows.len();
+        let tokens = batch.attended_tokens(span.segment);
         let seen = |queries: usize| scoring.mask.visible(position + queries - 1, 0, tokens).end;
         let keys = seen(span.rows.len());
         let most = (limits.group / (heads.queries * keys)).clamp(1, limits.queries);

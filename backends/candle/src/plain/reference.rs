@@ -25,7 +25,8 @@ pub(crate) fn attention(
             .map(|&segment| batch.segments()[segment].rows.clone())
             .map(|rows| keys_values.narrow(0, rows.start, rows.len()))
             .collect::<Result<_>>()?;
-        let seen = Tensor::cat(&parts, 0)?; // [keys, 2 · key heads · size]
+        // [keys, 2 · key heads · size]
+        let seen = Tensor::cat(&parts, 0)?.narrow(0, 0, batch.attended_tokens(span.segment))?;
         let keys = by_head(&seen.narrow(1, 0, heads.keys * heads.size)?, heads.keys, heads)?;
         let values =
             by_head(&seen.narrow(1, heads.keys * heads.size, heads.keys * heads.size)?, heads.keys, heads)?;

@@ -16,6 +16,15 @@ pub enum DetectError {
         /// The model.
         name: String,
     },
+    /// A late-interaction model that is to be of another kind.
+    #[error(
+        "`{name}` compares queries and documents token by token (ColBERT), so it is a re-ranker, and \
+         `/embed_all` gives its vectors: leave `--model-type` and `--pooling` out"
+    )]
+    LateInteraction {
+        /// The model.
+        name: String,
+    },
     /// An embedding model, by its other files or by exclusion, without a pooling.
     #[error(
         "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it \

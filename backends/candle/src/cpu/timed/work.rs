@@ -151,6 +151,6 @@ fn bytes(x: &Activations) -> usize {
 /// The number of keys that the queries of a span see, added up over the queries.
 fn seen_by(span: &QuerySpan, batch: &Batch, mask: Mask) -> usize {
     let segment = &batch.segments()[span.segment];
-    let (first, tokens) = (segment.position + span.offset, segment.position + segment.rows.len());
+    let (first, tokens) = (segment.position + span.offset, batch.attended_tokens(span.segment));
     (first..first + span.rows.len()).map(|position| mask.visible(position, 0, tokens).len()).sum()
 }

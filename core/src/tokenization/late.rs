@@ -1,0 +1,182 @@
+//! Encodes queries and documents of late-interaction models (`ColBERT`), which read them apart.
+//!
+//! Input: a query or a document. Output: its ids, with a marker behind the first token; for a document the
+//! tokens whose vectors count, for a query the tokens that expand it. What must hold: `PyLate` gives the same
+//! ids and counts the same tokens; a text that spells a marker stays text.
+
+use super::{
+    Encoded, Encoder, Input, Truncation, other_model,
+    stretch::Needed,
+    text::{TextEncoder, frame_too_long},
+    tokens::Owner,
+};
+use crate::error::Error;
+
+/// Which of the two texts of a pair a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The query.
+    Query,
+    /// The document.
+    Document,
+}
+
+/// How queries and documents become tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LateTokens {
+    /// Of queries.
+    pub query: SideTokens,
+    /// Of documents.
+    pub document: SideTokens,
+    /// The token that fills queries up to their most tokens.
+    pub expansion: Option<ExpansionToken>,
+    /// The tokens of documents whose vectors do not count, such as punctuation.
+    pub skipped: Vec<u32>,
+}
+
+/// How the texts of one side become tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SideTokens {
+    /// The token behind the first one, if there is any.
+    pub marker: Option<u32>,
+    /// The most tokens, marker and special tokens included. Longer texts are cut.
+    pub max_length: usize,
+}
+
+/// The token that fills queries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpansionToken {
+    /// Its id.
+    pub id: u32,
+    /// Whether tokens attend to it. Otherwise it attends to the query's own tokens only.
+    pub is_attended: bool,
+}
+
+impl Encoder {
+    /// The ids of one of the two texts of a pair, for a model that reads them apart.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Encoder::encode`]; [`Error::Validation`] for an instruction, which such models do not take.
+    pub fn encode_one_side(
+        &self,
+        side: Side,
+        pair: &Input<'_>,
+        truncation: Truncation,
+    ) -> Result<Encoded, Error> {
+        let (Self::Text(encoder), Input::Pair(pair)) = (self, pair) else { return Err(other_model()) };
+        encoder.check_instruction(pair)?;
+        let text = if side == Side::Query { pair.query } else { pair.document };
+        self.encode(&Input::Late { side, text }, truncation, None)
+    }
+}
+
+impl TextEncoder {
+    /// The ids of a query or a document. Too long texts are cut, whatever the request says: the lengths are
+    /// part of the model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Validation`] if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer
+    /// fails, or if the model does not read queries and documents apart.
+    pub fn encode_late(&self, side: Side, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
+        let Some(late) = &self.options.late else { return Err(other_model()) };
+        let (SideTokens { marker, max_length }, limit) = match side {
+            Side::Query => (late.query, truncation.limits.query),
+            Side::Document => (late.document, truncation.limits.document),
+        };
+        let max_length = max_length.min(self.options.max_input_length);
+        let room = max_length.saturating_sub(marker.iter().count());
+        let truncation = Truncation { truncate: true, ..truncation };
+        let needed = Needed::new(truncation, room);
+        let tokens = self.tokens_of_text(["", text], needed.document, truncation.direction)?;
+        let own = tokens.count(Owner::Document);
+        let above_limit = limit.map_or(0, |limit| own.saturating_sub(limit));
+        let excess = tokens.excess(room, truncation)?.max(above_limit);
+        if excess > own {
+            return Err(frame_too_long(&tokens, room));
+        }
+        let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
+        if let Some(marker) = marker {
+            encoded.ids.insert(encoded.ids.len().min(1), marker);
+        }
+        match (side, late.expansion) {
+            (Side::Query, Some(expansion)) => {
+                let added = max_length.saturating_sub(encoded.ids.len());
+                encoded.ids.resize(max_length.max(encoded.ids.len()), expansion.id);
+                encoded.unattended = if expansion.is_attended { 0 } else { added };
+            }
+            (Side::Query, None) => {}
+            (Side::Document, _) => {
+                let ids = encoded.ids.iter().enumerate();
+                encoded.marks =
+                    ids.filter(|(_, id)| !late.skipped.contains(id)).map(|(index, _)| index).collect();
+            }
+        }
+        Ok(encoded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::tokenization::{
+        TextOptions, TokenLimits, TruncationDirection, test_tokenizer::small_tokenizer_with,
+    };
+
+    const RIGHT: Truncation =
+        Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+
+    /// A tokenizer of characters, without special tokens around a text.
+    fn encode_with(late: &LateTokens, side: Side, text: &str, limits: TokenLimits) -> Encoded {
+        let options = TextOptions {
+            max_input_length: 99,
+            vocabulary: 1000,
+            late: Some(late.clone()),
+            ..TextOptions::default()
+        };
+        let encoder = TextEncoder::new(small_tokenizer_with(&[]), options).unwrap();
+        encoder.encode_late(side, text, Truncation { limits, ..RIGHT }).unwrap()
+    }
+
+    fn ids_of(text: &str) -> Vec<u32> {
+        small_tokenizer_with(&[]).encode(text, false).unwrap().get_ids().to_vec()
+    }
+
+    #[test]
+    fn a_marker_is_the_second_token_and_queries_are_filled() {
+        let side = |marker, max_length| SideTokens { marker, max_length };
+        let expansion = Some(ExpansionToken { id: 902, is_attended: false });
+        let late = LateTokens {
+            query: side(Some(900), 6),
+            document: side(Some(901), 5),
+            expansion,
+            skipped: ids_of(","),
+        };
+        let none = TokenLimits::NONE;
+        let [a, b, c] = ["a", "b", "c"].map(|text| ids_of(text)[0]);
+        let query = encode_with(&late, Side::Query, "abc", none);
+        assert_eq!((query.ids, query.unattended), (vec![a, 900, b, c, 902, 902], 2));
+        assert!(query.marks.is_empty());
+        // A longer query is cut, and has no expansion.
+        let query = encode_with(&late, Side::Query, "abcabc", none);
+        assert_eq!((query.ids, query.unattended, query.truncated), (vec![a, 900, b, c, a, b], 0, 1));
+        let attended = ExpansionToken { id: 902, is_attended: true };
+        let query =
+            encode_with(&LateTokens { expansion: Some(attended), ..late.clone() }, Side::Query, "a", none);
+        assert_eq!((query.ids, query.unattended), (vec![a, 900, 902, 902, 902, 902], 0));
+        let query = encode_with(&LateTokens { expansion: None, ..late.clone() }, Side::Query, "a", none);
+        assert_eq!(query.ids, [a, 900]);
+        // Punctuation is read, but does not count. A document is not filled.
+        let document = encode_with(&late, Side::Document, "a,b", none);
+        assert_eq!((document.ids, document.marks), (vec![a, 901, ids_of(",")[0], b], vec![0, 1, 3]));
+        let document = encode_with(&late, Side::Document, "abcabc", none);
+        assert_eq!((document.ids, document.truncated), (vec![a, 901, b, c, a], 2));
+        let limits = TokenLimits { document: Some(2), query: Some(1), prompt: None };
+        assert_eq!(encode_with(&late, Side::Document, "abc", limits).ids, [a, 901, b]);
+        assert_eq!(encode_with(&late, Side::Query, "abc", limits).ids, [a, 900, 902, 902, 902, 902]);
+        let bare = LateTokens { query: side(None, 4), ..late };
+        assert_eq!(encode_with(&bare, Side::Query, "ab", none).ids, [a, b, 902, 902]);
+    }
+}

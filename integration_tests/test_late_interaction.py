@@ -1,0 +1,122 @@
+"""Late-interaction models (ColBERT): vectors and scores equal sentence-transformers', in the layouts of
+PyLate and of Stanford.
+
+Each folder of `reference/fixtures/late` is a small random model, and `NAME.expected.json` next to it has the
+vectors of queries and documents, and the score of each pair: `reference/architectures/late.py`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import edit_json
+from server import MODELS, refusal
+
+LATE = MODELS.parent / "late"
+EXPECTED = {path.name.removesuffix(".expected.json"): json.loads(path.read_text()) for path in LATE.glob("*.expected.json")}
+TOLERANCE = 1e-4
+SIDES = {"query": "queries", "document": "documents"}
+
+
+@pytest.fixture(scope="session")
+def serving(served):
+    return lambda name, *flags: served(LATE / name, *flags)
+
+
+def vectors(server, text: str, side: str) -> np.ndarray:
+    answer = server.post("/embed_all", {"inputs": text, "prompt_name": side})
+    assert answer.status_code == 200, answer.text
+    return np.array(answer.json()[0])
+
+
+def ranked(server, query: str, texts: list[str], **fields: object) -> list[float]:
+    answer = server.post("/rerank", {"query": query, "texts": texts} | fields)
+    assert answer.status_code == 200, answer.text
+    rows = answer.json()
+    assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
+    return [row["score"] for row in sorted(rows, key=lambda row: row["index"])]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_vectors_of_both_sides_are_the_references(serving, name, side):
+    server = serving(name)
+    for row in EXPECTED[name][SIDES[side]]:
+        found, expected = vectors(server, row["text"], side), np.array(row["vectors"])
+        assert found.shape == expected.shape, row["text"]
+        assert np.abs(found - expected).max() <= TOLERANCE, row["text"]
+    # Without a name, a text is a document.
+    text = EXPECTED[name]["documents"][1]["text"]
+    bare = server.post("/embed_all", {"inputs": text, "normalize": False}).json()[0]
+    assert np.abs(np.array(bare) - vectors(server, text, "document")).max() == 0
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_scores_are_sums_of_the_best_cosines(serving, name):
+    server, expected = serving(name), EXPECTED[name]
+    documents = [row["text"] for row in expected["documents"]]
+    for row, scores in zip(expected["queries"], expected["scores"], strict=True):
+        count = len(row["vectors"])
+        raw = ranked(server, row["text"], documents, raw_scores=True)
+        assert raw == pytest.approx(scores, abs=TOLERANCE * count, rel=0)
+        assert ranked(server, row["text"], documents) == pytest.approx([(x / count + 1) / 2 for x in raw], abs=1e-6)
+        assert ranked(server, row["text"], documents[2:3], raw_scores=True) == pytest.approx(raw[2:3], abs=2e-5 * count)
+        pairs = [[row["text"], document] for document in documents]
+        predicted = server.post("/predict", {"inputs": pairs, "raw_scores": True}).json()
+        assert [entry[0]["score"] for entry in predicted] == pytest.approx(raw, abs=2e-5 * count)
+    body = {"model": name, "query": row["text"], "documents": documents, "top_n": 2}
+    results = server.post("/v2/rerank", body).json()["results"]
+    best = sorted(range(len(raw)), key=lambda index: -raw[index])[:2]
+    assert [result["index"] for result in results] == best
+
+
+def test_identity_gives_the_sum_and_info_says_the_rule(serving):
+    name = "colbert-pylate"
+    info = serving(name).get("/info").json()
+    assert "reranker" in info["model_type"] and info["max_input_length"] == 40
+    query, document = EXPECTED[name]["queries"][0]["text"], EXPECTED[name]["documents"][0]["text"]
+    server = serving(name, "--rerank-activation", "identity")
+    assert ranked(server, query, [document]) == ranked(server, query, [document], raw_scores=True)
+
+
+MISTAKES = [
+    ("/embed", {"inputs": "a"}, 424, "late-interaction re-ranker: POST /rerank, or /embed_all"),
+    ("/embed_all", {"inputs": "a", "prompt_name": "x"}, 422, "this model has `query` and `document`"),
+    ("/embed_all", {"inputs": [[5, 6]]}, 422, "send no token ids"),
+    ("/embed_all", {"inputs": "a", "dimensions": 3}, 422, "`dimensions` is not available"),
+    ("/rerank", {"query": "a", "texts": ["b"], "instruction": "x"}, 422, "`instruction` cannot be given"),
+    ("/playground/prompt", {"query": "a", "text": "b"}, 422, "reads query and document apart"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "part"), MISTAKES)
+def test_a_mistake_is_named(serving, path, body, status, part):
+    answer = serving("colbert-pylate").post(path, body)
+    assert answer.status_code == status and part in answer.text, answer.text
+
+
+def changed(tmp_path: Path, name: str, file: str, **fields: object) -> Path:
+    folder = Path(shutil.copytree(LATE / name, tmp_path / "model"))
+    edit_json(folder / file, **fields)
+    return folder
+
+
+SETTINGS = "config_sentence_transformers.json"
+REFUSED = [
+    ("colbert-pylate", SETTINGS, {"query_prefix": "[X] "}, (), "marker is `[X] `, which is not a token"),
+    ("colbert-pylate", SETTINGS, {"prompts": {"query": "say "}}, (), "`prompts` of config_sentence_transformers.json"),
+    ("colbert-pylate", SETTINGS, {"query_length": "x"}, (), "invalid type"),
+    ("colbert-pylate", SETTINGS, {"model_type": "MultiVectorEncoder"}, (), "whose layout is not supported"),
+    ("colbert-pylate", SETTINGS, {}, ("--pooling", "mean"), "so it is a re-ranker"),
+    ("colbert-pylate", SETTINGS, {}, ("--model-type", "embedding"), "leave `--model-type` and `--pooling` out"),
+    ("colbert-stanford", "artifact.metadata", {"similarity": "l2"}, (), "`similarity` of artifact.metadata is `l2`"),
+    ("colbert-stanford", "artifact.metadata", {"doc_token_id": "[no]"}, (), "marker is `[no]`"),
+    ("colbert-modern", SETTINGS, {"do_query_expansion": True, "query_length": 40}, (), "beyond half a window of ModernBERT"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "fields", "flags", "part"), REFUSED)
+def test_what_is_near_but_not_it_is_refused(tmp_path, name, file, fields, flags, part):
+    assert part in refusal(changed(tmp_path, name, file, **fields), *flags)
