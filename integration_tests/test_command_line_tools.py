@@ -48,6 +48,8 @@ def test_a_downloaded_model_is_served_without_the_network(tmp_path):
 def test_the_demonstration_model_needs_no_download():
     ended = run("download", "demo")
     assert (ended.code, ended.out) == (0, "demo\n"), ended.err
+    for ended in (run("download", "demo", "demo"), run("download", environment={"MODEL_ID": "demo,demo"})):
+        assert (ended.code, ended.out) == (0, "demo\ndemo\n"), ended.err
 
 
 def test_a_failed_download_is_explained_in_one_line(tmp_path):

@@ -203,9 +203,9 @@ def test_a_cascade_describes_itself_and_has_no_other_task(cascade):
 
 
 def test_a_cascade_of_other_models_is_refused(tmp_path):
-    two = [table("r", RERANKER), table("e", EMBEDDER)]
-    wrong = models_file(tmp_path, *two, '[cascade.c]\nfirst = "r"\nthen = "e"\nkeep = 4')
-    assert "[cascade.c]: `e` is not a re-ranker" in refusal(wrong)
+    two = [table("r", RERANKER), table("c", CLASSIFIER)]
+    wrong = models_file(tmp_path, *two, '[cascade.x]\nfirst = "r"\nthen = "c"\nkeep = 4')
+    assert "[cascade.x]: `c` is not a re-ranker" in refusal(wrong)
     wrong = models_file(tmp_path, *two[:1], table("s", STRONG), '[cascade.c]\nfirst = "r"\nthen = "s"\nkeep = 1001')
     assert "`keep = 1001` is more texts than `s` takes in a request, 1000" in refusal(wrong)
 

@@ -411,6 +411,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn twenty_models_are_served_with_room_for_three() {
+        let residency = room_for(3);
+        let models: Vec<Model> = (0..20)
+            .map(|_| {
+                residency.make_room(LARGE);
+                Model::take_in(&residency, "m", HOUR)
+            })
+            .collect();
+        let residents: Vec<_> = models.iter().map(|model| Arc::clone(&model.resident)).collect();
+        thread::scope(|scope| {
+            for mut model in models {
+                scope.spawn(move || (0..10).for_each(|_| assert!(model.compute().is_ok())));
+            }
+        });
+        let loaded = residents.iter().filter(|resident| resident.is_loaded()).count();
+        assert!((1..=3).contains(&loaded), "{loaded}");
+    }
+
+    #[tokio::test]
     async fn a_model_that_cannot_be_loaded_fails_its_own_requests_and_is_tried_again() {
         let residency = room_for(1);
         let mut model = Model::take_in(&residency, "m", HOUR);

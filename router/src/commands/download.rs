@@ -1,6 +1,6 @@
-//! `download`: fetches a model for use without the network.
+//! `download`: fetches models for use without the network.
 //!
-//! Input: a Hub id. Output: the path of the model's folder on standard output, alone on its line, when all
+//! Input: Hub ids. Output: the path of each model's folder on standard output, alone on its line, when its
 //! files are complete. What must hold: the server can start from that folder, because the same code fetches
 //! it.
 
@@ -22,9 +22,9 @@ use crate::{args::HubArgs, startup};
 Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too; for `demo`, its name. \
 Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
-    /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
-    #[arg(env = "MODEL_ID")]
-    model: String,
+    /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`; repeatable, in the variable with commas.
+    #[arg(env = "MODEL_ID", value_name = "MODEL", value_delimiter = ',', required = true)]
+    models: Vec<String>,
 
     /// How it is fetched.
     #[command(flatten)]
@@ -35,12 +35,16 @@ pub(crate) struct DownloadArgs {
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
-    let source = startup::model_source(&args.model, &args.hub);
-    let folder = block_on(level, startup::load(&source, None))?;
-    let mut out = io::stdout().lock();
-    // A folder may hold many GGUF files. The root of the demonstration, which is in the binary, is its name.
-    let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);
-    let path = if is_gguf { folder.weights[0].path() } else { &folder.root };
-    writeln!(out, "{}", path.display())?;
-    Ok(out.flush()?)
+    block_on(level, async {
+        for model in &args.models {
+            let folder = startup::load(&startup::model_source(model, &args.hub), None).await?;
+            // A folder may hold many GGUF files. The root of the demonstration is its name.
+            let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);
+            let path = if is_gguf { folder.weights[0].path() } else { &folder.root };
+            let mut out = io::stdout().lock();
+            writeln!(out, "{}", path.display())?;
+            out.flush()?;
+        }
+        Ok(())
+    })
 }
