@@ -75,7 +75,8 @@ mod tests {
         EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*, dimensions=22 uint32?
         EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*
         RerankRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?
-        RerankStreamRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?";
+        RerankStreamRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?
+        Rank: stage=20 uint32?";
 
     const METHODS: &str = "\
         Info.Info: InfoRequest -> InfoResponse
