@@ -376,7 +376,7 @@ class TestMonitoring:
     def test_every_panel_shows_something(self, prometheus, panel):
         assert panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
         for target in panel["targets"]:
-            expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
+            expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*").replace("$model", ".*")
             assert "$" not in expression
             values = prometheus.query(expression)
             assert values, f"no value of {expression}"

@@ -18,7 +18,7 @@ TEXT = TEXTS["korean"]["text"]
 SHORT = [TEXTS[name]["text"] for name in ("english", "korean", "one-letter", "emoji", "arabic", "code", "only-spaces")]
 SERVICES = ("Info", "Embed", "Predict", "Rerank", "Tokenize")
 HEALTH = {
-    "embedding-last": {"Info", "Embed", "Tokenize"},
+    "embedding-last": {"Info", "Embed", "Rerank", "Tokenize"},
     "seq-cls-1": {"Info", "Predict", "Rerank", "Tokenize"},
     "seq-cls-3": {"Info", "Predict", "Tokenize"},
     "tied-bf16": {"Info", "Predict", "Rerank", "Tokenize"},

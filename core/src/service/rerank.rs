@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::Error,
     metrics::RERANK_SCORE,
-    model::CosineRanking,
+    model::{CosineRanking, RerankScoring},
     postprocess::order,
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
@@ -186,7 +186,15 @@ impl Service {
     ) -> Result<(Vec<RawScore>, Cost), Failed> {
         let scoring = self.reranker()?.scoring;
         let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
-        Ok((scoring.raw_scores(&scoring.prompt_inputs(inputs.as_ref()), outputs)?, cost))
+        let prompts = scoring.prompt_inputs(inputs.as_ref());
+        let scores = if scoring == RerankScoring::MaxSim {
+            // Some hundred milliseconds for a large request, which must not hold up other requests.
+            let scores = tokio::task::spawn_blocking(move || scoring.raw_scores(&prompts, outputs));
+            scores.await.map_err(|_| Error::Unhealthy)??
+        } else {
+            scoring.raw_scores(&prompts, outputs)?
+        };
+        Ok((scores, cost))
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {

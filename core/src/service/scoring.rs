@@ -128,13 +128,15 @@ fn max_similarity(query: &TokenVectors, document: &TokenVectors) -> Option<RawSc
     if width == 0 || document.width != width || query.values.is_empty() || document.values.is_empty() {
         return None;
     }
+    // `max` would lose it.
+    if query.values.iter().chain(&document.values).any(|value| value.is_nan()) {
+        return Some(RawScore::from_value(f32::NAN));
+    }
     let mut sum = 0.0;
     for query in query.values.chunks_exact(width) {
         let mut best = f32::NEG_INFINITY;
         for document in document.values.chunks_exact(width) {
-            let product = dot_in_lanes(query, document);
-            // A NaN stays, so that it is found.
-            best = if product.is_nan() { product } else { best.max(product) };
+            best = best.max(dot_in_lanes(query, document));
         }
         sum += f64::from(best);
     }
@@ -315,9 +317,11 @@ mod tests {
         let outputs = vec![query(), query(), prompt(&[[0.0, 1.0]]), prompt(&[[1.0, 1.0]])];
         assert_close(raw_values(RerankScoring::MaxSim.raw_scores(&prompts, outputs)), &[3.0, half]);
         let one = sides_of(&[(Side::Query, 0), (Side::Document, 0)]);
-        for (document, wanted) in
-            [(Output::default(), missing_vector()), (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues)]
-        {
+        for (document, wanted) in [
+            (Output::default(), missing_vector()),
+            (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues),
+            (prompt(&[[f32::NAN, 0.0], [1.0, 0.0]]), Error::MissingValues),
+        ] {
             let found = RerankScoring::MaxSim.raw_scores(&one, vec![query(), document]);
             assert_eq!(found, Err(wanted));
         }

@@ -4,9 +4,14 @@
 //! decides how a value is rounded, so that every route gives the same bytes for the same vector. Binary
 //! vectors equal the ones that `quantize_embeddings` of sentence-transformers gives.
 
+use std::borrow::Cow;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
 /// The largest magnitude of an int8 value. -128 is not used, so that a vector and its negation have the same
 /// length.
@@ -45,15 +50,35 @@ pub(crate) struct VectorEncoding {
 }
 
 /// A vector in an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = Embedding)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum EncodedVector {
     Float(Vec<f32>),
-    #[schema(value_type = Vec<i32>)]
     Signed(Vec<i8>),
-    #[schema(value_type = Vec<i32>)]
     Unsigned(Vec<u8>),
+    Base64(String),
+}
+
+impl ToSchema for EncodedVector {
+    fn name() -> Cow<'static, str> {
+        "Embedding".into()
+    }
+}
+
+impl PartialSchema for EncodedVector {
+    fn schema() -> RefOr<Schema> {
+        DescribedVector::schema()
+    }
+}
+
+/// A vector: numbers, which are integers if those were asked for, or the numbers' bytes in base64.
+///
+/// A list of integers is a list of numbers, too, so that the types have one description.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+enum DescribedVector {
+    Numbers(Vec<f32>),
     Base64(String),
 }
 
