@@ -36,7 +36,7 @@ impl RerankScoring {
 
     /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
     #[must_use]
-    pub fn relevance(self, logits: &[f32]) -> f32 {
+    pub fn relevance_score(self, logits: &[f32]) -> f32 {
         match self {
             Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],
             Self::Logits { positive: None } | Self::Lists | Self::MaxSim => logits[0],

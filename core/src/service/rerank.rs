@@ -136,7 +136,7 @@ impl Service {
             limits: request.limits,
             ..self.truncation(request.truncate, request.truncation_direction)
         };
-        let (scores, cost) = self.relevance(&request, truncation).await?;
+        let (scores, cost) = self.pair_scores(&request, truncation).await?;
         let rank = |index: usize| Rank {
             index,
             score: scores[index].wanted(request.raw_scores),
@@ -149,7 +149,7 @@ impl Service {
     }
 
     /// The score of each pair of a query and a text, in the order of the request.
-    pub(super) async fn relevance<I: Inputs>(
+    pub(super) async fn pair_scores<I: Inputs>(
         &self,
         pairs: &Arc<I>,
         truncation: Truncation,

@@ -66,7 +66,7 @@ impl Service {
             ..self.truncation(request.truncate, request.truncation_direction)
         };
         let request = Arc::new(request);
-        let (scores, cost) = self.relevance(&request, truncation).await?;
+        let (scores, cost) = self.pair_scores(&request, truncation).await?;
         Ok(Answer { value: scores.into_iter().map(|score| score.wanted(request.raw_scores)).collect(), cost })
     }
 }

@@ -86,9 +86,10 @@ impl RerankScoring {
         outputs: Vec<Output>,
     ) -> Result<Vec<RawScore>, Error> {
         let scores: Vec<RawScore> = match self {
-            Self::Logits { .. } => {
-                outputs.iter().map(|output| RawScore::from_value(self.relevance(&output.whole))).collect()
-            }
+            Self::Logits { .. } => outputs
+                .iter()
+                .map(|output| RawScore::from_value(self.relevance_score(&output.whole)))
+                .collect(),
             Self::Lists => list_scores(prompts, outputs)?.into_iter().map(RawScore::from_value).collect(),
             Self::MaxSim => max_similarities(prompts, outputs)?,
         };

@@ -71,7 +71,7 @@ impl PartialSchema for EncodedVector {
     }
 }
 
-/// A vector: numbers, which are integers if those were asked for, or the numbers' bytes in base64.
+/// A vector: numbers, which are integers for integer types, or the bytes of the numbers in base64.
 ///
 /// A list of integers is a list of numbers, too, so that the types have one description.
 #[derive(Serialize, ToSchema)]

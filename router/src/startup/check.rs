@@ -47,7 +47,7 @@ pub(super) fn model(
 /// no server.
 fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
-    let scores = logits.each_ref().map(|logits| model.scoring.relevance(logits));
+    let scores = logits.each_ref().map(|logits| model.scoring.relevance_score(logits));
     ensure!(
         scores.iter().all(|score| score.is_finite()),
         "two test pairs got the logits {logits:?}: the checkpoint's weights are broken; download it again"
