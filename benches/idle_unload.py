@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures a model that leaves memory and comes back: the first answer after a pause, and what the process
-holds, over many cycles.
+"""Measures a model that leaves memory and comes back: the first answer after a pause, and the memory that the
+process holds, over many cycles.
 
 Input: the binary, a model and a number of cycles. Output: lines with memory, threads and descriptors while
 the model is out and in, and the times of the first answers. Invariants: each of these answers equals the
