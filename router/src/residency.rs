@@ -55,6 +55,7 @@ pub(crate) struct Resident {
     tenant: Tenant,
     /// Absent while the model is not in memory. It stays locked while a batch is computed.
     backend: Mutex<Option<Box<dyn Backend>>>,
+    /// Whether `backend` is there, for those who must not wait for a batch.
     is_loaded: AtomicBool,
     /// The end of the last batch.
     last_used: Mutex<Instant>,
@@ -155,11 +156,11 @@ impl Resident {
 
     /// Frees the model's memory, after the batch that is computed now.
     fn leave_memory(&self, reason: &str) {
-        let backend = lock_value(&self.backend).take();
+        let mut backend = lock_value(&self.backend);
         if backend.is_some() {
-            drop(backend);
-            memory::trim();
+            *backend = None;
             self.note_loaded(false);
+            memory::trim();
             tracing::info!("Unloaded the model `{}`: {reason}", self.tenant.name);
         }
     }
@@ -169,14 +170,17 @@ impl Resident {
         let start = Instant::now();
         let backend = (self.tenant.load)()?;
         *lock_value(&self.last_used) = Instant::now();
-        *lock_value(&self.backend) = Some(backend);
+        let mut place = lock_value(&self.backend);
+        *place = Some(backend);
         self.note_loaded(true);
+        drop(place);
         self.tenant.metrics.count_many(MODEL_LOADS, 1);
         let seconds = start.elapsed().as_secs_f32();
         tracing::info!("Loaded the model `{}` again in {seconds:.1} s", self.tenant.name);
         Ok(())
     }
 
+    /// Must be called while `backend` is locked, so that both agree.
     fn note_loaded(&self, is_loaded: bool) {
         self.is_loaded.store(is_loaded, Ordering::Release);
         self.tenant.metrics.set_amount(MODEL_LOADED, is_loaded.into());
@@ -364,7 +368,7 @@ mod tests {
             assert_eq!(model.backend.known_tokens(&Text::new([1], Wanted::WHOLE)), 0);
             assert_eq!(model.backend.packing(), Packing::SHARED);
         }
-        // Nobody looks after a model that is gone.
+        // The task that waits for the end of the limit does not keep the model.
         let gone = Arc::downgrade(&model.resident);
         drop(model);
         assert!(gone.upgrade().is_none());
