@@ -8,6 +8,7 @@ use super::{
     Cost, Service,
     compute::{Computed, Inputs, ModelTask},
     request::Failed,
+    scoring::RawScore,
 };
 use crate::{
     error::Error,
@@ -53,7 +54,7 @@ impl Service {
         pairs: &Arc<I>,
         ranking: &CosineRanking,
         truncation: Truncation,
-    ) -> Result<(Vec<f32>, Cost), Failed> {
+    ) -> Result<(Vec<RawScore>, Cost), Failed> {
         let queries = if pairs.have_one_query() { 1 } else { pairs.count() };
         let sides =
             Arc::new(PairSides { pairs: Arc::clone(pairs), ranking: ranking.clone(), truncation, queries });
@@ -65,8 +66,8 @@ impl Service {
         let (queries, documents) = outputs.split_at(queries);
         // A common query repeats; other queries are as many as the documents.
         let pairs = queries.iter().cycle().zip(documents);
-        let cosines = pairs.map(|(query, document)| cosine(&query.whole, &document.whole)).collect();
-        Ok((cosines, cost))
+        let cosines = pairs.map(|(query, document)| cosine(&query.whole, &document.whole));
+        Ok((cosines.map(RawScore::from_value).collect(), cost))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Input: a request. Output: the part of the [`Model`](crate::model::Model) that answers it. What must hold:
 //! a prompt that a request names is one of the model's, or an error lists them.
 
-use super::{EmbedEncoding, Service};
+use super::{EmbedEncoding, Service, scoring::RawScore};
 use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::{
@@ -41,6 +41,24 @@ pub(super) enum PairScoring<'a> {
     Reranker(&'a Reranker),
     /// It gives each a vector.
     Cosine(&'a CosineRanking),
+}
+
+impl PairScoring<'_> {
+    /// The score as a probability.
+    pub(super) fn score_probability(self, raw: RawScore) -> f32 {
+        match self {
+            Self::Reranker(model) => model.score.value.probability(raw.per_vector),
+            Self::Cosine(_) => CosineRanking::SCORE.probability(raw.raw),
+        }
+    }
+
+    /// The score by the model's rule.
+    pub(super) fn default_score(self, raw: RawScore) -> f32 {
+        match self {
+            Self::Reranker(model) => model.default_score(raw.raw, raw.per_vector),
+            Self::Cosine(_) => CosineRanking::SCORE.apply(raw.raw),
+        }
+    }
 }
 
 impl Service {

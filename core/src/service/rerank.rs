@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::Error,
     metrics::RERANK_SCORE,
-    model::{CosineRanking, RerankScoring},
+    model::RerankScoring,
     postprocess::order,
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
@@ -154,27 +154,16 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
-        let mut scores = Vec::with_capacity(pairs.count());
-        let cost = match self.pair_scoring()? {
-            PairScoring::Reranker(model) => {
-                let (raw, cost) = self.raw_scores(pairs, truncation).await?;
-                for RawScore { raw, per_vector } in raw {
-                    let probability = model.score.value.probability(per_vector);
-                    self.model_metrics().observe_probability(RERANK_SCORE, probability);
-                    scores.push(Score { raw, default: model.default_score(raw, per_vector) });
-                }
-                cost
-            }
-            PairScoring::Cosine(ranking) => {
-                let (raw, cost) = self.pair_cosines(pairs, ranking, truncation).await?;
-                for raw in raw {
-                    let probability = CosineRanking::SCORE.probability(raw);
-                    self.model_metrics().observe_probability(RERANK_SCORE, probability);
-                    scores.push(Score { raw, default: CosineRanking::SCORE.apply(raw) });
-                }
-                cost
-            }
+        let scoring = self.pair_scoring()?;
+        let (raw, cost) = match scoring {
+            PairScoring::Reranker(_) => self.raw_scores(pairs, truncation).await?,
+            PairScoring::Cosine(ranking) => self.pair_cosines(pairs, ranking, truncation).await?,
         };
+        let mut scores = Vec::with_capacity(raw.len());
+        for raw in raw {
+            self.model_metrics().observe_probability(RERANK_SCORE, scoring.score_probability(raw));
+            scores.push(Score { raw: raw.raw, default: scoring.default_score(raw) });
+        }
         Ok((scores, cost))
     }
 

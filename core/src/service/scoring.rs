@@ -31,7 +31,7 @@ pub(super) struct RawScore {
 
 impl RawScore {
     /// A raw score that is not a sum over vectors.
-    fn from_value(raw: f32) -> Self {
+    pub(super) fn from_value(raw: f32) -> Self {
         Self { raw, per_vector: raw }
     }
 }
