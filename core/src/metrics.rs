@@ -1,7 +1,7 @@
 //! All `te_…` metrics: name, kind, unit and meaning, in one place.
 //!
-//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: [`ALL`]
-//! only contains metrics that some code moves; durations are in seconds. Names and labels are those of
+//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: some
+//! code moves each metric of [`ALL`]; durations are in seconds; names and labels are those of
 //! text-embeddings-inference, so that its dashboards keep working.
 
 use metrics::{Label, SharedString, Unit};

@@ -63,8 +63,8 @@ pub(crate) struct CohereEmbedBody {
     /// Refused unless null: a text is cut where it is too long for the model.
     #[schema(schema_with = only_null)]
     max_tokens: Option<IgnoredAny>,
-    /// Without effect: there is one model.
-    #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
+    /// The name of one of several models. Without effect if the server has one.
+    #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
     model: Option<String>,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct InfoBody<'a> {
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
-    /// The least score of a re-ranked text in an answer, if a request does not say. Null: there is none.
+    /// The answer to a request without `min_score` leaves out lower scores. Null: it has all texts.
     min_score: Option<f32>,
     /// The instruction of requests without one: what "relevant" means. Null if the model takes no
     /// instruction.

@@ -52,8 +52,8 @@ pub(crate) struct OpenAiBody {
     /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
-    /// Without effect: there is one model.
-    #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
+    /// The name of one of several models. Without effect if the server has one.
+    #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
     model: Option<String>,
     /// Without effect.
     #[expect(dead_code, reason = "part of the interface; nothing depends on who asks")]

@@ -46,7 +46,7 @@ pub(super) struct Document {
     pub(super) place: u64,
     /// Its text.
     pub(super) text: String,
-    /// All its fields; none where nobody shows them.
+    /// All its fields, if the output shows them; otherwise empty.
     pub(super) fields: Vec<Field>,
 }
 

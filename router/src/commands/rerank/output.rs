@@ -79,7 +79,7 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 
 impl<W: Write> Writer<W> {
     /// Begins the output. The number of `rows` and the `largest` index set the width of a table's columns.
-    /// Comma-separated values have these `columns`; if there are none, the fields of the first row.
+    /// Comma-separated values have these `columns`; by default, the first row's fields are the columns.
     pub(super) fn new(
         mut out: W,
         format: OutputFormat,

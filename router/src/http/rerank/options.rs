@@ -33,7 +33,7 @@ use crate::models::Served;
 #[derive(Debug, Default, ToSchema)]
 #[schema(as = RerankOptions)]
 pub(crate) struct Options {
-    /// Without effect: there is one model, whatever its name.
+    /// The name of one of several models. Without effect if the server has one.
     #[schema(default = json!(null))]
     pub(super) model: Option<String>,
     /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
