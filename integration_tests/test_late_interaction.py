@@ -1,5 +1,5 @@
-"""Late-interaction models (ColBERT): vectors and scores equal sentence-transformers', in the layouts of
-PyLate and of Stanford.
+"""Late-interaction models (ColBERT): vectors and scores equal sentence-transformers', in its own layout and
+in the layouts of PyLate and of Stanford.
 
 Each folder of `reference/fixtures/late` is a small random model, and `NAME.expected.json` next to it has the
 vectors of queries and documents, and the score of each pair: `reference/architectures/late.py`.
@@ -113,6 +113,12 @@ REFUSED = [
     ("colbert-pylate", SETTINGS, {}, ("--model-type", "embedding"), "leave `--model-type` and `--pooling` out"),
     ("colbert-stanford", "artifact.metadata", {"similarity": "l2"}, (), "`similarity` of artifact.metadata is `l2`"),
     ("colbert-stanford", "artifact.metadata", {"doc_token_id": "[no]"}, (), "marker is `[no]`"),
+    ("colbert-own", SETTINGS, {"similarity_fn_name": "dot"}, (), "`similarity_fn_name` of config_sentence_transformers.json"),
+    ("colbert-own", SETTINGS, {"prompts": {"query": "[PAD] say "}}, (), "becomes other tokens here"),
+    ("colbert-own", "2_MultiVectorMask/config.json", {"skiplist_tasks": ["query"]}, (), "`skiplist_tasks`"),
+    ("colbert-own", "2_MultiVectorMask/config.json", {"keep_only_token_ids": [5]}, (), "`keep_only_token_ids`"),
+    ("colbert-own", "sentence_bert_config.json", {"query_expansion": {"strategy": "most", "length": 9}}, (), "unknown variant"),
+    ("colbert-own", "1_Dense/config.json", {"module_input_name": "sentence_embedding"}, (), "`module_input_name`"),
     ("colbert-modern", SETTINGS, {"do_query_expansion": True, "query_length": 40}, (), "beyond half a window of ModernBERT"),
 ]
 

@@ -79,7 +79,7 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     tracing::info!(
         "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {} MB",
         args.model_id,
-        config.model.model_type(),
+        config.model.kind_name(),
         loaded.numbers.computed,
         loaded.kind,
         loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
@@ -315,7 +315,7 @@ pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
 
 /// Logs the kind of the model, and consequences of flags that the user may not have meant.
 fn log_model(model: &Model, flags: &ModelFlags, machine: &Machine) {
-    tracing::info!("Served as {}: {}", model.model_type(), model.reason);
+    tracing::info!("Served as {}: {}", model.kind_name(), model.reason);
     tracing::info!("{}", model.limits.reason);
     if let Some(quota) = machine.cpu_quota {
         let threads = amount(machine.threads, "compute thread");

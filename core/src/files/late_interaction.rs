@@ -1,7 +1,7 @@
 //! The settings of late-interaction models (`ColBERT`), which compare queries and documents token by token.
 //!
-//! Input: the files of a folder in `PyLate`'s layout or in Stanford's. Output: [`LateInteraction`], and the
-//! matrix of Stanford's layout as a dense module. What must hold: a missing setting has the default of the
+//! Input: the files of a folder in the layout of sentence-transformers, of `PyLate` or of Stanford. Output:
+//! [`LateInteraction`], and the matrix of Stanford's layout as a dense module. What must hold: a missing setting has the default of the
 //! library that wrote the file; a similarity or a layout that is not computed is refused.
 
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::{Activation, DenseModule, HeadModule};
 use text_embeddings_checkpoint::{CheckpointError, CheckpointFile, ModelFile};
 
-use super::config::{ModelConfig, Module, PromptsConfig};
+use super::config::{ExpansionStrategy, ModelConfig, Module, PromptsConfig, QueryExpansion, SentenceBert};
 use super::error::FilesError;
 use super::gguf;
 use super::names::{CONFIG, MODULES, PROMPTS};
@@ -25,19 +25,59 @@ const PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 const QUERY_LENGTH: usize = 32;
 const DOCUMENT_LENGTH: usize = 180;
 
+/// The classes of the modules of sentence-transformers' own layout, in their order. `Dense` may be absent or
+/// repeated.
+const OWN_MODULES: [&str; 4] = ["Transformer", "Dense", MASK, "Normalize"];
+const MASK: &str = "MultiVectorMask";
+/// The similarities of that layout, which both give the same order.
+const SIMILARITIES: [&str; 2] = ["maxsim", "meanmaxsim"];
+/// The names of the prompt of documents.
+const DOCUMENT_PROMPTS: [&str; 3] = ["document", "passage", "corpus"];
+
 /// How a model reads queries and documents apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LateInteraction {
-    /// The markers of queries and of documents; empty for none.
+    /// The texts that mark queries and documents; empty for none.
     pub(crate) markers: [String; 2],
+    /// How a marker gets into an input.
+    pub(crate) marking: Marking,
     /// The most tokens of queries, and of documents; `None` if the positions decide.
     pub(crate) lengths: [Option<usize>; 2],
-    /// Whether queries are filled with mask tokens, and whether these are attended to.
-    pub(crate) expansion: Option<bool>,
-    /// The token that fills them, if the tokenizer's configuration names one.
-    pub(crate) expansion_token: Option<String>,
+    /// How queries are filled.
+    pub(crate) expansion: Option<Expansion>,
     /// The tokens of documents whose vectors do not count.
     pub(crate) skipped: Vec<String>,
+}
+
+/// How a marker gets into an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marking {
+    /// A token of the vocabulary, inserted behind the first token.
+    Token,
+    /// A text before the input.
+    Prompt,
+}
+
+/// How queries are filled with tokens that are compared, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Expansion {
+    /// Whether tokens attend to them.
+    pub(crate) is_attended: bool,
+    /// The number of tokens up to which a query is filled.
+    pub(crate) length: usize,
+    /// The token; `None` if neither the model's settings nor its tokenizer's name one.
+    pub(crate) token: Option<String>,
+}
+
+/// The fields of `2_MultiVectorMask/config.json`.
+#[derive(Debug, Default, Deserialize)]
+struct MaskConfig {
+    #[serde(default)]
+    skiplist_words: Option<Vec<String>>,
+    #[serde(default)]
+    skiplist_tasks: Option<Vec<String>>,
+    #[serde(default)]
+    keep_only_token_ids: Option<Vec<u32>>,
 }
 
 /// The settings of `PyLate` in `config_sentence_transformers.json`, with its defaults.
@@ -108,14 +148,77 @@ pub(super) fn is_stanford(config: &ModelConfig) -> bool {
 /// Whether the modules are a transformer and dense modules of `PyLate`, which have no pooling.
 pub(super) fn is_pylate(modules: &[Module], prompts: &PromptsConfig) -> bool {
     let [transformer, dense @ ..] = modules else { return false };
-    // The newer layout of sentence-transformers has the settings elsewhere.
-    prompts.model_type.as_deref() != Some("MultiVectorEncoder")
+    !has_own_type(prompts)
         && transformer.class_name() == "Transformer"
         && !dense.is_empty()
         && dense.iter().all(|module| module.class_name() == "Dense")
 }
 
+/// Whether sentence-transformers saved the model as a late-interaction model of its own.
+fn has_own_type(prompts: &PromptsConfig) -> bool {
+    prompts.model_type.as_deref() == Some("MultiVectorEncoder")
+}
+
+/// The configuration of the mask module, if the modules are those of sentence-transformers' own layout.
+pub(super) fn mask_module<'m>(modules: &'m [Module], prompts: &PromptsConfig) -> Option<&'m Module> {
+    let places: Option<Vec<usize>> = modules
+        .iter()
+        .map(|module| OWN_MODULES.iter().position(|class| *class == module.class_name()))
+        .collect();
+    let places = places?;
+    let is_ordered = places.is_sorted() && places.first() == Some(&0) && places.last() == Some(&3);
+    let [mask] = modules.iter().filter(|module| module.class_name() == MASK).collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    (has_own_type(prompts) && is_ordered).then_some(mask)
+}
+
 impl LateInteraction {
+    /// The settings of sentence-transformers' own layout. `mask` is the configuration of its mask module.
+    pub(super) fn from_own_layout(
+        prompts: &PromptsConfig,
+        sentence_bert: &SentenceBert,
+        mask: Option<&FileText>,
+    ) -> Result<Self, FilesError> {
+        let similarity = prompts.others.get("similarity_fn_name").and_then(Value::as_str);
+        if let Some(value) = similarity
+            && !SIMILARITIES.contains(&value)
+        {
+            let (field, value) = ("similarity_fn_name", value.to_owned());
+            return Err(unsupported(PROMPTS, field, value, "`maxsim` and `meanmaxsim` are"));
+        }
+        let mask: MaskConfig = mask.map(FileText::parse).transpose()?.unwrap_or_default();
+        if let Some(tasks) = mask.skiplist_tasks
+            && tasks != ["document"]
+        {
+            return Err(unsupported(MASK, "skiplist_tasks", tasks.join(", "), "`document` alone is"));
+        }
+        if let Some(ids) = mask.keep_only_token_ids
+            && !ids.is_empty()
+        {
+            return Err(unsupported(MASK, "keep_only_token_ids", format!("{ids:?}"), "`null` is, for texts"));
+        }
+        let prompt =
+            |names: &[&str]| names.iter().find_map(|name| prompts.prompts.get(*name).cloned().flatten());
+        let max_length = sentence_bert.max_seq_length;
+        let (query_length, expansion) = match &sentence_bert.query_expansion {
+            None => (sentence_bert.query_length.or(max_length), None),
+            Some(QueryExpansion { strategy, attend, token, length }) => {
+                let longest = sentence_bert.query_length.or(max_length).map(|own| own.max(*length));
+                let longest = if *strategy == ExpansionStrategy::Fixed { Some(*length) } else { longest };
+                let (is_attended, token) = (*attend, token.clone());
+                (longest, Some(Expansion { is_attended, length: *length, token }))
+            }
+        };
+        Ok(Self {
+            markers: [prompt(&["query"]).unwrap_or_default(), prompt(&DOCUMENT_PROMPTS).unwrap_or_default()],
+            marking: Marking::Prompt,
+            lengths: [query_length, sentence_bert.document_length.or(max_length)],
+            expansion,
+            skipped: mask.skiplist_words.unwrap_or_default(),
+        })
+    }
+
     /// The settings of `PyLate`.
     pub(super) fn from_pylate(prompts: &PromptsConfig) -> Result<Self, FilesError> {
         let fields = prompts.others.clone().into_iter().collect();
@@ -128,23 +231,18 @@ impl LateInteraction {
         for (name, marker) in ["query", "document"].into_iter().zip(&markers) {
             let prompt = prompts.prompts.get(name).cloned().flatten().unwrap_or_default();
             if !prompt.strip_prefix(marker.as_str()).unwrap_or(&prompt).is_empty() {
-                return Err(FilesError::UnsupportedField {
-                    path: PROMPTS.into(),
-                    field: "prompts",
-                    value: prompt,
-                    known: "the marker itself or nothing is, for a late-interaction model",
-                });
+                let known = "the marker itself or nothing is, for a late-interaction model";
+                return Err(unsupported(PROMPTS, "prompts", prompt, known));
             }
         }
+        let length = settings.query_length.unwrap_or(QUERY_LENGTH);
+        let is_attended = settings.attend_to_expansion_tokens.unwrap_or(false);
         let expands = settings.do_query_expansion.unwrap_or(true);
         Ok(Self {
             markers,
-            lengths: [
-                Some(settings.query_length.unwrap_or(QUERY_LENGTH)),
-                Some(settings.document_length.unwrap_or(DOCUMENT_LENGTH)),
-            ],
-            expansion: expands.then(|| settings.attend_to_expansion_tokens.unwrap_or(false)),
-            expansion_token: None,
+            marking: Marking::Token,
+            lengths: [Some(length), Some(settings.document_length.unwrap_or(DOCUMENT_LENGTH))],
+            expansion: expands.then_some(Expansion { is_attended, length, token: None }),
             skipped: settings.skiplist_words.unwrap_or_else(all_punctuation),
         })
     }
@@ -153,25 +251,27 @@ impl LateInteraction {
     pub(super) fn from_artifact(text: Option<&FileText>) -> Result<Self, FilesError> {
         let artifact: Artifact = text.map(FileText::parse).transpose()?.unwrap_or_default();
         if let Some(value) = artifact.similarity.filter(|similarity| similarity != "cosine") {
-            let (path, known) = (ARTIFACT.into(), "`cosine` is");
-            return Err(FilesError::UnsupportedField { path, field: "similarity", value, known });
+            return Err(unsupported(ARTIFACT, "similarity", value, "`cosine` is"));
         }
         let skips = artifact.mask_punctuation.unwrap_or(true);
+        let length = artifact.query_maxlen.unwrap_or(QUERY_LENGTH);
+        let is_attended = artifact.attend_to_mask_tokens.unwrap_or(false);
         Ok(Self {
             markers: [
                 artifact.query_token_id.unwrap_or("[unused0]".into()),
                 artifact.doc_token_id.unwrap_or("[unused1]".into()),
             ],
-            lengths: [Some(artifact.query_maxlen.unwrap_or(QUERY_LENGTH)), artifact.doc_maxlen],
-            expansion: Some(artifact.attend_to_mask_tokens.unwrap_or(false)),
-            expansion_token: None,
+            marking: Marking::Token,
+            lengths: [Some(length), artifact.doc_maxlen],
+            expansion: Some(Expansion { is_attended, length, token: None }),
             skipped: if skips { all_punctuation() } else { Vec::new() },
         })
     }
 
-    /// The settings with the token that fills queries. Stanford's matrix comes behind `modules`.
+    /// The settings with the tokenizer's token that fills queries, unless they name one. Stanford's matrix
+    /// comes behind `modules`.
     pub(super) fn complete_with(
-        self,
+        mut self,
         expansion_token: Option<String>,
         config: &ModelConfig,
         checkpoints: &[CheckpointFile],
@@ -180,8 +280,15 @@ impl LateInteraction {
         if is_stanford(config) {
             modules.push(HeadModule::Dense(stanford_module(checkpoints)?));
         }
-        Ok(Self { expansion_token, ..self })
+        if let Some(expansion) = &mut self.expansion {
+            expansion.token = expansion.token.take().or(expansion_token);
+        }
+        Ok(self)
     }
+}
+
+fn unsupported(file: &str, field: &'static str, value: String, known: &'static str) -> FilesError {
+    FilesError::UnsupportedField { path: file.into(), field, value, known }
 }
 
 fn all_punctuation() -> Vec<String> {
@@ -220,7 +327,8 @@ mod tests {
         let pylate = |content: &str| LateInteraction::from_pylate(&text(content).parse().unwrap()).unwrap();
         let found = pylate(r#"{"model_type":"ColBERT"}"#);
         assert_eq!((found.markers, found.lengths), (["[Q] ".into(), "[D] ".into()], [Some(32), Some(180)]));
-        assert_eq!((found.expansion, found.skipped.len()), (Some(false), 32));
+        let expansion = |is_attended, length| Some(Expansion { is_attended, length, token: None });
+        assert_eq!((found.expansion, found.skipped.len()), (expansion(false, 32), 32));
         let found = pylate(
             r#"{"query_prefix":"","document_prefix":"[D]","query_length":7,"document_length":9,
                 "do_query_expansion":false,"attend_to_expansion_tokens":true,"skiplist_words":["a"],
@@ -228,22 +336,63 @@ mod tests {
         );
         assert_eq!((found.markers, found.lengths), ([String::new(), "[D]".into()], [Some(7), Some(9)]));
         assert_eq!((found.expansion, found.skipped), (None, vec!["a".to_owned()]));
-        assert_eq!(pylate(r#"{"attend_to_expansion_tokens":true}"#).expansion, Some(true));
+        let found = pylate(r#"{"attend_to_expansion_tokens":true,"query_length":9}"#);
+        assert_eq!(found.expansion, expansion(true, 9));
 
         let found = LateInteraction::from_artifact(None).unwrap();
         assert_eq!(
             (found.markers, found.lengths),
             (["[unused0]".into(), "[unused1]".into()], [Some(32), None])
         );
-        assert_eq!((found.expansion, found.skipped.len()), (Some(false), 32));
+        assert_eq!((found.expansion, found.skipped.len()), (expansion(false, 32), 32));
         let artifact = text(
             r#"{"query_token_id":"[a]","doc_token_id":"[b]","query_maxlen":5,"doc_maxlen":6,"nbits":2,
                 "attend_to_mask_tokens":true,"mask_punctuation":false,"similarity":"cosine"}"#,
         );
         let found = LateInteraction::from_artifact(Some(&artifact)).unwrap();
         assert_eq!((found.markers, found.lengths), (["[a]".into(), "[b]".into()], [Some(5), Some(6)]));
-        assert_eq!((found.expansion, found.skipped.len()), (Some(true), 0));
+        assert_eq!((found.expansion, found.skipped.len()), (expansion(true, 5), 0));
         let message = LateInteraction::from_artifact(Some(&text(r#"{"similarity":"l2"}"#))).unwrap_err();
         assert!(message.to_string().contains("`similarity` of artifact.metadata is `l2`"), "{message}");
+    }
+
+    /// The settings of sentence-transformers' own layout, from the contents of its three files.
+    fn own(settings: &str, transformer: &str, mask: &str) -> Result<LateInteraction, FilesError> {
+        let (settings, transformer) = (text(settings).parse().unwrap(), text(transformer).parse().unwrap());
+        LateInteraction::from_own_layout(&settings, &transformer, Some(&text(mask)))
+    }
+
+    #[test]
+    fn the_own_layout_of_sentence_transformers_has_its_settings_in_three_files() {
+        let found = own("{}", "{}", "{}").unwrap();
+        assert_eq!((found.markers, found.lengths), ([String::new(), String::new()], [None, None]));
+        assert_eq!((found.marking, found.expansion, found.skipped.len()), (Marking::Prompt, None, 0));
+        let settings = r#"{"prompts":{"query":"q: ","passage":"p: "},"similarity_fn_name":"meanmaxsim"}"#;
+        let mask = r#"{"skiplist_words":["!"],"skiplist_tasks":["document"],"keep_only_token_ids":null}"#;
+        let fill = |fields: &str| {
+            let expansion =
+                format!(r#"{{"max_seq_length":50,"document_length":40,"query_expansion":{{{fields}}}}}"#);
+            own(settings, &expansion, mask).unwrap()
+        };
+        let found = fill(r#""strategy":"fixed","length":20,"attend":true,"token":"[X]""#);
+        assert_eq!((found.markers, found.lengths), (["q: ".into(), "p: ".into()], [Some(20), Some(40)]));
+        let token = Some("[X]".to_owned());
+        let expansion = Some(Expansion { is_attended: true, length: 20, token });
+        assert_eq!((found.expansion, found.skipped), (expansion, vec!["!".to_owned()]));
+        let found = fill(r#""strategy":"min","length":20"#);
+        assert_eq!(found.lengths, [Some(50), Some(40)]);
+        assert_eq!(found.expansion, Some(Expansion { is_attended: false, length: 20, token: None }));
+        assert_eq!(
+            own("{}", r#"{"query_length":7,"max_seq_length":9}"#, "{}").unwrap().lengths,
+            [Some(7), Some(9)]
+        );
+        for (settings, mask, part) in [
+            (r#"{"similarity_fn_name":"cosine"}"#, "{}", "`similarity_fn_name`"),
+            ("{}", r#"{"skiplist_tasks":["query"]}"#, "`skiplist_tasks` of MultiVectorMask is `query`"),
+            ("{}", r#"{"keep_only_token_ids":[5]}"#, "`keep_only_token_ids` of MultiVectorMask is `[5]`"),
+        ] {
+            let message = own(settings, "{}", mask).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
     }
 }

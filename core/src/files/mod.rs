@@ -21,6 +21,7 @@ mod progress;
 mod python;
 mod read;
 mod reading;
+mod remote;
 mod repository;
 mod source;
 mod static_embedding;
@@ -32,7 +33,7 @@ pub use demo::DEMO_MODEL_ID;
 pub use error::FilesError;
 pub use folder::{Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
-pub(crate) use late_interaction::LateInteraction;
+pub(crate) use late_interaction::{Expansion, LateInteraction, Marking};
 pub use source::{HubOptions, ModelSource, Reader};
 pub(crate) use static_embedding::StaticTokens;
 pub use templates::ChosenTemplate;
@@ -68,7 +69,7 @@ pub async fn load(
             let selection = file.map(|file| Selection::new(model_id, file, &reader)).transpose()?;
             read_model(&Repository::Folder(root), selection, &reader, describe).await?
         }
-        None => hub::load(source, options, describe).await?,
+        None => remote::load_remote(source, options, describe).await?,
     };
     Ok(ModelFolder { model_id: given, ..model })
 }

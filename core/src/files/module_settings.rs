@@ -6,13 +6,14 @@
 
 use serde::Deserialize;
 use text_embeddings_backend_core::{Activation, DenseModule, LayerNormModule};
-use text_embeddings_checkpoint::ModelFile;
+use text_embeddings_checkpoint::{CheckpointError, CheckpointFile, ModelFile};
 
 use super::config::Module;
 use super::error::FilesError;
-use super::names::{is_inside, module_config, module_files};
+use super::gguf;
+use super::names::{Bound, is_inside, module_config, module_files};
 use super::reading::{FileText, read_text};
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 use super::weights::check_weights;
 
 const DENSE_REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors or \
@@ -20,9 +21,15 @@ const DENSE_REMEDY: &str = "a dense module needs its config.json and its weights
 const NORM_REMEDY: &str = "a layer norm needs its config.json and its weights as model.safetensors; download the model again, \
                       or correct modules.json";
 /// The name of the pooled vector among the features of sentence-transformers.
-const POOLED: &str = "sentence_embedding";
+const POOLED: (&str, &str) = ("sentence_embedding", "`sentence_embedding` is");
 /// The name of a cross-encoder's raw scores among these features.
-const SCORES: &str = "scores";
+const SCORES: (&str, &str) = ("scores", "`scores` is");
+/// The name of the vectors of tokens among these features.
+const TOKENS: (&str, &str) = ("token_embeddings", "`token_embeddings` is");
+
+/// The matrices of a dense module.
+const LINEAR: &str = "linear.weight";
+const RESIDUAL: &str = "residual.weight";
 
 /// The role of a dense module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +38,8 @@ pub(super) enum DenseRole {
     Vector,
     /// It is the last module of a modular cross-encoder and computes the raw score.
     Scores,
+    /// It computes another vector of each token, for late interaction.
+    Tokens,
 }
 
 /// The fields of `2_Dense/config.json`.
@@ -102,7 +111,7 @@ pub(super) async fn ends_in_scores(
     }
     let config: Option<DenseConfig> = repository.read_json(&module_config(&module.path)).await?;
     Ok(config.is_some_and(|config| {
-        config.out_features == 1 && config.module_output_name.as_deref() == Some(SCORES)
+        config.out_features == 1 && config.module_output_name.as_deref() == Some(SCORES.0)
     }))
 }
 
@@ -114,7 +123,7 @@ pub(super) async fn load_dense(
 ) -> Result<DenseModule, FilesError> {
     let ModuleFiles { config: text, weights } = open_module(repository, path, DENSE_REMEDY).await?;
     let config: DenseConfig = text.parse()?;
-    check_weights(&weights)?;
+    let checkpoint = check_weights(&weights)?;
     let unsupported = |field, value: String, known| FilesError::UnsupportedField {
         path: text.path.clone(),
         field,
@@ -125,24 +134,51 @@ pub(super) async fn load_dense(
         let known = "torch's Identity, Tanh, GELU, SiLU, ReLU and Sigmoid are";
         return Err(unsupported("activation_function", config.activation_function, known));
     };
-    let (output, known) = match role {
-        DenseRole::Vector => (POOLED, "`sentence_embedding` is"),
-        DenseRole::Scores => (SCORES, "`scores` is"),
+    let ((input, known_input), (output, known_output)) = match role {
+        DenseRole::Vector => (POOLED, POOLED),
+        DenseRole::Scores => (POOLED, SCORES),
+        DenseRole::Tokens => (TOKENS, TOKENS),
     };
     let names = [
-        ("module_input_name", config.module_input_name, POOLED, "`sentence_embedding` is"),
-        ("module_output_name", config.module_output_name, output, known),
+        ("module_input_name", config.module_input_name, input, known_input),
+        ("module_output_name", config.module_output_name, output, known_output),
     ];
     for (field, name, supported, known) in names {
         if let Some(name) = name.filter(|name| name != supported) {
             return Err(unsupported(field, name, known));
         }
     }
-    if config.use_residual {
-        return Err(unsupported("use_residual", "true".to_owned(), "`false` is"));
-    }
-    let DenseConfig { in_features, out_features, bias, .. } = config;
+    let DenseConfig { in_features, out_features, bias, use_residual, .. } = config;
+    let is_linear = activation == Activation::Identity && !bias;
+    let weights = match use_residual {
+        false => weights,
+        true if is_linear => add_residual(&checkpoint, [out_features, in_features])?,
+        true => {
+            let known = "`false` is, or `true` without bias and with the activation Identity";
+            return Err(unsupported("use_residual", "true".to_owned(), known));
+        }
+    };
     Ok(DenseModule { weights, in_features, out_features, bias, activation })
+}
+
+/// The matrix of a linear module whose result is added to its input, or to another product with its input:
+/// `W·x + R·x` is `(W + R)·x`. Without a matrix for the latter, `R` is the identity.
+fn add_residual(checkpoint: &CheckpointFile, shape: [usize; 2]) -> Result<ModelFile, FilesError> {
+    let numbers = |name: &str| {
+        let found = checkpoint.tensors.get(name).filter(|tensor| tensor.shape() == shape);
+        let missing = || CheckpointError::Missing { name: name.to_owned() };
+        found.ok_or_else(missing).and_then(|tensor| tensor.read_numbers(name)).map_err(FilesError::Weights)
+    };
+    let [outputs, inputs] = shape;
+    let mut sums = numbers(LINEAR)?;
+    if outputs == inputs {
+        sums.iter_mut().step_by(inputs + 1).for_each(|diagonal| *diagonal += 1.0);
+    } else {
+        sums.iter_mut().zip(numbers(RESIDUAL)?).for_each(|(sum, value)| *sum += value);
+    }
+    let sums: Vec<f32> = sums.into_iter().map(|sum| sum as f32).collect();
+    let bytes = gguf::safetensors(&sums, shape).into();
+    Ok(ModelFile::Memory { name: RESIDUAL.into(), bytes })
 }
 
 /// Reads the layer norm in the folder `path`.
@@ -156,8 +192,8 @@ pub(super) async fn load_layer_norm(
     for (field, name) in
         [("module_input_name", module_input_name), ("module_output_name", module_output_name)]
     {
-        if let Some(value) = name.filter(|name| name != POOLED) {
-            let known = "`sentence_embedding` is";
+        let (supported, known) = POOLED;
+        if let Some(value) = name.filter(|name| name != supported) {
             return Err(FilesError::UnsupportedField { path: text.path, field, value, known });
         }
     }
@@ -228,6 +264,7 @@ mod tests {
         );
         let mish = whole.replace("linear.Identity", "activation.Mish");
         let gelu = whole.replace("linear.Identity", "activation.GELU");
+        let residual = gelu.replace('}', r#","use_residual":true}"#);
         let gelu = read(Some(&gelu), Some(safetensors(16))).unwrap();
         assert_eq!(gelu.3, Activation::Gelu);
         let with = |field: &str| whole.replace('}', &format!(",{field}}}"));
@@ -237,12 +274,8 @@ mod tests {
         ] {
             assert!(read(Some(&with(field)), Some(safetensors(16))).is_ok(), "{field}");
         }
-        let [tokens, output, residual] = [
-            r#""module_input_name":"token_embeddings""#,
-            r#""module_output_name":"other""#,
-            r#""use_residual":true"#,
-        ]
-        .map(with);
+        let [tokens, output] =
+            [r#""module_input_name":"token_embeddings""#, r#""module_output_name":"other""#].map(with);
         let table: [(_, _, &[&str]); 8] = [
             (None, Some(safetensors(16)), &["`2_Dense/config.json` is missing", "--dense-path"]),
             (Some(whole), None, &["`2_Dense/model.safetensors` is missing", "pytorch_model.bin"]),
@@ -254,7 +287,7 @@ mod tests {
             ),
             (Some(&tokens), Some(safetensors(16)), &["`module_input_name`", "`token_embeddings`"]),
             (Some(&output), Some(safetensors(16)), &["`module_output_name`", "`other`"]),
-            (Some(&residual), Some(safetensors(16)), &["`use_residual`", "only `false` is"]),
+            (Some(&residual), Some(safetensors(16)), &["`use_residual`", "without bias"]),
             (Some(whole), Some(vec![0; 20]), &["2_Dense/model.safetensors"]),
         ];
         for (config, weights, parts) in table {

@@ -105,11 +105,12 @@ pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(),
     Ok(())
 }
 
-/// Reads the modules in order. With `ends_in_scores`, the last one computes the raw score.
+/// Reads the modules in order. `role` is the last one's; if that computes a raw score, the others compute
+/// vectors.
 pub(super) async fn load_steps(
     repository: &Repository<'_>,
     steps: &[WeightedModule],
-    ends_in_scores: bool,
+    role: DenseRole,
 ) -> Result<Vec<HeadModule>, FilesError> {
     let mut modules = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -117,7 +118,7 @@ pub(super) async fn load_steps(
             HeadModule::LayerNorm(load_layer_norm(repository, &step.path).await?)
         } else {
             let is_last = index + 1 == steps.len();
-            let role = if ends_in_scores && is_last { DenseRole::Scores } else { DenseRole::Vector };
+            let role = if role == DenseRole::Scores && !is_last { DenseRole::Vector } else { role };
             HeadModule::Dense(load_dense(repository, &step.path, role).await?)
         });
     }

@@ -17,12 +17,13 @@ use super::config::{
 use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
-use super::module_settings::{ends_in_scores, fetch_dense};
+use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG, is_graph,
+    Bound, CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG,
+    is_graph, module_config,
 };
 use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
@@ -132,7 +133,9 @@ impl Sources<'_, '_> {
             .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
         let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
-        let late_interaction = self.read_late(&config, &modules, &prompts_config, reader).await?;
+        let sentence_bert = read_sentence_bert(files).await?;
+        let late_interaction =
+            self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
         if reader.backend != BackendKind::Python {
             modules::refuse_unknown(&modules)?;
         }
@@ -143,7 +146,6 @@ impl Sources<'_, '_> {
         let tokenizer = files.require(TOKENIZER, Bound::Small, remedy(TOKENIZER)).await?;
         check_small_file(&tokenizer)?;
         let tokenizer_config: TokenizerConfig = files.read_json(TOKENIZER_CONFIG).await?.unwrap_or_default();
-        let sentence_bert = read_sentence_bert(files).await?;
         let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
         let expansion_token = tokenizer_config.expansion_token();
         let empty_tokens = tokenizer_config.empty_tokens();
@@ -154,7 +156,12 @@ impl Sources<'_, '_> {
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
         let splade = read_splade(files, &modules).await?;
-        let mut head_modules = self.read_head_modules(&modules, ends_in_scores, reader).await?;
+        let role = match (&late_interaction, ends_in_scores) {
+            (Some(_), _) => DenseRole::Tokens,
+            (None, true) => DenseRole::Scores,
+            (None, false) => DenseRole::Vector,
+        };
+        let mut head_modules = self.read_head_modules(&modules, role, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
         let weights = open_weights(self.folder, &selection).await?;
         // ONNX Runtime checks the form of a graph and of its values.
@@ -207,6 +214,7 @@ impl Sources<'_, '_> {
         config: &ModelConfig,
         modules: &[Module],
         prompts: &PromptsConfig,
+        sentence_bert: Option<&SentenceBert>,
         reader: &Reader,
     ) -> Result<Option<LateInteraction>, FilesError> {
         let Some((file, mark)) = late_interaction::find_mark(config, modules, prompts) else {
@@ -222,6 +230,11 @@ impl Sources<'_, '_> {
         if late_interaction::is_pylate(modules, prompts) {
             return LateInteraction::from_pylate(prompts).map(Some);
         }
+        if let Some(mask) = late_interaction::mask_module(modules, prompts) {
+            let config = self.files.read_text(&module_config(&mask.path)).await?;
+            let settings = sentence_bert.cloned().unwrap_or_default();
+            return LateInteraction::from_own_layout(prompts, &settings, config.as_ref()).map(Some);
+        }
         Err(FilesError::LateInteraction { file, mark })
     }
 
@@ -230,19 +243,19 @@ impl Sources<'_, '_> {
     async fn read_head_modules(
         &self,
         modules: &[Module],
-        ends_in_scores: bool,
+        role: DenseRole,
         reader: &Reader,
     ) -> Result<Vec<HeadModule>, FilesError> {
         if reader.backend == BackendKind::Python {
             python::fetch_files(self.folder, reader.python_code).await?;
-            if !ends_in_scores {
+            if role != DenseRole::Scores {
                 return Ok(Vec::new());
             }
         }
         let dense_path = reader.dense_path.as_deref();
         // The user's path starts in the folder of a GGUF file.
         let repository = if dense_path.is_some() { self.folder } else { self.files };
-        modules::load_steps(repository, &modules::steps(modules, dense_path)?, ends_in_scores).await
+        modules::load_steps(repository, &modules::steps(modules, dense_path)?, role).await
     }
 
     async fn open_bge_m3(&self, config: &ModelConfig) -> Result<BgeM3Files, FilesError> {

@@ -356,9 +356,9 @@ fn pooling_of_files(files: &ModelFolder) -> Result<ModelType, DetectError> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::files::LateInteraction;
     use crate::files::fake_hub::{open, reranker_files, write_files};
     use crate::files::{ChosenTemplate, Module};
+    use crate::files::{LateInteraction, Marking};
     use crate::templates::MessageStyle;
 
     const LISTWISE: Result<ModelType, &str> = Ok(ModelType::ListwiseReranker);
@@ -525,9 +525,9 @@ mod tests {
     fn a_late_interaction_model_is_a_re_ranker_and_nothing_else() {
         let late = LateInteraction {
             markers: [String::new(), String::new()],
+            marking: Marking::Token,
             lengths: [None, None],
             expansion: None,
-            expansion_token: None,
             skipped: Vec::new(),
         };
         let files = ModelFolder { late_interaction: Some(late), ..model("BertModel", "colbert") };

@@ -100,6 +100,15 @@ impl Model {
         self.kind.model_type()
     }
 
+    /// The kind in words, for people.
+    #[must_use]
+    pub fn kind_name(&self) -> String {
+        match self.reranker() {
+            Some(model) if model.late.is_some() => "late-interaction re-ranker".to_owned(),
+            _ => self.model_type().to_string(),
+        }
+    }
+
     /// The embedding model, if it is one.
     #[must_use]
     pub fn embedder(&self) -> Option<&EmbeddingModel> {

@@ -18,9 +18,11 @@ use self::answers::{answer_words, find_answers};
 use self::prompt::{FoundPrompt, find_prompt, list_family};
 use super::{ModelFlags, PromptFlag, Refusal, RerankScoring};
 use crate::families::{Family, ScoreRule};
-use crate::files::{LateInteraction, ModelFolder, class_labels, positive_label, scores_head};
+use crate::files::{
+    Expansion, LateInteraction, Marking, ModelFolder, class_labels, positive_label, scores_head,
+};
 use crate::templates::PromptTemplate;
-use crate::tokenization::{ExpansionToken, LateTokens, SideTokens};
+use crate::tokenization::{ExpansionToken, LateTokens, Marker, SideTokens};
 
 pub(super) use self::prompt::recommended_limits;
 
@@ -165,6 +167,9 @@ impl fmt::Display for Reranker {
             Some(family) => {
                 write!(f, "The re-ranker is of the family {}: {}; ", family.value.name, family.source)?;
             }
+            None if self.late.is_some() => {
+                f.write_str("It compares queries and documents token by token; ")?
+            }
             None => f.write_str("The re-ranker is of no known family; ")?,
         }
         write!(f, "the prompt is {}; ", self.prompt_source)?;
@@ -219,30 +224,45 @@ fn late_tokens(
     tokenizer: &Tokenizer,
 ) -> Result<LateTokens, Refusal> {
     let mut sides = Vec::with_capacity(2);
+    let positions = files.description.longest_input.unwrap_or(usize::MAX);
     for (marker, length) in late.markers.iter().zip(late.lengths) {
-        let found = [marker.as_str(), marker.trim_end()];
-        let found = found.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
-        if found.is_none() && !marker.is_empty() {
-            return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
-        }
-        let positions = files.description.longest_input.unwrap_or(usize::MAX);
-        sides.push(SideTokens { marker: found, max_length: length.unwrap_or(positions).min(positions) });
+        let id = match late.marking {
+            Marking::Token => {
+                let spellings = [marker.as_str(), marker.trim_end()];
+                let found = spellings.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
+                if found.is_none() && !marker.is_empty() {
+                    return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
+                }
+                found
+            }
+            Marking::Prompt => tokenizer.token_to_id(marker),
+        };
+        let follows_specials = late.marking == Marking::Prompt;
+        let length = length.or(files.model_max_length).unwrap_or(positions);
+        sides.push(SideTokens {
+            marker: id.map(|id| Marker { id, follows_specials }),
+            prompt: if follows_specials { marker.clone() } else { String::new() },
+            max_length: length.min(positions),
+        });
     }
-    let expansion = match late.expansion {
+    let expansion = match &late.expansion {
         None => None,
-        Some(is_attended) => {
-            let token = late.expansion_token.clone().unwrap_or_default();
+        Some(Expansion { is_attended, length, token }) => {
+            let token = token.clone().unwrap_or_default();
             let Some(id) = tokenizer.token_to_id(&token) else {
                 return Err(Refusal::NoLateToken { what: "token that fills queries", token });
             };
+            let length = *length.min(&positions);
             if !is_attended {
-                check_unattended(files, sides[0].max_length)?;
+                check_unattended(files, length)?;
             }
-            Some(ExpansionToken { id, is_attended })
+            Some(ExpansionToken { id, is_attended: *is_attended, length })
         }
     };
     let skipped = late.skipped.iter().filter_map(|word| tokenizer.token_to_id(word)).collect();
-    Ok(LateTokens { query: sides[0], document: sides[1], expansion, skipped })
+    let document = sides.pop().unwrap_or_default();
+    let query = sides.pop().unwrap_or_default();
+    Ok(LateTokens { query, document, expansion, skipped })
 }
 
 /// Refuses tokens to which no token attends where they would see nothing, or where rows are shared.

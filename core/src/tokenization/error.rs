@@ -52,6 +52,15 @@ pub enum EncoderError {
         /// The token.
         token: &'static str,
     },
+    /// The prompt of queries or documents of a late-interaction model gets other tokens than its library gives.
+    #[error(
+        "the prompt `{prompt}` before a query or document becomes other tokens here than in \
+         sentence-transformers, so that scores would differ: this tokenizer is not supported for it"
+    )]
+    LatePrompt {
+        /// The prompt.
+        prompt: String,
+    },
     /// Plain text can become a control token.
     #[error(
         "text of a request that reads `{token}` would become that control token with this tokenizer (it is \

@@ -1,13 +1,13 @@
 //! Encodes queries and documents of late-interaction models (`ColBERT`), which read them apart.
 //!
-//! Input: a query or a document. Output: its ids, with a marker behind the first token; for a document the
-//! tokens whose vectors count, for a query the tokens that expand it. What must hold: `PyLate` gives the same
-//! ids and counts the same tokens; a text that spells a marker stays text.
+//! Input: a query or a document. Output: its ids, with a marker or behind a prompt; for a document the tokens
+//! whose vectors count, for a query the tokens that expand it. What must hold: `PyLate` and
+//! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, Encoder, Input, Truncation, other_model,
+    Encoded, Encoder, EncoderError, Input, TokenLimits, Truncation, TruncationDirection, other_model,
     stretch::Needed,
-    text::{TextEncoder, frame_too_long},
+    text::{TEXTS, TextEncoder, frame_too_long},
     tokens::Owner,
 };
 use crate::error::Error;
@@ -28,19 +28,31 @@ pub struct LateTokens {
     pub query: SideTokens,
     /// Of documents.
     pub document: SideTokens,
-    /// The token that fills queries up to their most tokens.
+    /// The token that fills queries.
     pub expansion: Option<ExpansionToken>,
     /// The tokens of documents whose vectors do not count, such as punctuation.
     pub skipped: Vec<u32>,
 }
 
 /// How the texts of one side become tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SideTokens {
-    /// The token behind the first one, if there is any.
-    pub marker: Option<u32>,
-    /// The most tokens, marker and special tokens included. Longer texts are cut.
+    /// The token that marks the side, if there is any.
+    pub marker: Option<Marker>,
+    /// The text before each input. If there is a marker, it is the marker's text.
+    pub prompt: String,
+    /// The most tokens, marker, prompt and special tokens included. Longer texts are cut.
     pub max_length: usize,
+}
+
+/// The token that marks the queries or the documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marker {
+    /// Its id.
+    pub id: u32,
+    /// Whether it comes behind the special tokens that begin an input. Otherwise it comes behind the first
+    /// token of any kind.
+    pub follows_specials: bool,
 }
 
 /// The token that fills queries.
@@ -50,6 +62,8 @@ pub struct ExpansionToken {
     pub id: u32,
     /// Whether tokens attend to it. Otherwise it attends to the query's own tokens only.
     pub is_attended: bool,
+    /// The number of tokens up to which a query is filled.
+    pub length: usize,
 }
 
 impl Encoder {
@@ -77,33 +91,20 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Validation`] if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer
-    /// fails, or if the model does not read queries and documents apart.
+    /// [`Error::Validation`] if prompt and special tokens alone are too long; [`Error::Tokenizer`] if the
+    /// tokenizer fails, or if the model does not read queries and documents apart.
     pub fn encode_late(&self, side: Side, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
         let Some(late) = &self.options.late else { return Err(other_model()) };
-        let (SideTokens { marker, max_length }, limit) = match side {
-            Side::Query => (late.query, truncation.limits.query),
-            Side::Document => (late.document, truncation.limits.document),
+        let (rules, limit) = match side {
+            Side::Query => (&late.query, truncation.limits.query),
+            Side::Document => (&late.document, truncation.limits.document),
         };
-        let max_length = max_length.min(self.options.max_input_length);
-        let room = max_length.saturating_sub(marker.iter().count());
-        let truncation = Truncation { truncate: true, ..truncation };
-        let needed = Needed::new(truncation, room);
-        let tokens = self.tokens_of_text(["", text], needed.document, truncation.direction)?;
-        let own = tokens.count(Owner::Document);
-        let above_limit = limit.map_or(0, |limit| own.saturating_sub(limit));
-        let excess = tokens.excess(room, truncation)?.max(above_limit);
-        if excess > own {
-            return Err(frame_too_long(&tokens, room));
-        }
-        let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
-        if let Some(marker) = marker {
-            encoded.ids.insert(encoded.ids.len().min(1), marker);
-        }
+        let mut encoded = self.mark_text(rules, text, limit, truncation)?;
         match (side, late.expansion) {
             (Side::Query, Some(expansion)) => {
-                let added = max_length.saturating_sub(encoded.ids.len());
-                encoded.ids.resize(max_length.max(encoded.ids.len()), expansion.id);
+                let length = expansion.length.min(self.options.max_input_length);
+                let added = length.saturating_sub(encoded.ids.len());
+                encoded.ids.resize(encoded.ids.len() + added, expansion.id);
                 encoded.unattended = if expansion.is_attended { 0 } else { added };
             }
             (Side::Query, None) => {}
@@ -115,15 +116,65 @@ impl TextEncoder {
         }
         Ok(encoded)
     }
+
+    /// The ids of a text with the marker or behind the prompt of its side, cut to the side's most tokens and
+    /// to `limit` of its own.
+    fn mark_text(
+        &self,
+        rules: &SideTokens,
+        text: &str,
+        limit: Option<usize>,
+        truncation: Truncation,
+    ) -> Result<Encoded, Error> {
+        let max_length = rules.max_length.min(self.options.max_input_length);
+        let room = max_length.saturating_sub(rules.marker.iter().count());
+        let truncation = Truncation { truncate: true, ..truncation };
+        let needed = Needed::new(truncation, room);
+        let prompt = if rules.marker.is_none() { rules.prompt.as_str() } else { "" };
+        let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
+        let own = tokens.count(Owner::Document);
+        let above_limit = limit.map_or(0, |limit| own.saturating_sub(limit));
+        let excess = tokens.excess(room, truncation)?.max(above_limit);
+        if excess > own {
+            return Err(frame_too_long(&tokens, room));
+        }
+        let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
+        if let Some(marker) = rules.marker {
+            let specials = tokens.owners.iter().take_while(|owner| **owner == Owner::Frame).count();
+            let place = if marker.follows_specials { specials } else { 1 };
+            encoded.ids.insert(encoded.ids.len().min(place), marker.id);
+        }
+        Ok(encoded)
+    }
+
+    /// Compares the ids of a text behind the prompt of each side with the ids that the tokenizer gives for
+    /// both as one string, as sentence-transformers encodes them.
+    ///
+    /// # Errors
+    ///
+    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::Tokenizer`] if the tokenizer fails.
+    pub(super) fn check_late_prompts(&self) -> Result<(), EncoderError> {
+        let Some(late) = &self.options.late else { return Ok(()) };
+        let direction = TruncationDirection::Right;
+        let whole = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
+        for rules in [&late.query, &late.document].into_iter().filter(|rules| !rules.prompt.is_empty()) {
+            let unlimited = SideTokens { max_length: usize::MAX, ..rules.clone() };
+            let found = self.mark_text(&unlimited, TEXTS[1], None, whole).map_err(EncoderError::tokenizer)?;
+            let joined = [&rules.prompt, TEXTS[1]].concat();
+            let expected = self.tokenizer().encode(joined, true).map_err(EncoderError::tokenizer)?;
+            if found.ids != expected.get_ids() {
+                return Err(EncoderError::LatePrompt { prompt: rules.prompt.clone() });
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::tokenization::{
-        TextOptions, TokenLimits, TruncationDirection, test_tokenizer::small_tokenizer_with,
-    };
+    use crate::tokenization::{TextOptions, test_tokenizer::small_tokenizer_with};
 
     const RIGHT: Truncation =
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
@@ -146,8 +197,11 @@ mod tests {
 
     #[test]
     fn a_marker_is_the_second_token_and_queries_are_filled() {
-        let side = |marker, max_length| SideTokens { marker, max_length };
-        let expansion = Some(ExpansionToken { id: 902, is_attended: false });
+        let side = |marker: Option<u32>, max_length| {
+            let marker = marker.map(|id| Marker { id, follows_specials: false });
+            SideTokens { marker, prompt: String::new(), max_length }
+        };
+        let expansion = Some(ExpansionToken { id: 902, is_attended: false, length: 6 });
         let late = LateTokens {
             query: side(Some(900), 6),
             document: side(Some(901), 5),
@@ -162,7 +216,7 @@ mod tests {
         // A longer query is cut, and has no expansion.
         let query = encode_with(&late, Side::Query, "abcabc", none);
         assert_eq!((query.ids, query.unattended, query.truncated), (vec![a, 900, b, c, a, b], 0, 1));
-        let attended = ExpansionToken { id: 902, is_attended: true };
+        let attended = ExpansionToken { id: 902, is_attended: true, length: 6 };
         let query =
             encode_with(&LateTokens { expansion: Some(attended), ..late.clone() }, Side::Query, "a", none);
         assert_eq!((query.ids, query.unattended), (vec![a, 900, 902, 902, 902, 902], 0));
@@ -176,7 +230,11 @@ mod tests {
         let limits = TokenLimits { document: Some(2), query: Some(1), prompt: None };
         assert_eq!(encode_with(&late, Side::Document, "abc", limits).ids, [a, 901, b]);
         assert_eq!(encode_with(&late, Side::Query, "abc", limits).ids, [a, 900, 902, 902, 902, 902]);
-        let bare = LateTokens { query: side(None, 4), ..late };
+        let short = ExpansionToken { id: 902, is_attended: true, length: 4 };
+        let bare = LateTokens { query: side(None, 6), expansion: Some(short), ..late };
         assert_eq!(encode_with(&bare, Side::Query, "ab", none).ids, [a, b, 902, 902]);
+        // A query may be longer than it is filled to, up to its most tokens.
+        assert_eq!(encode_with(&bare, Side::Query, "abcab", none).ids, [a, b, c, a, b]);
+        assert_eq!(encode_with(&bare, Side::Query, "abcabca", none).ids.len(), 6);
     }
 }

@@ -36,7 +36,7 @@ use tokenizers::Tokenizer;
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use input::Input;
-pub use late::{ExpansionToken, LateTokens, Side, SideTokens};
+pub use late::{ExpansionToken, LateTokens, Marker, Side, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};

@@ -19,7 +19,7 @@ use text_embeddings_backend_core::amount;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessorWrapper, PreTokenizer, Token, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
-const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
+pub(super) const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
 
 /// Encodes texts. It has no threads; see `Tokenization`.
 pub struct TextEncoder {
@@ -114,7 +114,10 @@ impl TextEncoder {
             return Err(EncoderError::Texts);
         }
         let (frame, max) = (first.count(Owner::Frame), self.options.max_input_length);
-        if frame >= max { Err(EncoderError::NoRoomForText { frame, max }) } else { Ok(()) }
+        if frame >= max {
+            return Err(EncoderError::NoRoomForText { frame, max });
+        }
+        self.check_late_prompts()
     }
 
     /// The ids of a text after a prompt, encoded as one string, with the tokenizer's special tokens.

@@ -1,5 +1,5 @@
-"""Writes fixtures/late/: late-interaction models (ColBERT) in the layouts of PyLate and of Stanford, with the
-vectors and scores of sentence-transformers, which reads both.
+"""Writes fixtures/late/: late-interaction models (ColBERT) in the layouts of PyLate, of Stanford and of
+sentence-transformers, with the vectors and scores of sentence-transformers, which reads all of them.
 
 Run `python -m architectures.late [NAME…]` in the folder above; without names, all are made. PyLate 1.6 itself
 does not run with sentence-transformers 6.
@@ -17,9 +17,15 @@ import torch
 from cases import MARS, PLANET, TULSA
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+from tokenizers import AddedToken
 
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, numbers, random_tensor, store, write_json
+from .decoders import QWEN3
+from .encoders import EUROBERT
 from .served import BERT, MODERNBERT, ROBERTA, model, special_ids
 from .served_expected import JUPITER, LONG, SATURN, VENUS
 from .served_tokenizers import KINDS as TOKENIZERS
@@ -47,12 +53,34 @@ class Late:
     stanford: bool = False
     # Kept punctuation.
     skipped: list[str] | None = None
+    # The layout of sentence-transformers: the texts before queries and documents.
+    prompts: tuple[str, str] | None = None
+    # There, the number of tokens up to which shorter queries are filled, and the widths of dense modules with
+    # residuals before the last one.
+    fill: int | None = None
+    residuals: tuple[int, ...] = ()
 
 
 FIXTURES = {
     "colbert-pylate": Late("BertModel", BERT, "bert", 401, 17, 32, 40),
     "colbert-attended": Late("XLMRobertaModel", ROBERTA, "xlm-roberta", 402, 9, 21, 33, attended=True),
     "colbert-modern": Late("ModernBertModel", MODERNBERT, "modernbert", 403, 12, 24, 50, expansion=False, skipped=[]),
+    "colbert-eurobert": Late("EuroBertModel", EUROBERT, "modernbert", 407, 11, 26, 34),
+    "colbert-qwen3": Late("Qwen3Model", QWEN3 | {"is_causal": False}, "qwen2", 408, 14, 22, 31, attended=True, prompts=("[Q] ", "[D] "), fill=22),
+    "colbert-own": Late("BertModel", BERT, "bert", 405, 17, 32, 40, prompts=("[Q] ", "[D] "), fill=32, skipped=["!", ","]),
+    "colbert-prompts": Late(
+        "ModernBertModel",
+        MODERNBERT,
+        "modernbert",
+        406,
+        12,
+        30,
+        50,
+        attended=True,
+        prompts=("query: ", "document: "),
+        fill=15,
+        residuals=(28, 28),
+    ),
     "colbert-stanford": Late("BertModel", BERT, "bert", 404, 13, 32, 44, stanford=True),
 }
 
@@ -65,7 +93,11 @@ def with_markers(made: Made, markers: list[str]) -> None:
 def save_parts(folder: Path, late: Late) -> tuple[Made, Fixture]:
     """Saves body and tokenizer, with the markers in the vocabulary."""
     made = TOKENIZERS[late.tokenizer]()
-    with_markers(made, ["[unused0]", "[unused1]"] if late.stanford else ["[Q] ", "[D] "])
+    if late.prompts is None:
+        with_markers(made, ["[unused0]", "[unused1]"] if late.stanford else ["[Q] ", "[D] "])
+    elif late.prompts[0] == "[Q] ":
+        # As sentence-transformers saves the markers of a folder that it converts.
+        made.tokenizer.add_special_tokens([AddedToken(prompt, special=True, normalized=False) for prompt in late.prompts])
     body = model(late.body, late.config, late.seed, FLOAT)(special_ids(made))
     store(folder, body)
     made.write(folder, 72)
@@ -102,6 +134,27 @@ def save_pylate(folder: Path, late: Late) -> None:
     write_json(folder / "config_sentence_transformers.json", settings)
 
 
+def save_own(folder: Path, late: Late) -> None:
+    """The layout of sentence-transformers, written by it."""
+    strategy = "fixed" if late.fill == late.query_length else "min"
+    expansion = {"strategy": strategy, "attend": late.attended, "length": late.fill}
+    lengths = {"document_length": late.document_length} | ({} if strategy == "fixed" else {"query_length": late.query_length})
+    modules = [Transformer(str(folder), model_kwargs={"dtype": FLOAT}, query_expansion=expansion, **lengths)]
+    inputs = modules[0].get_embedding_dimension()
+    options = {"bias": False, "activation_function": torch.nn.Identity(), "module_input_name": "token_embeddings"}
+    for index, width in enumerate((*late.residuals, late.width)):
+        dense = Dense(inputs, width, use_residual=index < len(late.residuals), **options)
+        for name, matrix in dense.named_parameters():
+            matrix.data = random_tensor(f"{index}.{name}", tuple(matrix.shape), late.seed, 1.5, 1.0)
+        modules.append(dense)
+        inputs = width
+    modules += [MultiVectorMask(skiplist_words=late.skipped), Normalize(module_input_name="token_embeddings")]
+    saved = MultiVectorEncoder(modules=modules, prompts=dict(zip(("query", "document"), late.prompts, strict=True)), device="cpu")
+    saved.save_pretrained(str(folder), create_model_card=False)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)
+
+
 def save_stanford(folder: Path, late: Late) -> None:
     """The layout of Stanford's ColBERT: prefixed body and matrix in one file."""
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -124,7 +177,8 @@ def write(name: str) -> str:
         fresh = Path(temporary) / name
         fresh.mkdir()
         save_parts(fresh, late)
-        (save_stanford if late.stanford else save_pylate)(fresh, late)
+        save = save_own if late.prompts else save_stanford if late.stanford else save_pylate
+        save(fresh, late)
         found = MultiVectorEncoder(str(fresh), device="cpu", local_files_only=True, model_kwargs={"dtype": FLOAT})
         options = {"batch_size": 1, "show_progress_bar": False}
         queries = [found.encode_query([text], **options)[0].float() for text in QUERIES]
