@@ -71,6 +71,8 @@ enum KindScope {
     Any,
     Embedders,
     Rerankers,
+    /// Re-rankers, and embedding models that re-rank by cosine.
+    Ranking,
     /// Re-rankers that answer a prompt.
     Generative,
 }
@@ -81,6 +83,10 @@ impl KindScope {
             Self::Any => true,
             Self::Embedders => matches!(model_type, ModelType::Embedding(_)),
             Self::Rerankers => matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+            Self::Ranking => {
+                Self::Rerankers.has_kind(model_type)
+                    || matches!(model_type, ModelType::Embedding(pool) if pool != Pool::Splade)
+            }
             Self::Generative => model_type == ModelType::ListwiseReranker,
         }
     }
@@ -90,6 +96,7 @@ impl KindScope {
             Self::Any => "all models",
             Self::Embedders => "embedding models",
             Self::Rerankers => "re-rankers",
+            Self::Ranking => "models that re-rank",
             Self::Generative => "generative re-rankers",
         }
     }
@@ -124,7 +131,7 @@ pub const FLAGS: [FlagScope; 16] = [
     on_any_device("--chat-template", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--rerank-activation", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--cutoff-layers", KindScope::Rerankers, CANDLE),
-    on_any_device("--min-score", KindScope::Rerankers, &BackendKind::ALL),
+    on_any_device("--min-score", KindScope::Ranking, &BackendKind::ALL),
     on_any_device("--rerank-true-token", KindScope::Generative, &BackendKind::ALL),
     on_any_device("--default-prompt", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--default-prompt-name", KindScope::Embedders, &BackendKind::ALL),
@@ -254,6 +261,12 @@ mod tests {
             (ModelType::Embedding(Pool::Splade), &["--default-prompt"][..], None),
             (cls, &["--default-prompt", "--dense-path", "--lora-task"], None),
             (embedding, &["--default-prompt-name"], None),
+            (embedding, &["--min-score"], None),
+            (
+                ModelType::Embedding(Pool::Splade),
+                &["--min-score"],
+                Some("`--min-score` is for models that re-rank, but `m`"),
+            ),
             (
                 embedding,
                 &["--default-instruction"],
