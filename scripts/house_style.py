@@ -184,6 +184,7 @@ def imports(source: Source, modules: dict[str, str], exports: dict[str, dict[str
     """The files of the crate that this file names, other than modules above it that only lead to others."""
     found = set()
     code = re.sub(r"^pub(?:\([^)]*\))? use .*?;", "", source.code, flags=re.M | re.S)
+    code = re.sub(r"\bpub\([^)]*\)", "pub", code)
     for path in use_paths(code):
         parts = path.split(" as ")[0].strip("}: ").split("::")
         base = source.module.split("::")

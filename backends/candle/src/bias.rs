@@ -72,7 +72,7 @@ impl DistanceBias {
 
     /// The values to add to the products of the query of `head` at `position` with the `count` keys from
     /// position `first` on.
-    pub(crate) fn of(&self, head: usize, position: usize, first: usize, count: usize) -> &[f32] {
+    pub(crate) fn biases_of(&self, head: usize, position: usize, first: usize, count: usize) -> &[f32] {
         &self.lines[head][self.reach + first - position..][..count]
     }
 }
@@ -127,7 +127,7 @@ mod tests {
             for head in 0..2 {
                 for position in 0..tokens {
                     let slope = [0.5, 0.25][head];
-                    let line = bias.of(head, position, 0, tokens);
+                    let line = bias.biases_of(head, position, 0, tokens);
                     for (key, value) in line.iter().enumerate() {
                         let expected = -slope * position.abs_diff(key) as f32 * 3.0;
                         assert!((value - expected).abs() <= 1e-6 * expected.abs(), "{head} {position} {key}");

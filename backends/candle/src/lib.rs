@@ -201,7 +201,7 @@ impl OpenModel {
     fn open(options: &LoadOptions) -> Result<Self> {
         let plan = models::plan(&options.config, &options.choices)?;
         let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
-        Ok(Self { checkpoint, scheme: Scheme::of(&options.config)?, plan })
+        Ok(Self { checkpoint, scheme: Scheme::from_config(&options.config)?, plan })
     }
 
     /// Whether all matrices are stored in bfloat16 or quantised. Quantisation has rounded the values by more

@@ -266,6 +266,13 @@ pub(crate) struct Disentangled<M> {
     pub(crate) position_queries: Option<Vec<M>>,
 }
 
+/// A token: its row among the queries or keys, and its position in its text.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacedToken {
+    pub(crate) row: usize,
+    pub(crate) position: usize,
+}
+
 /// Buckets of distances. Larger distances belong to the buckets of the outermost ones.
 pub(crate) struct Buckets {
     /// The buckets of the distances from `-reach` to `reach`.
@@ -276,7 +283,7 @@ pub(crate) struct Buckets {
 
 impl Buckets {
     /// The bucket of a query and a key at these positions.
-    pub(crate) fn of(&self, query: usize, key: usize) -> usize {
+    pub(crate) fn bucket_of(&self, query: usize, key: usize) -> usize {
         let reach = self.reach as i64;
         let distance = (query as i64 - key as i64).clamp(-reach, reach);
         self.of_distance[(distance + reach) as usize] as usize

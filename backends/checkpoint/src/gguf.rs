@@ -168,10 +168,10 @@ impl File {
         if source.start(MAGIC.len() as u64)? != MAGIC {
             return Err(source.damaged("it does not begin as a GGUF file"));
         }
-        Self::of(&source)
+        Self::read(&source)
     }
 
-    pub(crate) fn of(source: &Arc<Source>) -> Result<Self, CheckpointError> {
+    pub(crate) fn read(source: &Arc<Source>) -> Result<Self, CheckpointError> {
         let mut reader = SourceReader::new(source, MAGIC.len() as u64);
         let version = reader.u32()?;
         if !(2..=3).contains(&version) {

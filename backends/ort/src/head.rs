@@ -66,7 +66,8 @@ impl GraphHead {
             sparse: head.sparse.as_ref().map(|sparse| load_sparse(sparse, width)).transpose()?,
         };
         // The graph states how many logits it gives only when it runs.
-        Ok(Self::Tokens { head: Box::new(loaded), width: width.filter(|_| meaning == Meaning::States) })
+        let width = if meaning == Meaning::States { width } else { None };
+        Ok(Self::Tokens { head: Box::new(loaded), width })
     }
 
     /// Refuses a batch that wants an output without support in the head.

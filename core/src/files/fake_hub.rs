@@ -230,7 +230,9 @@ fn serve(
     let range = from.map(|from| format!(" from {from}")).unwrap_or_default();
     requests.lock().unwrap().push(format!("{method} {path}{range}"));
     let mut answer = answer(&mut repository.lock().unwrap(), address, method, &path, token.as_deref());
-    if let Some(from) = from.and_then(|from| from.parse::<usize>().ok()).filter(|_| answer.status == 200) {
+    if answer.status == 200
+        && let Some(from) = from.and_then(|from| from.parse::<usize>().ok())
+    {
         let (all, last) = (answer.body.len(), answer.body.len() - 1);
         answer = FakeAnswer { status: 206, ..answer }
             .header("content-range", format!("bytes {from}-{last}/{all}"));
@@ -328,7 +330,7 @@ fn send(mut connection: &TcpStream, method: &str, answer: &FakeAnswer) -> std::i
         write!(connection, "{name}: {value}\r\n")?;
     }
     let is_open = matches!(answer.fault, Some(Fault::Short | Fault::Endless));
-    if let Some(length) = answer.length.filter(|_| !is_open) {
+    if !is_open && let Some(length) = answer.length {
         write!(connection, "content-length: {length}\r\n")?;
     }
     write!(connection, "\r\n")?;

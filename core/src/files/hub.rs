@@ -1,12 +1,9 @@
 //! A model's repository on the Hub, and its copy in the cache.
 //!
-//! Input: the [`ModelSource`] that the user asked for, and the [`HubOptions`] to reach the Hub. Output: the
-//! model, read from a [`HubRepository`], which fetches the files that `read.rs` opens. What must hold:
-//! - a snapshot of the Hub's cache is used only if it is complete;
+//! Input: the [`ModelSource`] that the user asked for, and the [`HubOptions`] to reach the Hub. Output: a
+//! [`HubRepository`], which fetches the files that `read.rs` opens. What must hold:
 //! - no file is used before all of it has arrived (`hub/transfer.rs`);
-//! - nothing that the Hub sends becomes a path before it is checked (`names.rs`);
-//! - the cache's record of the revision (`refs/…`) is written after all files, so an interrupted download
-//!   never looks complete.
+//! - nothing that the Hub sends becomes a path before it is checked (`names.rs`).
 
 mod cache;
 mod client;
@@ -15,59 +12,17 @@ mod tests;
 mod transfer;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use reqwest::StatusCode;
 
 use self::cache::Cache;
-use self::client::{Client, Failure, Listing};
+use self::client::Client;
+pub(super) use self::client::{Failure, Listing};
 use super::error::FilesError;
-use super::folder::{Describe, ModelFolder};
-use super::names::stays_below;
-use super::read::read_model;
+use super::names::Bound;
 use super::reading::remedy;
-use super::repository::{Bound, Repository};
 use super::source::{HubOptions, ModelSource, Reader};
-
-/// Reads a model of the Hub, whose files are fetched into the cache. If the Hub cannot be reached, a complete
-/// copy in the cache is used instead, with a warning.
-///
-/// # Errors
-///
-/// Any variant of [`FilesError`] about the Hub, the cache or a file.
-pub(super) async fn load(
-    source: &ModelSource,
-    options: &HubOptions,
-    describe: &Describe,
-) -> Result<ModelFolder, FilesError> {
-    if !stays_below(&source.revision) {
-        return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
-    }
-    let hub = Hub::new(source, options)?;
-    let cache = hub.cache.root().to_owned();
-    let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
-    if options.offline {
-        let not_cached = |reason| FilesError::NotCached { model_id, revision, cache, reason };
-        return hub.read_cached(describe, not_cached).await;
-    }
-    match hub.client.listing(&revision).await {
-        Ok(listing) => hub.read_listed(listing, describe).await,
-        Err(Failure::Unreachable(reason)) => {
-            let endpoint = hub.client.endpoint();
-            let unreachable = |_| {
-                let (endpoint, reason) = (endpoint.to_owned(), reason.clone());
-                FilesError::Unreachable { endpoint, reason, cache }
-            };
-            let model = hub.read_cached(describe, unreachable).await?;
-            tracing::warn!(
-                "cannot reach the Hub at {endpoint} ({reason}); using the copy of {model_id} in {}",
-                model.root.display()
-            );
-            Ok(model)
-        }
-        Err(refused) => Err(hub.refusal(None, refused)),
-    }
-}
 
 /// A revision of a repository on the Hub.
 pub(super) struct HubRepository<'a> {
@@ -75,7 +30,11 @@ pub(super) struct HubRepository<'a> {
     listing: Listing,
 }
 
-impl HubRepository<'_> {
+impl<'a> HubRepository<'a> {
+    pub(super) fn new(hub: Hub<'a>, listing: Listing) -> Self {
+        Self { hub, listing }
+    }
+
     /// The repository in messages.
     pub(super) fn place(&self) -> String {
         format!("the repository {} at {}", self.hub.model_id, self.listing.sha)
@@ -91,25 +50,42 @@ impl HubRepository<'_> {
         &self.listing.files
     }
 
+    /// Records in the cache that all files of the revision are there, for starts without the Hub.
+    pub(super) fn record_complete(&self) -> Result<(), FilesError> {
+        let Hub { cache, source, .. } = &self.hub;
+        cache.record(&source.revision, &self.listing.sha)?;
+        cache.clean();
+        Ok(())
+    }
+
     /// Fetches a file that is not yet in the cache. Returns its path.
     pub(super) async fn fetch_file(&self, name: &str, bound: Bound) -> Result<PathBuf, FilesError> {
         self.hub.fetch_file(&self.listing.sha, name, bound).await
     }
 }
 
-struct Hub<'a> {
+/// A revision whose files were fetched before.
+pub(super) struct CachedRevision {
+    /// The commit.
+    pub(super) sha: String,
+    /// The folder with its files.
+    pub(super) root: PathBuf,
+}
+
+/// A model of the Hub, and the way to its files.
+pub(super) struct Hub<'a> {
     source: &'a ModelSource,
     /// The Hub's name of the model.
-    model_id: &'a str,
+    pub(super) model_id: &'a str,
     /// The backend that reads its files.
-    reader: Reader,
+    pub(super) reader: Reader,
     options: &'a HubOptions,
     client: Client,
     cache: Cache,
 }
 
 impl<'a> Hub<'a> {
-    fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
+    pub(super) fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
         let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
         let token = given.filter(|token| !token.is_empty());
         let (model_id, reader) = source.split_file()?;
@@ -119,43 +95,29 @@ impl<'a> Hub<'a> {
         Ok(Self { source, model_id, reader, options, client, cache: Cache::new(root, model_id) })
     }
 
-    /// Reads the model, whose missing files the Hub sends, and records that it is complete.
-    async fn read_listed(self, listing: Listing, describe: &Describe) -> Result<ModelFolder, FilesError> {
-        let (sha, reader) = (listing.sha.clone(), self.reader.clone());
-        let repository = HubRepository { hub: self, listing };
-        let (place, root) = (repository.place(), repository.root());
-        tracing::info!("fetching {place} into {}", repository.hub.cache.root().display());
-        let repository = Repository::Hub(Box::new(repository));
-        let model = read_model(&repository, None, &reader, describe).await?;
-        if let Repository::Hub(repository) = &repository {
-            let Hub { cache, source, .. } = &repository.hub;
-            cache.record(&source.revision, &sha)?;
-            cache.clean();
-        }
-        tracing::info!("all files are in {}", root.display());
-        Ok(ModelFolder { revision_sha: Some(sha), ..model })
+    /// The Hub's address.
+    pub(super) fn endpoint(&self) -> &str {
+        self.client.endpoint()
     }
 
-    /// Reads the copy in the cache. `incomplete` is the error if there is no copy, or if it lacks a file.
-    async fn read_cached(
-        &self,
-        describe: &Describe,
-        incomplete: impl FnOnce(String) -> FilesError,
-    ) -> Result<ModelFolder, FilesError> {
-        let revision = &self.source.revision;
-        let Some(sha) = self.cache.recorded(revision) else {
-            return Err(incomplete(format!("it does not know the revision `{revision}`")));
-        };
-        let snapshot = Repository::Folder(self.cache.snapshot(&sha));
-        match read_model(&snapshot, None, &self.reader, describe).await {
-            Ok(model) => Ok(ModelFolder { revision_sha: Some(sha), ..model }),
-            Err(error) if error.is_about_absence() => Err(incomplete(error.to_string())),
-            Err(error) => Err(error),
-        }
+    /// The folder of the cache.
+    pub(super) fn cache_root(&self) -> &Path {
+        self.cache.root()
+    }
+
+    /// Asks the Hub for the revision's commit and its files.
+    pub(super) async fn list_files(&self) -> Result<Listing, Failure> {
+        self.client.listing(&self.source.revision).await
+    }
+
+    /// The commit that the cache has recorded for the revision, and the folder with its files.
+    pub(super) fn find_cached(&self) -> Option<CachedRevision> {
+        let sha = self.cache.recorded(&self.source.revision)?;
+        Some(CachedRevision { root: self.cache.snapshot(&sha), sha })
     }
 
     /// A refusal of the Hub as an error with a remedy.
-    fn refusal(&self, file: Option<&str>, failure: Failure) -> FilesError {
+    pub(super) fn refusal(&self, file: Option<&str>, failure: Failure) -> FilesError {
         let what = self.what(file);
         let (model_id, revision) = (self.model_id.to_owned(), self.source.revision.clone());
         let endpoint = self.client.endpoint().to_owned();

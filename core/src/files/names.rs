@@ -64,6 +64,20 @@ const LONGEST_NAME: usize = 1024;
 /// The longest `ETag`: a SHA-256 in hexadecimal digits.
 const LONGEST_ETAG: usize = 64;
 
+/// The largest size of a file on the Hub.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bound {
+    /// Weights: the bytes that the Hub announces, at most this number.
+    Weights(u64),
+    /// Any other file: [`max_bytes`] by its name.
+    Small,
+}
+
+impl Bound {
+    /// Weights of any size.
+    pub(super) const ANY: Self = Self::Weights(u64::MAX);
+}
+
 /// The most bytes of a file that is not a weight file, by its name.
 pub(super) fn max_bytes(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);

@@ -11,9 +11,9 @@ use text_embeddings_backend_core::{Graph, read_graph};
 use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
-use super::names::{ONNX_FOLDER, is_graph, stays_below};
+use super::names::{Bound, ONNX_FOLDER, is_graph, stays_below};
 use super::reading;
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 
 /// Graphs that need not be named, in the order of preference.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];

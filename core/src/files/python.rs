@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::error::FilesError;
-use super::names;
-use super::repository::{Bound, Repository};
+use super::names::{self, Bound};
+use super::repository::Repository;
 
 /// The most files of a model. Models with many shards have about two hundred.
 const MOST: usize = 2000;

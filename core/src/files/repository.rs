@@ -11,22 +11,8 @@ use text_embeddings_checkpoint::ModelFile;
 
 use super::error::FilesError;
 use super::hub::HubRepository;
-use super::names::ONNX_FOLDER;
+use super::names::{Bound, ONNX_FOLDER};
 use super::reading::{FileText, MemoryFiles, read_text};
-
-/// The largest size of a file on the Hub.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Bound {
-    /// Weights: the bytes that the Hub announces, at most this number.
-    Weights(u64),
-    /// Any other file: a limit by its name.
-    Small,
-}
-
-impl Bound {
-    /// Weights of any size.
-    pub(super) const ANY: Self = Self::Weights(u64::MAX);
-}
 
 /// The files of a model, by their names.
 pub(super) enum Repository<'a> {

@@ -11,9 +11,11 @@ use text_embeddings_checkpoint::{CheckpointError, CheckpointFile};
 
 use super::config::Module;
 use super::error::FilesError;
-use super::names::{CONFIG, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, is_inside, single_file};
+use super::names::{
+    Bound, CONFIG, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, is_inside, single_file,
+};
 use super::reading::{FileText, MemoryFiles, read_text, remedy};
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 use super::weights::{NEEDS_WEIGHTS, Selection, check_weights};
 
 /// The `model_type` of model2vec.

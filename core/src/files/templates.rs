@@ -9,9 +9,9 @@ use std::path::Path;
 
 use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig};
 use super::error::FilesError;
-use super::names::CHAT_TEMPLATE;
+use super::names::{Bound, CHAT_TEMPLATE};
 use super::reading::{FileText, read_text};
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 use crate::templates::{MessageStyle, template_has_roles};
 
 /// A chat template from a repository.
@@ -42,8 +42,10 @@ pub(super) async fn choose(
     modules: &[Module],
 ) -> Result<Option<ChosenTemplate>, FilesError> {
     // Without modules, `sentence_bert_config.json` does not describe a re-ranker's template.
-    let style = sentence_bert.filter(|_| !modules.is_empty()).map(SentenceBert::message_style);
-    let style = style.unwrap_or_else(MessageStyle::plain);
+    let style = match sentence_bert {
+        Some(settings) if !modules.is_empty() => settings.message_style(),
+        _ => MessageStyle::plain(),
+    };
     let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
     let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
@@ -75,7 +77,9 @@ async fn by_name(
     let file = format!("{ADDITIONAL}/{name}.jinja");
     let default = name == "default" && repository.has(CHAT_TEMPLATE);
     let file = if default { CHAT_TEMPLATE.to_owned() } else { file };
-    if let Some(source) = in_config.get(name).filter(|_| !repository.has(&file)) {
+    if !repository.has(&file)
+        && let Some(source) = in_config.get(name)
+    {
         return Ok((format!("tokenizer_config.json ({name})"), source.clone()));
     }
     if !is_template_file(&format!("{name}.jinja")) {

@@ -14,10 +14,10 @@ use text_embeddings_backend_core::BackendKind;
 use text_embeddings_checkpoint::{CheckpointFile, Format, ModelFile};
 
 use super::error::FilesError;
-use super::names::{LAYOUTS, is_gguf, is_graph};
+use super::names::{Bound, LAYOUTS, is_gguf, is_graph};
 use super::onnx;
 use super::reading::{FileText, read_text};
-use super::repository::{Bound, Repository};
+use super::repository::Repository;
 use super::source::Reader;
 
 /// The prefix of GGUF files that contain an image encoder and no text model.

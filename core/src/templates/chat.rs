@@ -150,7 +150,9 @@ fn refuse(reason: String) -> JinjaError {
 
 /// Python's methods of strings, lists and maps.
 fn method(state: &mut State, value: &Value, method: &str, given: &[Value]) -> Result<Value, JinjaError> {
-    if let Some(format) = value.as_str().filter(|_| method == "format") {
+    if method == "format"
+        && let Some(format) = value.as_str()
+    {
         check_widths(format.split('{').skip(1).filter_map(|field| field.split('}').next()))?;
     }
     pycompat::unknown_method_callback(state, value, method, given)

@@ -38,7 +38,9 @@ impl Given {
     pub(crate) fn explained(&self, message: &str) -> String {
         let mut explained = message.to_owned();
         for Flag { name, variable, .. } in &self.0 {
-            if let Some(variable) = variable.as_ref().filter(|_| names(message, name)) {
+            if let Some(variable) = variable
+                && names(message, name)
+            {
                 explained = format!("{explained}; `{name}` comes from the variable {variable}");
             }
         }
@@ -54,8 +56,12 @@ impl Flag {
             return None;
         }
         let name = format!("--{}", argument.get_long()?);
-        let variable = argument.get_env().filter(|_| source == ValueSource::EnvVariable);
-        let variable = variable.map(|variable| variable.to_string_lossy().into_owned());
+        let variable = match argument.get_env() {
+            Some(variable) if source == ValueSource::EnvVariable => {
+                Some(variable.to_string_lossy().into_owned())
+            }
+            _ => None,
+        };
         let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
         let defaults: Vec<_> = argument.get_default_values().iter().map(OsStr::as_os_str).collect();
         if values == defaults {
@@ -65,7 +71,7 @@ impl Flag {
         if !argument.get_action().takes_values() {
             return matches.get_flag(id).then_some(Self { name, value: None, variable });
         }
-        let value = Some(text).filter(|_| !argument.is_hide_env_values_set());
+        let value = if argument.is_hide_env_values_set() { None } else { Some(text) };
         Some(Self { name, value, variable })
     }
 }

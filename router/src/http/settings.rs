@@ -49,7 +49,7 @@ fn origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> 
         return Ok(None);
     }
     let parse = |origin: &String| {
-        let value = HeaderValue::from_str(origin).ok().filter(|_| origin.contains("://"));
+        let value = if origin.contains("://") { HeaderValue::from_str(origin).ok() } else { None };
         value.ok_or_else(|| ConfigError::Value {
             flag: "--cors-allow-origin",
             value: origin.clone(),

@@ -17,7 +17,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
     let named = |file: &Option<String>| file.clone().filter(|file| !file.is_empty());
     Reader {
         backend: hub.backend,
-        onnx_file: named(&hub.onnx_file).filter(|_| hub.backend == BackendKind::Ort),
+        onnx_file: if hub.backend == BackendKind::Ort { named(&hub.onnx_file) } else { None },
         gguf_file: named(&hub.gguf_file),
         dense_path: None,
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,

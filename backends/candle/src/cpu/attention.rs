@@ -22,6 +22,7 @@ use crate::{
         softmax::{self, RunningSoftmax},
         tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, TileOperands},
     },
+    operations::PlacedToken,
 };
 use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::{Batch, Segment};
@@ -120,7 +121,7 @@ impl Attend<'_> {
         let position = batch.segments()[item.segment].position + item.offset;
         let first_row = item.first_row;
         let tiles =
-            |head| Tiles::of(self.compute, self.keys, QueryBlock { queries, first_row, position, head });
+            |head| Tiles::new(self.compute, self.keys, QueryBlock { queries, first_row, position, head });
         tiles(0).reserve(workspace, queries * width);
         for (query, values) in item.queries.chunks_exact(width).enumerate() {
             workspace.values.clear();
@@ -236,7 +237,7 @@ struct Tiles<'a> {
 }
 
 impl<'a> Tiles<'a> {
-    fn of(compute: &'a Compute, keys: Keys<'a>, part: QueryBlock) -> Self {
+    fn new(compute: &'a Compute, keys: Keys<'a>, part: QueryBlock) -> Self {
         let QueryBlock { queries, first_row, position, head } = part;
         let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
         let rows = queries * (heads.queries / heads.keys);
@@ -288,7 +289,7 @@ impl<'a> Tiles<'a> {
 
     /// The packed keys and values of a head, for a piece's segment.
     fn packed<'k>(&self, step: KeyStep<'k>, piece: &KeyPiece) -> (PackedSize, (&'k [u32], &'k [u32])) {
-        let size = PackedSize::of(self.format, piece.all.len(), self.heads);
+        let size = PackedSize::new(self.format, piece.all.len(), self.heads);
         (size, step.packed.head(piece.segment, self.head, size))
     }
 
@@ -375,17 +376,18 @@ impl<'a> Tiles<'a> {
             let mut biases = [&[][..]; MAX_ROWS];
             for (biases, row) in biases.iter_mut().zip(rows.clone()) {
                 let head = self.head * self.group() + row % self.group();
-                *biases = bias.of(head, self.position + row / self.group(), step.first, count);
+                *biases = bias.biases_of(head, self.position + row / self.group(), step.first, count);
             }
             softmax::add_biases(set, scores, &biases[..rows.len()]);
         }
         if let Some(disentangled) = self.disentangled {
             // In models with such scores, a text is one segment.
-            let first = (last.rows.start + step.first - last.position, step.first);
+            let row = last.rows.start + step.first - last.position;
+            let first = PlacedToken { row, position: step.first };
             workspace.biases.clear();
             workspace.biases.resize(rows.len() * count, 0.0);
             for (biases, row) in workspace.biases.chunks_exact_mut(count).zip(rows.clone()) {
-                let query = (self.first_row + row, self.position + row);
+                let query = PlacedToken { row: self.first_row + row, position: self.position + row };
                 disentangled.write(self.head, query, first, &mut biases[..step.tokens]);
             }
             let mut biases = [&[][..]; MAX_ROWS];

@@ -3,7 +3,7 @@
 use super::{Activations, CpuOperations};
 use crate::{
     kernels::matrix::Matrix,
-    operations::{Buckets, Disentangled, Precision},
+    operations::{Buckets, Disentangled, PlacedToken, Precision},
 };
 
 /// Scores of queries and keys with the position vectors of all buckets (DeBERTa). There is one query head per
@@ -20,23 +20,17 @@ pub(crate) struct DisentangledScores<'a> {
 }
 
 impl DisentangledScores<'_> {
-    /// Writes to `out` the additional scores of one query with consecutive keys. Arguments: the row and
-    /// position of the query, and of the first key.
-    pub(super) fn write(
-        &self,
-        head: usize,
-        query: (usize, usize),
-        (first, position): (usize, usize),
-        out: &mut [f32],
-    ) {
+    /// Writes to `out` the additional scores of one query with consecutive keys, of which `first` is the
+    /// first.
+    pub(super) fn write(&self, head: usize, query: PlacedToken, first: PlacedToken, out: &mut [f32]) {
         out.fill(0.0);
         for (key, out) in out.iter_mut().enumerate() {
-            let bucket = self.buckets.of(query.1, position + key);
+            let bucket = self.buckets.bucket_of(query.position, first.position + key);
             if let Some(scores) = self.of_queries.get(head) {
-                *out += scores.row(query.0)[bucket];
+                *out += scores.row(query.row)[bucket];
             }
             if let Some(scores) = self.of_keys.get(head) {
-                *out += scores.row(first + key)[bucket];
+                *out += scores.row(first.row + key)[bucket];
             }
         }
     }

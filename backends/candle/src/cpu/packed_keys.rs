@@ -43,7 +43,7 @@ pub(super) struct PackedSize {
 }
 
 impl PackedSize {
-    pub(super) fn of(format: OperandFormat, panels: usize, heads: Heads) -> Self {
+    pub(super) fn new(format: OperandFormat, panels: usize, heads: Heads) -> Self {
         let tokens = panels * COLUMNS;
         Self {
             tokens,
@@ -81,7 +81,7 @@ impl PackedKeys {
         let sizes: Vec<PackedSize> = batch
             .segments()
             .iter()
-            .map(|segment| PackedSize::of(format, panels(segment).len(), heads))
+            .map(|segment| PackedSize::new(format, panels(segment).len(), heads))
             .collect();
         let (mut keys_len, mut values_len) = (0, 0);
         self.starts.clear();
@@ -131,7 +131,9 @@ fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
     let mut missing = own.position % COLUMNS;
     let mut before = Vec::with_capacity(missing);
     let mut ancestor = own.parent;
-    while let Some(index) = ancestor.filter(|_| missing > 0) {
+    while missing > 0
+        && let Some(index) = ancestor
+    {
         let Segment { rows, parent, .. } = &segments[index];
         let taken = missing.min(rows.len());
         before.extend((rows.end - taken..rows.end).rev());

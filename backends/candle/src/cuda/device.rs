@@ -256,7 +256,7 @@ pub(crate) fn open() -> std::result::Result<Device, BackendError> {
 
 /// The target of this binary's kernels.
 fn target() -> Option<Target> {
-    Target::of(PTX)
+    Target::from_ptx(PTX)
 }
 
 /// Facts about the first GPU.

@@ -38,7 +38,7 @@ pub(crate) struct Card {
 
 impl Target {
     /// The target that a PTX text names in the directives `.version` and `.target`.
-    pub(crate) fn of(ptx: &str) -> Option<Self> {
+    pub(crate) fn from_ptx(ptx: &str) -> Option<Self> {
         let directive = |name: &str| {
             let mut words = ptx.lines().map(str::split_whitespace);
             words.find_map(|mut words| (words.next() == Some(name)).then(|| words.next())?)
@@ -111,8 +111,10 @@ mod tests {
     use super::*;
 
     fn target(version: &str, name: &str) -> Target {
-        Target::of(&format!("//\n// a comment\n\n.version {version}\n.target {name}\n.address_size 64\n"))
-            .unwrap()
+        Target::from_ptx(&format!(
+            "//\n// a comment\n\n.version {version}\n.target {name}\n.address_size 64\n"
+        ))
+        .unwrap()
     }
 
     fn card(capability: Capability) -> Card {
@@ -132,7 +134,7 @@ mod tests {
             assert_eq!(target(version, name), Target { cuda, capability, scope }, "{version} {name}");
         }
         for broken in ["", ".version 9.0\n", ".target sm_80\n", ".version x.y\n.target sm_80\n"] {
-            assert_eq!(Target::of(broken), None, "{broken:?}");
+            assert_eq!(Target::from_ptx(broken), None, "{broken:?}");
         }
     }
 

@@ -186,7 +186,7 @@ impl Matrix {
                 if row < part.rows() {
                     part.widen_row(row, out);
                     return (
-                        part.step(row).filter(|_| keeps_steps),
+                        if keeps_steps { part.step(row) } else { None },
                         if keeps_nibbles { part.four_bits(row) } else { None },
                     );
                 }

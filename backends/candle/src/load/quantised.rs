@@ -110,7 +110,7 @@ impl Checkpoint {
         let scales = self.scales(base, [outputs.div_ceil(rows), inputs.div_ceil(columns)])?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &byte)) in out.iter_mut().zip(&bytes[row * inputs..]).enumerate() {
-                *out = e4m3(byte) * scales.of(row / rows, column / columns);
+                *out = e4m3(byte) * scales.scale_at(row / rows, column / columns);
             }
         }))
     }
@@ -121,10 +121,10 @@ impl Checkpoint {
         let scales = self.scales(base, [outputs, 1])?;
         let widened = Weight::from_rows([outputs, inputs], |row, out| {
             for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
-                *out = f32::from(byte.cast_signed()) * scales.of(row, 0);
+                *out = f32::from(byte.cast_signed()) * scales.scale_at(row, 0);
             }
         });
-        let steps: Vec<f32> = (0..outputs).map(|row| scales.of(row, 0)).collect();
+        let steps: Vec<f32> = (0..outputs).map(|row| scales.scale_at(row, 0)).collect();
         let are_steps = steps.iter().all(|step| step.is_normal());
         Ok(if are_steps { widened.with_steps(steps) } else { widened })
     }
@@ -152,7 +152,7 @@ impl Checkpoint {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
                 // Values and zeros are stored unsigned: the stored number is larger by half of the range.
                 let zero = zeros.as_ref().map_or(1 << (bits - 1), |zeros| zeros.down(row, group));
-                *out = (packed.across(row, column) - zero) as f32 * scales.of(row, group);
+                *out = (packed.across(row, column) - zero) as f32 * scales.scale_at(row, group);
             }
         }))
     }
@@ -297,7 +297,7 @@ struct Scales {
 }
 
 impl Scales {
-    fn of(&self, row: usize, column: usize) -> f32 {
+    fn scale_at(&self, row: usize, column: usize) -> f32 {
         let [rows, columns] = self.size;
         self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
     }

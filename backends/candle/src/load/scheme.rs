@@ -74,7 +74,7 @@ impl Scheme {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming a method or a setting that is not supported.
-    pub(crate) fn of(config: &Value) -> Result<Option<Self>, BackendError> {
+    pub(crate) fn from_config(config: &Value) -> Result<Option<Self>, BackendError> {
         let values = &config["quantization_config"];
         if values.is_null() {
             return Ok(None);
@@ -338,7 +338,7 @@ mod tests {
     use serde_json::json;
 
     fn scheme(config: &Value) -> Result<Option<Scheme>, String> {
-        Scheme::of(&json!({ "quantization_config": config })).map_err(|error| error.to_string())
+        Scheme::from_config(&json!({ "quantization_config": config })).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
         ] {
             assert_eq!(scheme(&config).unwrap().unwrap().to_string(), expected);
         }
-        assert_eq!(Scheme::of(&json!({})).unwrap(), None);
+        assert_eq!(Scheme::from_config(&json!({})).unwrap(), None);
         for (config, part) in [
             (json!({"quant_method": "bitsandbytes"}), "bitsandbytes is not supported; supported: fp8"),
             (json!({"bits": 4}), "unnamed is not supported"),

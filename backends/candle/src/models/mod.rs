@@ -127,7 +127,7 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
             known.join(", ")
         )));
     };
-    Scheme::of(config)?;
+    Scheme::from_config(config)?;
     for value in [config, &config["text_config"]] {
         refuse_countless(value)?;
     }

@@ -9,7 +9,7 @@
 use crate::{
     attention::{Heads, Mask},
     bias::DistanceBias,
-    operations::Rows,
+    operations::{PlacedToken, Rows},
     plain::positions::PositionScores,
 };
 use candle_core::{DType, Device, Result, Tensor};
@@ -58,12 +58,12 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(piece: &QueryPiece) -> Self {
+    fn new(piece: &QueryPiece) -> Self {
         Self { pieces: 1, queries: piece.rows.len(), keys: piece.keys }
     }
 
     fn with(self, piece: &QueryPiece) -> Self {
-        let Self { queries, keys, .. } = Self::of(piece);
+        let Self { queries, keys, .. } = Self::new(piece);
         Self { pieces: self.pieces + 1, queries: self.queries.max(queries), keys: self.keys.max(keys) }
     }
 
@@ -91,13 +91,13 @@ impl Group {
     /// Whether `piece` can join.
     fn takes(&self, piece: &QueryPiece, heads: Heads, limits: GroupLimits) -> bool {
         let padded = self.shape.with(piece).values(heads);
-        let unpadded = self.unpadded + Shape::of(piece).values(heads);
+        let unpadded = self.unpadded + Shape::new(piece).values(heads);
         padded <= limits.group && padded <= 2 * unpadded + limits.padding
     }
 
     fn push(&mut self, piece: QueryPiece, heads: Heads) {
         self.shape = self.shape.with(&piece);
-        self.unpadded += Shape::of(&piece).values(heads);
+        self.unpadded += Shape::new(&piece).values(heads);
         self.pieces.push(piece);
     }
 }
@@ -126,7 +126,7 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: GroupLi
 /// Groups pieces of similar shapes.
 fn groups(mut pieces: Vec<QueryPiece>, heads: Heads, limits: GroupLimits) -> Vec<Group> {
     pieces.sort_by_key(|piece| {
-        let Shape { queries, keys, .. } = Shape::of(piece);
+        let Shape { queries, keys, .. } = Shape::new(piece);
         Reverse((queries.next_power_of_two(), keys))
     });
     let mut groups: Vec<Group> = Vec::new();
@@ -182,9 +182,11 @@ fn distance_bias(group: &Group, rows: &Rows<'_>, bias: &DistanceBias, device: &D
         for head in 0..rows.heads.queries {
             for query in 0..queries {
                 let is_padding = query >= piece.rows.len();
-                let line = bias.of(head, piece.position + query.min(piece.rows.len() - 1), 0, piece.keys);
+                let line =
+                    bias.biases_of(head, piece.position + query.min(piece.rows.len() - 1), 0, piece.keys);
                 let value = |key| {
-                    line.get(key).filter(|_| !is_padding).map_or(0.0, |bias| bias / rows.scoring.divisor)
+                    let bias = if is_padding { None } else { line.get(key) };
+                    bias.map_or(0.0, |bias| bias / rows.scoring.divisor)
                 };
                 values.extend((0..keys).map(value));
             }
@@ -379,9 +381,14 @@ impl Positions {
                 for query in 0..group.shape.queries {
                     for key in 0..group.shape.keys {
                         let is_padding = query >= piece.rows.len() || key >= keys.len();
-                        let query = (piece.rows.start + query, piece.position + query);
-                        let value = || scores.of(head, query, (keys[key], key)) / self.divisor;
-                        values.push(if is_padding { 0.0 } else { value() });
+                        values.push(if is_padding {
+                            0.0
+                        } else {
+                            let (row, position) = (piece.rows.start + query, piece.position + query);
+                            let query = PlacedToken { row, position };
+                            let key = PlacedToken { row: keys[key], position: key };
+                            scores.score_of(head, query, key) / self.divisor
+                        });
                     }
                 }
             }
@@ -440,7 +447,7 @@ mod tests {
                 assert!(pieces.len() == 1 || values <= group && values <= 2 * unpadded + padding);
                 assert_eq!(shape.pieces, pieces.len());
                 for piece in pieces {
-                    let Shape { queries: own, keys, .. } = Shape::of(piece);
+                    let Shape { queries: own, keys, .. } = Shape::new(piece);
                     assert!(own <= shape.queries && own <= queries && keys <= shape.keys);
                     rows.extend(piece.rows.clone());
                 }

@@ -1,6 +1,6 @@
 //! DeBERTa's scores with positions, for queries and keys in main memory.
 
-use crate::operations::Buckets;
+use crate::operations::{Buckets, PlacedToken};
 
 /// DeBERTa's scores with positions, in main memory.
 pub(crate) struct PositionScores<'a> {
@@ -13,13 +13,13 @@ pub(crate) struct PositionScores<'a> {
 }
 
 impl PositionScores<'_> {
-    pub(super) fn of(&self, head: usize, (row, query): (usize, usize), (place, key): (usize, usize)) -> f32 {
-        let bucket = self.buckets.of(query, key);
+    pub(super) fn score_of(&self, head: usize, query: PlacedToken, key: PlacedToken) -> f32 {
+        let bucket = self.buckets.bucket_of(query.position, key.position);
         let score = |scores: &[Vec<f32>], row: usize, rows: usize| {
             scores.get(head).map_or(0.0, |scores| scores[row * (scores.len() / rows) + bucket])
         };
-        score(&self.of_queries, row, self.rows(&self.of_queries))
-            + score(&self.of_keys, place, self.rows(&self.of_keys))
+        score(&self.of_queries, query.row, self.rows(&self.of_queries))
+            + score(&self.of_keys, key.row, self.rows(&self.of_keys))
     }
 
     fn rows(&self, scores: &[Vec<f32>]) -> usize {

@@ -73,8 +73,9 @@ fn added(
         let distance = key as i64 - query;
         let is_seen = -distance <= scoring.mask.before.min(1 << 40) as i64
             && distance <= scoring.mask.after.min(1 << 40) as i64;
-        let bias =
-            scoring.bias.map_or(0.0, |bias| bias.of(head, position + row, key, 1)[0] / scoring.divisor);
+        let bias = scoring
+            .bias
+            .map_or(0.0, |bias| bias.biases_of(head, position + row, key, 1)[0] / scoring.divisor);
         if is_seen { bias } else { f32::NEG_INFINITY }
     };
     let rows = (0..heads).flat_map(|head| (0..count).map(move |row| (head, row)));

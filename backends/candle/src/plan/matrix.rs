@@ -38,7 +38,7 @@ impl MatrixPart {
 
     /// This part, without a bias unless `bias` is true.
     pub(crate) fn biased(self, bias: bool) -> Self {
-        Self { bias: self.bias.filter(|_| bias), ..self }
+        Self { bias: if bias { self.bias } else { None }, ..self }
     }
 
     /// This part with only these rows.

@@ -329,7 +329,7 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 15] = [
 
 impl GgufArchitecture {
     /// The row of [`ARCHITECTURES`] for a file.
-    pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
+    pub(super) fn from_file(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
         let fits = |architecture: &&Self| {
             architecture.name == name && architecture.marker.is_none_or(|tensor| file.shape(tensor).is_some())

@@ -29,7 +29,7 @@ const UNTIED_QWEN3: usize = 4096;
 ///
 /// [`CheckpointError`] naming the file, and the metadata or tensor that is missing or not supported.
 pub fn config(file: &File) -> Result<Value, CheckpointError> {
-    let architecture = GgufArchitecture::of(file)?;
+    let architecture = GgufArchitecture::from_file(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
@@ -162,7 +162,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
     let context = reader.number("context_length")?;
     let window = file.metadata.number(&reader.key("attention.sliding_window"));
     let window = window.filter(|window| (1..context).contains(window));
-    if let Some(window) = window.filter(|_| !is_gemma) {
+    if !is_gemma && let Some(window) = window {
         return Err(file.unsupported(format!(
             "`{}` is {window}, which is not supported",
             reader.key("attention.sliding_window")

@@ -99,7 +99,7 @@ const TEXT: u32 = 8;
 const LIST: u32 = 9;
 
 impl ValueType {
-    fn of(number: u32) -> Option<Self> {
+    fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::U8,
             1 => Self::I8,
@@ -239,7 +239,7 @@ impl<'s> SourceReader<'s> {
     }
 
     fn kind(&self, name: &str, number: u32) -> Result<ValueType, CheckpointError> {
-        ValueType::of(number).ok_or_else(|| match number {
+        ValueType::from_number(number).ok_or_else(|| match number {
             LIST => self.damaged(format!("its metadata `{name}` are a list of lists")),
             _ => self.damaged(format!("its metadata `{name}` have the unknown type {number}")),
         })

@@ -24,7 +24,7 @@ pub enum Separators {
 /// The special tokens around the texts of a file's model.
 #[must_use]
 pub fn separators(file: &File) -> Separators {
-    match GgufArchitecture::of(file).map(|architecture| architecture.body) {
+    match GgufArchitecture::from_file(file).map(|architecture| architecture.body) {
         Ok(
             TransformerKind::Bert
             | TransformerKind::Nomic
@@ -39,7 +39,7 @@ pub fn separators(file: &File) -> Separators {
 /// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
 /// then tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
-    let TransformerKind::Decoder(_) = GgufArchitecture::of(file).ok()?.body else { return None };
+    let TransformerKind::Decoder(_) = GgufArchitecture::from_file(file).ok()?.body else { return None };
     let labels = labels(file)?;
     let tokens = file.metadata.texts("tokenizer.ggml.tokens")?;
     if labels != ["yes", "no"] || file.shape("cls.output.weight")?.first() != Some(&labels.len()) {
@@ -55,7 +55,7 @@ pub(super) fn labels(file: &File) -> Option<&[String]> {
 
 /// The tensors under their names in `transformers`, with their values in the order of `transformers`.
 pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    let architecture = GgufArchitecture::of(file)?;
+    let architecture = GgufArchitecture::from_file(file)?;
     let answers = answers(file);
     let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
@@ -94,7 +94,9 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
                 tensor = tensor.interleaved(heads);
             }
         }
-        if let Some(answers) = answers.as_ref().filter(|_| name == "cls.output.weight") {
+        if name == "cls.output.weight"
+            && let Some(answers) = &answers
+        {
             tensor = tensor.picked(vocabulary, answers.clone());
             "lm_head.weight".clone_into(&mut translated);
         }

@@ -29,7 +29,7 @@ const MOST_REDIRECTIONS: usize = 10;
 const FEWEST_BYTES: usize = 64 << 10;
 
 /// Why a request has no answer of status 2xx.
-pub(super) enum Failure {
+pub(in crate::files) enum Failure {
     /// The Hub cannot be reached, or failed itself. Another attempt may succeed.
     Unreachable(String),
     /// The Hub refuses: the status, and its `X-Error-Code`.
@@ -39,9 +39,9 @@ pub(super) enum Failure {
 }
 
 /// The files of a revision of a repository.
-pub(super) struct Listing {
+pub(in crate::files) struct Listing {
     /// Its commit.
-    pub(super) sha: String,
+    pub(in crate::files) sha: String,
     /// Its files. The names are not checked here; `names::stays_below` does that before one is
     /// fetched.
     pub(super) files: std::collections::BTreeSet<String>,
@@ -179,7 +179,7 @@ impl Client {
                 let reason = format!("its ETag is {etag:?}, which cannot be the name of a file in the cache");
                 return Err(Failure::Strange(reason));
             };
-            let own_length = text(headers, &CONTENT_LENGTH).filter(|_| !is_redirection);
+            let own_length = if is_redirection { None } else { text(headers, &CONTENT_LENGTH) };
             let length = text(headers, &LINKED_SIZE).or(own_length).and_then(|length| length.parse().ok());
             let sha256 = linked.and_then(|_| parse_sha256(blob));
             return Ok(FileMetadata { blob: blob.to_owned(), length, sha256 });

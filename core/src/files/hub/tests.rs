@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::super::fake_hub::{
     FakeHub, FakeRepository, Fault, describe, graph, reranker_files, safetensors, sha256_of, write_files,
 };
-use super::super::load;
 use super::super::names::{CONFIG, MODULES, PROMPTS, TOKENIZER, is_gguf, is_weights};
 use super::super::source::Reader;
+use super::super::{ModelFolder, load};
 use super::*;
 use crate::stopped_clock::StoppedClock;
 use serde_json::json;

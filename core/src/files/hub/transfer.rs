@@ -14,10 +14,9 @@ use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::amount;
 
 use super::super::error::FilesError;
-use super::super::names::{max_bytes, stays_below};
+use super::super::names::{Bound, max_bytes, stays_below};
 use super::super::progress::TransferProgress;
 use super::super::reading;
-use super::super::repository::Bound;
 use super::Hub;
 use super::cache::Lock;
 use super::client::{Failure, FileMetadata, ResponseBody};

@@ -41,7 +41,7 @@ struct Axis {
 
 impl Axis {
     /// One that holds all, with a little room at both ends.
-    fn of(sorted: &[Duration]) -> Self {
+    fn new(sorted: &[Duration]) -> Self {
         let bound = |latency: Option<&Duration>| milliseconds(latency.copied().unwrap_or_default()).max(1e-3);
         Self { low: bound(sorted.first()) / 1.05, high: bound(sorted.last()) * 1.05 }
     }
@@ -92,7 +92,7 @@ fn label(milliseconds: f64) -> String {
 
 /// The picture.
 pub(super) fn svg(sorted: &[Duration], marks: &[(&str, Duration)], subtitle: &str) -> String {
-    let axis = Axis::of(sorted);
+    let axis = Axis::new(sorted);
     let mut bins = [0usize; BINS];
     for &latency in sorted {
         bins[axis.bin(milliseconds(latency))] += 1;

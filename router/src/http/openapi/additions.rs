@@ -142,7 +142,7 @@ fn describe_costs(description: &mut Document) {
         let Some(operation) = item.post.as_mut() else { continue };
         let responses = &mut operation.responses.responses;
         let computes = responses.contains_key("503") && path != VERTEX_PATH;
-        if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
+        if computes && let Some(RefOr::T(success)) = responses.get_mut("200") {
             let headers = cost::headers(&Cost { lists: 1, dropped: Some(1), ..Cost::default() }, "cpu");
             let names = headers.into_iter().map(|(name, _)| name.to_string());
             success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));

@@ -1,0 +1,87 @@
+//! Reads a model of the Hub: from the files that the Hub sends, or from their copy in the cache.
+//!
+//! Input: the [`ModelSource`] that the user asked for, and the [`HubOptions`] to reach the Hub. Output:
+//! [`ModelFolder`]. What must hold:
+//! - a snapshot of the Hub's cache is used only if it is complete;
+//! - the cache's record of the revision (`refs/…`) is written after all files, so an interrupted download
+//!   never looks complete.
+
+use super::error::FilesError;
+use super::folder::{Describe, ModelFolder};
+use super::hub::{Failure, Hub, HubRepository, Listing};
+use super::names::stays_below;
+use super::read::read_model;
+use super::repository::Repository;
+use super::source::{HubOptions, ModelSource};
+
+/// Reads a model of the Hub, whose files are fetched into the cache. If the Hub cannot be reached, a complete
+/// copy in the cache is used instead, with a warning.
+///
+/// # Errors
+///
+/// Any variant of [`FilesError`] about the Hub, the cache or a file.
+pub(super) async fn load_remote(
+    source: &ModelSource,
+    options: &HubOptions,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    if !stays_below(&source.revision) {
+        return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
+    }
+    let hub = Hub::new(source, options)?;
+    let cache = hub.cache_root().to_owned();
+    let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
+    if options.offline {
+        let not_cached = |reason| FilesError::NotCached { model_id, revision, cache, reason };
+        return read_cached(&hub, &source.revision, describe, not_cached).await;
+    }
+    match hub.list_files().await {
+        Ok(listing) => read_listed(hub, listing, describe).await,
+        Err(Failure::Unreachable(reason)) => {
+            let endpoint = hub.endpoint();
+            let unreachable = |_| {
+                let (endpoint, reason) = (endpoint.to_owned(), reason.clone());
+                FilesError::Unreachable { endpoint, reason, cache }
+            };
+            let model = read_cached(&hub, &source.revision, describe, unreachable).await?;
+            tracing::warn!(
+                "cannot reach the Hub at {endpoint} ({reason}); using the copy of {model_id} in {}",
+                model.root.display()
+            );
+            Ok(model)
+        }
+        Err(refused) => Err(hub.refusal(None, refused)),
+    }
+}
+
+/// Reads the model, whose missing files the Hub sends, and records that it is complete.
+async fn read_listed(hub: Hub<'_>, listing: Listing, describe: &Describe) -> Result<ModelFolder, FilesError> {
+    let (sha, reader) = (listing.sha.clone(), hub.reader.clone());
+    let cache = hub.cache_root().display().to_string();
+    let repository = HubRepository::new(hub, listing);
+    tracing::info!("fetching {} into {cache}", repository.place());
+    let repository = Repository::Hub(Box::new(repository));
+    let model = read_model(&repository, None, &reader, describe).await?;
+    if let Repository::Hub(repository) = &repository {
+        repository.record_complete()?;
+        tracing::info!("all files are in {}", repository.root().display());
+    }
+    Ok(ModelFolder { revision_sha: Some(sha), ..model })
+}
+
+/// Reads the copy in the cache. `incomplete` is the error if there is no copy, or if it lacks a file.
+async fn read_cached(
+    hub: &Hub<'_>,
+    revision: &str,
+    describe: &Describe,
+    incomplete: impl FnOnce(String) -> FilesError,
+) -> Result<ModelFolder, FilesError> {
+    let Some(cached) = hub.find_cached() else {
+        return Err(incomplete(format!("it does not know the revision `{revision}`")));
+    };
+    match read_model(&Repository::Folder(cached.root), None, &hub.reader, describe).await {
+        Ok(model) => Ok(ModelFolder { revision_sha: Some(cached.sha), ..model }),
+        Err(error) if error.is_about_absence() => Err(incomplete(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
