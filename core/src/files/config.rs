@@ -250,37 +250,8 @@ pub(super) struct SentenceBert {
     /// messages.
     #[serde(default)]
     modality_config: Option<BTreeMap<String, Value>>,
-    /// The most tokens of a query, and of a document, of a late-interaction model.
-    #[serde(default)]
-    pub(super) query_length: Option<usize>,
-    #[serde(default)]
-    pub(super) document_length: Option<usize>,
-    /// How the queries of such a model are filled.
-    #[serde(default)]
-    pub(super) query_expansion: Option<QueryExpansion>,
-}
-
-/// How queries are filled with tokens that the model scores, too.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct QueryExpansion {
-    pub(super) strategy: ExpansionStrategy,
-    /// Whether the model attends to these tokens.
-    #[serde(default)]
-    pub(super) attend: bool,
-    /// The token; absent: the mask, else the end of a text.
-    #[serde(default)]
-    pub(super) token: Option<String>,
-    /// The number of tokens up to which a query is filled.
-    pub(super) length: usize,
-}
-
-/// Whether a query may have more tokens than it is filled to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ExpansionStrategy {
-    Fixed,
-    Min,
+    #[serde(flatten)]
+    pub(super) others: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -4,15 +4,18 @@
 //! [`LateInteraction`], and the matrix of Stanford's layout as a dense module. What must hold: a missing setting has the default of the
 //! library that wrote the file; a similarity or a layout that is not computed is refused.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use text_embeddings_backend_core::{Activation, DenseModule, HeadModule};
 use text_embeddings_checkpoint::{CheckpointError, CheckpointFile, ModelFile};
 
-use super::config::{ExpansionStrategy, ModelConfig, Module, PromptsConfig, QueryExpansion, SentenceBert};
+use super::config::{ModelConfig, Module, PromptsConfig, SentenceBert};
 use super::error::FilesError;
 use super::gguf;
-use super::names::{CONFIG, MODULES, PROMPTS};
+use super::names::{CONFIG, MODULES, PROMPTS, SENTENCE_BERT};
 use super::reading::FileText;
 
 /// The architecture in the layout of Stanford's `ColBERT`, its settings, and the matrix of its head.
@@ -67,6 +70,38 @@ pub(crate) struct Expansion {
     pub(crate) length: usize,
     /// The token; `None` if neither the model's settings nor its tokenizer's name one.
     pub(crate) token: Option<String>,
+}
+
+/// The settings of late interaction in `sentence_bert_config.json`.
+#[derive(Debug, Clone, Deserialize)]
+struct TransformerConfig {
+    /// The most tokens of a query, and of a document.
+    query_length: Option<usize>,
+    document_length: Option<usize>,
+    query_expansion: Option<QueryExpansion>,
+}
+
+/// How queries are filled with tokens that the model scores, too.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueryExpansion {
+    strategy: ExpansionStrategy,
+    /// Whether the model attends to these tokens.
+    #[serde(default)]
+    attend: bool,
+    /// The token; absent: the mask, else the end of a text.
+    #[serde(default)]
+    token: Option<String>,
+    /// The number of tokens up to which a query is filled.
+    length: usize,
+}
+
+/// Whether a query may have more tokens than it is filled to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ExpansionStrategy {
+    Fixed,
+    Min,
 }
 
 /// The fields of `2_MultiVectorMask/config.json`.
@@ -201,19 +236,20 @@ impl LateInteraction {
         let prompt =
             |names: &[&str]| names.iter().find_map(|name| prompts.prompts.get(*name).cloned().flatten());
         let max_length = sentence_bert.max_seq_length;
-        let (query_length, expansion) = match &sentence_bert.query_expansion {
-            None => (sentence_bert.query_length.or(max_length), None),
+        let TransformerConfig { query_length, document_length, query_expansion } =
+            parse_others(&sentence_bert.others, SENTENCE_BERT[0])?;
+        let (query_length, expansion) = match query_expansion {
+            None => (query_length.or(max_length), None),
             Some(QueryExpansion { strategy, attend, token, length }) => {
-                let longest = sentence_bert.query_length.or(max_length).map(|own| own.max(*length));
-                let longest = if *strategy == ExpansionStrategy::Fixed { Some(*length) } else { longest };
-                let (is_attended, token) = (*attend, token.clone());
-                (longest, Some(Expansion { is_attended, length: *length, token }))
+                let longest = query_length.or(max_length).map(|own| own.max(length));
+                let longest = if strategy == ExpansionStrategy::Fixed { Some(length) } else { longest };
+                (longest, Some(Expansion { is_attended: attend, length, token }))
             }
         };
         Ok(Self {
             markers: [prompt(&["query"]).unwrap_or_default(), prompt(&DOCUMENT_PROMPTS).unwrap_or_default()],
             marking: Marking::Prompt,
-            lengths: [query_length, sentence_bert.document_length.or(max_length)],
+            lengths: [query_length, document_length.or(max_length)],
             expansion,
             skipped: mask.skiplist_words.unwrap_or_default(),
         })
@@ -221,9 +257,7 @@ impl LateInteraction {
 
     /// The settings of `PyLate`.
     pub(super) fn from_pylate(prompts: &PromptsConfig) -> Result<Self, FilesError> {
-        let fields = prompts.others.clone().into_iter().collect();
-        let settings: PyLateConfig = serde_json::from_value(Value::Object(fields))
-            .map_err(|error| FilesError::Json { path: PROMPTS.into(), reason: error.to_string() })?;
+        let settings: PyLateConfig = parse_others(&prompts.others, PROMPTS)?;
         let markers = [
             settings.query_prefix.unwrap_or("[Q] ".into()),
             settings.document_prefix.unwrap_or("[D] ".into()),
@@ -285,6 +319,12 @@ impl LateInteraction {
         }
         Ok(self)
     }
+}
+
+/// Parses the fields of a file that are not read elsewhere.
+fn parse_others<T: DeserializeOwned>(others: &BTreeMap<String, Value>, file: &str) -> Result<T, FilesError> {
+    serde_json::from_value(Value::Object(others.clone().into_iter().collect()))
+        .map_err(|error| FilesError::Json { path: file.into(), reason: error.to_string() })
 }
 
 fn unsupported(file: &str, field: &'static str, value: String, known: &'static str) -> FilesError {

@@ -164,21 +164,28 @@ pub(super) async fn load_dense(
 /// The matrix of a linear module whose result is added to its input, or to another product with its input:
 /// `W·x + R·x` is `(W + R)·x`. Without a matrix for the latter, `R` is the identity.
 fn add_residual(checkpoint: &CheckpointFile, shape: [usize; 2]) -> Result<ModelFile, FilesError> {
-    let numbers = |name: &str| {
-        let found = checkpoint.tensors.get(name).filter(|tensor| tensor.shape() == shape);
-        let missing = || CheckpointError::Missing { name: name.to_owned() };
-        found.ok_or_else(missing).and_then(|tensor| tensor.read_numbers(name)).map_err(FilesError::Weights)
-    };
     let [outputs, inputs] = shape;
-    let mut sums = numbers(LINEAR)?;
+    let mut sums = read_matrix(checkpoint, LINEAR, shape).map_err(FilesError::Weights)?;
     if outputs == inputs {
         sums.iter_mut().step_by(inputs + 1).for_each(|diagonal| *diagonal += 1.0);
     } else {
-        sums.iter_mut().zip(numbers(RESIDUAL)?).for_each(|(sum, value)| *sum += value);
+        let residual = read_matrix(checkpoint, RESIDUAL, shape).map_err(FilesError::Weights)?;
+        sums.iter_mut().zip(residual).for_each(|(sum, value)| *sum += value);
     }
     let sums: Vec<f32> = sums.into_iter().map(|sum| sum as f32).collect();
     let bytes = gguf::safetensors(&sums, shape).into();
     Ok(ModelFile::Memory { name: RESIDUAL.into(), bytes })
+}
+
+fn read_matrix(
+    checkpoint: &CheckpointFile,
+    name: &str,
+    shape: [usize; 2],
+) -> Result<Vec<f64>, CheckpointError> {
+    match checkpoint.tensors.get(name) {
+        Some(tensor) if tensor.shape() == shape => tensor.read_numbers(name),
+        _ => Err(CheckpointError::Missing { name: name.to_owned() }),
+    }
 }
 
 /// Reads the layer norm in the folder `path`.

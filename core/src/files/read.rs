@@ -156,29 +156,23 @@ impl Sources<'_, '_> {
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
         let splade = read_splade(files, &modules).await?;
-        let role = match (&late_interaction, ends_in_scores) {
-            (Some(_), _) => DenseRole::Tokens,
-            (None, true) => DenseRole::Scores,
-            (None, false) => DenseRole::Vector,
-        };
-        let mut head_modules = self.read_head_modules(&modules, role, reader).await?;
+        let is_late = late_interaction.is_some();
+        let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
         let weights = open_weights(self.folder, &selection).await?;
         // ONNX Runtime checks the form of a graph and of its values.
         let is_graph = matches!(selection, Selection::Graph(_));
-        let checkpoints: &[ModelFile] = if is_graph { &[] } else { &weights };
-        let checkpoints: Vec<CheckpointFile> =
-            checkpoints.iter().map(check_weights).collect::<Result<_, _>>()?;
+        let checked: &[ModelFile] = if is_graph { &[] } else { &weights };
+        let checkpoints = checked.iter().map(check_weights).collect::<Result<Vec<_>, _>>()?;
         let late_interaction = late_interaction
             .map(|late| late.complete_with(expansion_token, &config, &checkpoints, &mut head_modules))
             .transpose()?;
-        let graph = is_graph.then(|| weights[0].path());
         let root = self.folder.root();
         Ok(ModelFolder {
             model_id: root.display().to_string(),
             root,
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &checkpoints, graph)?,
+            has_unnamed_score: has_unnamed_score(&config, &checkpoints, is_graph.then(|| weights[0].path()))?,
             stored: stored(&checkpoints),
             score_activation: prompts_config
                 .activation_fn
@@ -243,9 +237,15 @@ impl Sources<'_, '_> {
     async fn read_head_modules(
         &self,
         modules: &[Module],
-        role: DenseRole,
+        is_late: bool,
+        ends_in_scores: bool,
         reader: &Reader,
     ) -> Result<Vec<HeadModule>, FilesError> {
+        let role = match (is_late, ends_in_scores) {
+            (true, _) => DenseRole::Tokens,
+            (false, true) => DenseRole::Scores,
+            (false, false) => DenseRole::Vector,
+        };
         if reader.backend == BackendKind::Python {
             python::fetch_files(self.folder, reader.python_code).await?;
             if role != DenseRole::Scores {

@@ -168,7 +168,7 @@ impl fmt::Display for Reranker {
                 write!(f, "The re-ranker is of the family {}: {}; ", family.value.name, family.source)?;
             }
             None if self.late.is_some() => {
-                f.write_str("It compares queries and documents token by token; ")?
+                f.write_str("It compares queries and documents token by token; ")?;
             }
             None => f.write_str("The re-ranker is of no known family; ")?,
         }
