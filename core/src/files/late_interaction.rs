@@ -1,8 +1,9 @@
 //! The settings of late-interaction models (`ColBERT`), which compare queries and documents token by token.
 //!
 //! Input: the files of a folder in the layout of sentence-transformers, of `PyLate` or of Stanford. Output:
-//! [`LateInteraction`], and the matrix of Stanford's layout as a dense module. What must hold: a missing setting has the default of the
-//! library that wrote the file; a similarity or a layout that is not computed is refused.
+//! [`LateInteraction`], and the matrix of Stanford's layout as a dense module. What must hold: a missing
+//! setting has the default of the library that wrote the file; a similarity or a layout that is not computed
+//! is refused.
 
 use std::collections::BTreeMap;
 
@@ -194,7 +195,7 @@ fn has_own_type(prompts: &PromptsConfig) -> bool {
     prompts.model_type.as_deref() == Some("MultiVectorEncoder")
 }
 
-/// The configuration of the mask module, if the modules are those of sentence-transformers' own layout.
+/// The mask module, if the modules are a model in sentence-transformers' own layout.
 pub(super) fn mask_module<'m>(modules: &'m [Module], prompts: &PromptsConfig) -> Option<&'m Module> {
     let places: Option<Vec<usize>> = modules
         .iter()

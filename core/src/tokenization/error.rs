@@ -52,7 +52,7 @@ pub enum EncoderError {
         /// The token.
         token: &'static str,
     },
-    /// The prompt of queries or documents of a late-interaction model gets other tokens than its library gives.
+    /// The prompt of queries or documents of a late-interaction model gets other tokens than in its library.
     #[error(
         "the prompt `{prompt}` before a query or document becomes other tokens here than in \
          sentence-transformers, so that scores would differ: this tokenizer is not supported for it"

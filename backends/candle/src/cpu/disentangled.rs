@@ -20,8 +20,8 @@ pub(crate) struct DisentangledScores<'a> {
 }
 
 impl DisentangledScores<'_> {
-    /// Writes to `out` the additional scores of one query with consecutive keys, of which `first` is the
-    /// first.
+    /// Writes to `out` the additional scores of one query with consecutive keys, beginning with
+    /// `first`.
     pub(super) fn write(&self, head: usize, query: PlacedToken, first: PlacedToken, out: &mut [f32]) {
         out.fill(0.0);
         for (key, out) in out.iter_mut().enumerate() {
