@@ -21,10 +21,11 @@ NAMES = sorted(ROWS)
 # The default score for a raw score, and its name in /info.
 FIFTH, SHIFTED, PLAIN = (lambda x: x / 5, "sigmoid(x/5)"), (lambda x: x - 2.65, "sigmoid(x-2.65)"), (lambda x: x, "sigmoid")
 RULES = {"zerank-1-small": FIFTH, "zerank-2-reranker": FIFTH, "jina-reranker-m0": SHIFTED}
-WITHOUT_INSTRUCTION = ["llama-nemotron-rerank-1b-v2", "jina-reranker-m0"]
+PRISM = ["Prism-Qwen3.5-Reranker-0.8B", "Prism-Qwen3.5-Reranker-4B"]
+WITHOUT_INSTRUCTION = ["llama-nemotron-rerank-1b-v2", "jina-reranker-m0", *PRISM]
 LAYER_WISE = "bge-reranker-v2-minicpm-layerwise"
 # Their scores come from a head in the checkpoint, which their architecture names.
-WITH_HEAD = [*WITHOUT_INSTRUCTION, LAYER_WISE]
+WITH_HEAD = ["llama-nemotron-rerank-1b-v2", "jina-reranker-m0", LAYER_WISE]
 
 # jina-reranker-m0's prompt without its last token, which is half of a character.
 JINA_M0_TEMPLATE = """{%- set q = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
@@ -102,7 +103,7 @@ def test_info_says_which_family_and_why(connected, name):
     info = server.get("/info").json()
     reranker, (_, rule) = info["reranker"], RULES.get(name, PLAIN)
     assert reranker["score"] == rule and reranker["family"] in reranker["score_reason"]
-    has_files = name in ("zerank-2-reranker", "Qwen3-VL-Reranker-8B")
+    has_files = name in ("zerank-2-reranker", "Qwen3-VL-Reranker-8B", "Prism-Qwen3.5-Reranker-4B")
     assert ("repository's chat template" in reranker["prompt"]) == has_files
     reason = "architecture" if name in WITH_HEAD else name.lower()
     assert reason in reranker["family_reason"]

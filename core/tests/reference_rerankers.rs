@@ -38,7 +38,7 @@ struct Row {
 }
 
 /// The folders with their families and kinds.
-const FOLDERS: [(&str, &str, ModelType); 11] = [
+const FOLDERS: [(&str, &str, ModelType); 13] = [
     ("mxbai-rerank-base-v2", "mxbai-rerank-v2", ModelType::ListwiseReranker),
     ("zerank-1-small", "zerank", ModelType::ListwiseReranker),
     ("zerank-2-reranker", "zerank", ModelType::ListwiseReranker),
@@ -49,6 +49,8 @@ const FOLDERS: [(&str, &str, ModelType); 11] = [
     ("llama-nemotron-rerank-1b-v2", "llama-nemotron-rerank", ModelType::Reranker),
     ("Qwen3-VL-Reranker-2B", "qwen3-vl-reranker", ModelType::ListwiseReranker),
     ("Qwen3-VL-Reranker-8B", "qwen3-vl-reranker", ModelType::ListwiseReranker),
+    ("Prism-Qwen3.5-Reranker-0.8B", "prism-qwen3.5-reranker", ModelType::ListwiseReranker),
+    ("Prism-Qwen3.5-Reranker-4B", "prism-qwen3.5-reranker", ModelType::ListwiseReranker),
     ("jina-reranker-m0", "jina-reranker-m0", ModelType::Reranker),
 ];
 

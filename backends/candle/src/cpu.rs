@@ -19,6 +19,7 @@ macro_rules! timed {
 
 pub(crate) mod attention;
 mod buffers;
+mod delta;
 pub(crate) mod disentangled;
 mod operations;
 pub(crate) mod packed_keys;

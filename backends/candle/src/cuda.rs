@@ -34,6 +34,7 @@ use crate::{
 };
 use accelerator::{Accelerator, Turned};
 use candle_core::{DType, Tensor};
+use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
 use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
 use proof::FlashProof;
@@ -141,6 +142,12 @@ impl<A: Accelerator> CudaOperations<A> {
 /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
 fn exact(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(DType::F32).map_err(failed)
+}
+
+/// The context times the sigmoid of its gate, in the context's type.
+fn gated(context: &Tensor, gate: &Tensor) -> Result<Tensor> {
+    let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
+    share.and_then(|share| context * share).map_err(failed)
 }
 
 impl<A: Accelerator> Operations for CudaOperations<A> {
@@ -357,7 +364,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                 let keys_values = self.joined(attention.keys_values, appended.as_ref())?;
                 let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
-                return self.operand(&context, Precision::Low);
+                let context = self.operand(&context, Precision::Low)?;
+                return attention.gate.map_or(Ok(context.clone()), |gate| gated(&context, gate));
             }
         };
         let keys_values = match &sequences.gathered {
@@ -372,7 +380,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             let turned = Turned { queries: &queries, keys: &keys, values: &values };
             self.accelerator.flash(&turned, sequences)?.reshape((count, columns))
         })();
-        context.map_err(failed)
+        let context = context.map_err(failed)?;
+        attention.gate.map_or(Ok(context.clone()), |gate| gated(&context, gate))
     }
 
     fn copy(&mut self, x: &Tensor) -> Result<Tensor> {

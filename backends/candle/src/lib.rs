@@ -11,6 +11,7 @@ mod bias;
 mod cpu;
 #[cfg(any(all(test, target_os = "linux"), feature = "cuda"))]
 mod cuda;
+mod delta;
 mod device;
 mod heads;
 mod kept;
@@ -36,7 +37,7 @@ use crate::{
     operations::{Operations, Result},
     pass::Pass,
     plain::TensorOperations,
-    plan::Plan,
+    plan::{MixerPlan, Plan},
     prefix_cache::{PrefixCache, TokenShape},
     transformer::Transformer,
 };
@@ -99,6 +100,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
     fn batch_bytes(&self, tokens: usize) -> usize {
         // Each layer copies at most as many of the tokens to keep as the cache has room for.
         let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
+        let kept = kept + self.cache.most_states().min(tokens) * self.cache.state_bytes();
         tokens * self.values_per_token * size_of::<f32>() + kept
     }
 }
@@ -230,12 +232,8 @@ impl OpenModel {
         let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
         checkpoint.finish(&plan.ignored)?;
         let packing = plan.packing();
-        let shape = TokenShape {
-            layers: plan.layers.len(),
-            values: 2 * plan.heads.keys * plan.heads.size,
-            value_bytes: operations.kept_bytes(),
-        };
         let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
+        let shape = token_shape(&plan, &operations);
         let cache = PrefixCache::new(budget, shape);
         let mut backend = CandleBackend {
             operations,
@@ -248,6 +246,23 @@ impl OpenModel {
         };
         refuse_nan(&mut backend, options)?;
         Ok(Box::new(backend))
+    }
+}
+
+/// The size of the values that the prefix cache keeps for a token.
+fn token_shape<O: Operations>(plan: &Plan, operations: &O) -> TokenShape {
+    let states = plan.layers.iter().filter_map(|layer| match &layer.mixer {
+        MixerPlan::Delta(delta) => Some(operations.delta_state_values(delta.sizes)),
+        MixerPlan::Attention(_) => None,
+    });
+    let states: Vec<usize> = states.collect();
+    TokenShape {
+        layers: plan.layers.len() - states.len(),
+        values: 2 * plan.heads.keys * plan.heads.size,
+        value_bytes: operations.kept_bytes(),
+        state_layers: states.len(),
+        // All recurrent layers of a model have the same sizes.
+        state_values: states.first().copied().unwrap_or(0),
     }
 }
 

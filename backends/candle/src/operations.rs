@@ -6,8 +6,10 @@
 
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
+    delta::{self, DeltaRule, Walk},
     kept::Kept,
     load::Weight,
+    plan::DeltaSizes,
     rope::Angles,
 };
 use std::borrow::Cow;
@@ -85,8 +87,26 @@ pub(crate) struct Attention<'a, O: Operations + ?Sized> {
     /// The batch's keys and values, `[tokens, 2 · key heads · size]`. Each row has all of a token's keys,
     /// then its values.
     pub(crate) keys_values: &'a O::Tensor,
+    /// `[rows, heads · size]`: the context is multiplied by its sigmoid.
+    pub(crate) gate: Option<&'a O::Tensor>,
     /// The layer's own scores, if any.
     pub(crate) disentangled: Option<&'a Disentangled<O::Matrix>>,
+}
+
+/// The input of a gated delta rule.
+pub(crate) struct DeltaInput<'a, O: Operations + ?Sized> {
+    /// Queries, keys and values of all computed rows before the convolution: `[computed, channels]`.
+    pub(crate) channels: &'a O::Tensor,
+    /// The products for strengths and decays: `[computed, 2 · value heads]`.
+    pub(crate) rates: &'a O::Tensor,
+    /// The gate of each row of the result: `[rows, value heads · value size]`.
+    pub(crate) gate: O::Tensor,
+    /// The rows of the result among the computed rows, if not all are wanted.
+    pub(crate) rows: Option<&'a [usize]>,
+    /// The way through the batch.
+    pub(crate) walk: &'a Walk,
+    /// States that earlier batches kept.
+    pub(crate) known: &'a [&'a [f32]],
 }
 
 /// The building blocks of a forward pass. Activations and norms are `f32`; products may convert their
@@ -228,6 +248,30 @@ pub(crate) trait Operations: Send {
         rows: &Self::Rows<'_>,
         precision: Precision,
     ) -> Result<Self::Operand>;
+
+    /// A gated delta rule over the computed rows, as an operand `[rows, value heads · value size]` of
+    /// `precision`; and the states that the walk keeps. Here, it is computed in main memory by its plain
+    /// form.
+    fn delta_rule(
+        &mut self,
+        input: DeltaInput<'_, Self>,
+        rule: &DeltaRule,
+        precision: Precision,
+    ) -> Result<(Self::Operand, Vec<Vec<f32>>)> {
+        let (channels, rates) = (self.values(input.channels)?, self.values(input.rates)?);
+        let recurred = delta::recur(rule, &channels, &rates, input.walk, input.known);
+        let gate = self.values(&input.gate)?;
+        let all: Vec<usize> = (0..gate.len() / rule.sizes.values()).collect();
+        let rows = input.rows.unwrap_or(&all);
+        let gated = delta::gated_norm(rule, &recurred.results, rows, &gate);
+        let gated = self.tensor(&gated, rule.sizes.values())?; // [rows, values]
+        Ok((self.operand(&gated, precision)?, recurred.kept))
+    }
+
+    /// The number of values of a state of [`Operations::delta_rule`].
+    fn delta_state_values(&self, sizes: DeltaSizes) -> usize {
+        delta::state_values(sizes)
+    }
 
     /// A copy of `x`.
     fn copy(&mut self, x: &Self::Tensor) -> Result<Self::Tensor>;

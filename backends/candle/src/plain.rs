@@ -389,12 +389,15 @@ impl Operations for TensorOperations {
 
     fn attention(
         &mut self,
-        Attention { queries, query_norm, keys_values, disentangled }: Attention<'_, Self>,
+        Attention { queries, query_norm, keys_values, gate, disentangled }: Attention<'_, Self>,
         rows: &TensorRows,
         precision: Precision,
     ) -> Result<Tensor> {
         let turned = rows.turn(queries, query_norm).map_err(failed)?;
-        let context = self.attend(&rows.attention, &turned, keys_values, disentangled)?;
+        let mut context = self.attend(&rows.attention, &turned, keys_values, disentangled)?;
+        if let Some(gate) = gate {
+            context = sigmoid(gate).and_then(|gate| context * gate).map_err(failed)?;
+        }
         self.operand(&context, precision)
     }
 

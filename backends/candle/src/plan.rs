@@ -6,6 +6,7 @@
 //! that it can be checked without weights; a feature of an architecture that no plan can express is refused
 //! by name.
 
+mod delta;
 mod head;
 mod matrix;
 mod tables;
@@ -16,8 +17,10 @@ use crate::{
     operations::NormKind,
     rope::Rope,
 };
+pub(crate) use delta::{DeltaPlan, DeltaSizes};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
+use std::ops::Range;
 pub(crate) use tables::{RowIndex, TablePlan, TokenRowsPlan};
 use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) use variants::{Adapters, LayerHeads};
@@ -120,11 +123,19 @@ impl Plan {
     }
 
     /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
-    /// between blocks, queries, keys, values, the context, and the MLP's inner values.
+    /// between blocks, those of a mixer (queries, keys, values, the context), and the MLP's inner values.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
-        4 * self.hidden + 2 * queries * size + 2 * keys * size + 2 * inner
+        let of_attention = 2 * queries * size + 2 * keys * size;
+        let mixed = self.layers.iter().map(|layer| match &layer.mixer {
+            // Its gate and its operand are as wide as the context.
+            MixerPlan::Attention(attention) => {
+                of_attention + if attention.gate.is_some() { queries * size } else { 0 }
+            }
+            MixerPlan::Delta(delta) => delta.sizes.values_per_token(),
+        });
+        4 * self.hidden + mixed.max().unwrap_or(of_attention) + 2 * inner
     }
 
     /// Whether the second text of a pair has another token type than the first.
@@ -161,6 +172,8 @@ pub(crate) struct NormPlan {
     pub(crate) bias: bool,
     /// Whether 1 is added to the stored weight (Gemma).
     pub(crate) add_one: bool,
+    /// The stored weights in the order in which they are used, as ranges. Empty: as they are stored.
+    pub(crate) order: Vec<Range<usize>>,
     /// Added to the mean square, or to the variance.
     pub(crate) epsilon: f32,
 }
@@ -168,12 +181,13 @@ pub(crate) struct NormPlan {
 impl NormPlan {
     /// A layer norm with a bias.
     pub(crate) fn layer(name: impl Into<String>, size: usize, epsilon: f32) -> Self {
-        Self { name: name.into(), kind: NormKind::Layer, size, bias: true, add_one: false, epsilon }
+        Self { bias: true, kind: NormKind::Layer, ..Self::rms(name, size, epsilon) }
     }
 
     /// A root-mean-square norm.
     pub(crate) fn rms(name: impl Into<String>, size: usize, epsilon: f32) -> Self {
-        Self { name: name.into(), kind: NormKind::Rms, size, bias: false, add_one: false, epsilon }
+        let (name, order) = (name.into(), Vec::new());
+        Self { name, kind: NormKind::Rms, size, bias: false, add_one: false, order, epsilon }
     }
 }
 
@@ -225,14 +239,12 @@ pub(crate) struct ConvolutionPlan {
     pub(crate) norm: NormPlan,
 }
 
-/// A transformer layer: attention, then an MLP, each with a residual. Norms that an architecture lacks are
-/// absent.
+/// A transformer layer: a mixer of tokens, then an MLP, each with a residual. Norms that an architecture lacks
+/// are absent.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerPlan {
-    /// The index of its kind of attention in [`Plan::views`].
-    pub(crate) view: usize,
-    /// Attention.
-    pub(crate) attention: AttentionPlan,
+    /// The block in which tokens see other tokens.
+    pub(crate) mixer: MixerPlan,
     /// The norms around it.
     pub(crate) attention_norms: NormsPlan,
     /// The MLP.
@@ -266,9 +278,39 @@ impl NormsPlan {
     }
 }
 
+/// The block of a layer in which tokens see other tokens.
+#[derive(Debug, Clone)]
+pub(crate) enum MixerPlan {
+    /// Attention.
+    Attention(AttentionPlan),
+    /// A gated delta rule.
+    Delta(DeltaPlan),
+}
+
+impl MixerPlan {
+    /// Attention, if it is that.
+    #[cfg(test)]
+    pub(crate) fn attention(&self) -> Option<&AttentionPlan> {
+        if let Self::Attention(attention) = self { Some(attention) } else { None }
+    }
+
+    /// Attention, to be changed, if it is that.
+    pub(crate) fn attention_mut(&mut self) -> Option<&mut AttentionPlan> {
+        if let Self::Attention(attention) = self { Some(attention) } else { None }
+    }
+}
+
+impl From<AttentionPlan> for MixerPlan {
+    fn from(attention: AttentionPlan) -> Self {
+        Self::Attention(attention)
+    }
+}
+
 /// The weights of attention.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionPlan {
+    /// The index of its kind in [`Plan::views`].
+    pub(crate) view: usize,
     /// `[query heads · size, hidden]`
     pub(crate) query: MatrixPlan,
     /// `[2 · key heads · size, hidden]`: keys, then values.
@@ -277,6 +319,8 @@ pub(crate) struct AttentionPlan {
     pub(crate) output: MatrixPlan,
     /// Norms of queries and keys.
     pub(crate) norms: HeadNormsPlan,
+    /// `[query heads · size, hidden]`: the context is multiplied by the sigmoid of this product.
+    pub(crate) gate: Option<MatrixPlan>,
     /// DeBERTa's relative positions.
     pub(crate) disentangled: Option<DisentangledPlan>,
 }

@@ -1,8 +1,9 @@
 //! Keys and values of prefixes that earlier batches computed, for later batches: a radix tree of token ids
-//! within a budget.
+//! within a budget. A model with recurrent layers also has their states at the ends of nodes.
 //!
 //! Input: the prefixes that a pass computed ([`Fresh`]). Output: for each token whose whole prefix is in the
-//! tree, its keys and values in every layer, in the precision in which attention reads them. What must hold:
+//! tree, its keys and values in every layer, in the precision in which attention reads them; and the states
+//! after some tokens. Of models with states, a prefix is in the tree only up to a state. What must hold:
 //! `PrefixCache::bytes` counts everything that nodes hold and never exceeds the budget; a prefix is stored
 //! once, however many others continue it; the least recently used nodes are removed first, and a node that
 //! has children is never removed.
@@ -19,8 +20,10 @@ struct PrefixNode<K> {
     parent: Option<usize>,
     /// At least one.
     tokens: Vec<u32>,
-    /// For each layer, the tokens' keys and values.
+    /// For each layer with keys, the tokens' keys and values.
     layers: Vec<K>,
+    /// For each recurrent layer, the state after the last token; empty if it is not known.
+    states: Vec<Vec<f32>>,
     children: usize,
     /// The last pass that used it.
     used: u64,
@@ -45,23 +48,31 @@ pub(crate) struct Fresh<K> {
     pub(crate) prefixes: Vec<Vec<usize>>,
     /// The computed rows among them, ascending.
     pub(crate) rows: Vec<usize>,
-    /// For each layer, the keys and values of `rows`.
+    /// For each layer with keys, the keys and values of `rows`.
     pub(crate) layers: Vec<K>,
+    /// The rows after which states are kept, ascending.
+    pub(crate) state_rows: Vec<usize>,
+    /// For each recurrent layer, the states after `state_rows`.
+    pub(crate) states: Vec<Vec<Vec<f32>>>,
     /// The places in the cache of the rows that were known.
     pub(crate) known: Vec<Cursor>,
     /// The number of texts that begin with known rows.
     pub(crate) known_texts: usize,
 }
 
-/// The size of a token's keys and values.
-#[derive(Debug, Clone, Copy)]
+/// The size of a token's keys and values, and of the states after it.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokenShape {
-    /// The number of layers. Each has its own keys and values.
+    /// The number of layers with keys.
     pub(crate) layers: usize,
     /// Values per token and layer.
     pub(crate) values: usize,
     /// Bytes per value.
     pub(crate) value_bytes: usize,
+    /// The number of recurrent layers.
+    pub(crate) state_layers: usize,
+    /// Values per state and layer.
+    pub(crate) state_values: usize,
 }
 
 /// The cache.
@@ -84,7 +95,33 @@ impl<K: Kept> PrefixCache<K> {
 
     /// The longest prefix that the whole cache has room for.
     pub(crate) fn most_tokens(&self) -> usize {
-        self.budget.saturating_sub(2 * self.node_bytes(0)) / self.token_bytes()
+        self.budget.saturating_sub(2 * self.node_bytes(0) + self.state_bytes()) / self.token_bytes()
+    }
+
+    /// The number of states that the whole cache has room for.
+    pub(crate) fn most_states(&self) -> usize {
+        if self.has_states() { self.budget / (self.state_bytes() + self.node_bytes(0)) } else { 0 }
+    }
+
+    /// Whether the model has recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        self.shape.state_layers > 0
+    }
+
+    /// The states after the token before `cursor`, if they are known.
+    fn states(&self, Cursor { node, tokens }: Cursor) -> Option<&[Vec<f32>]> {
+        let node = self.nodes.get(&node?)?;
+        (node.tokens.len() == tokens && !node.states.is_empty()).then_some(&node.states)
+    }
+
+    /// Whether the states after the token before `cursor` are known.
+    pub(crate) fn has_state(&self, cursor: Cursor) -> bool {
+        self.states(cursor).is_some()
+    }
+
+    /// The state of a recurrent layer after the token before `cursor`.
+    pub(crate) fn state(&self, cursor: Cursor, layer: usize) -> Option<&[f32]> {
+        self.states(cursor)?.get(layer).map(Vec::as_slice)
     }
 
     /// The place after `token`, if the tree continues with it.
@@ -96,13 +133,15 @@ impl<K: Kept> PrefixCache<K> {
         }
     }
 
-    /// The number of tokens at the start of `ids` that the tree has.
+    /// The number of tokens at the start of `ids` that need not be computed.
     pub(crate) fn known(&self, ids: &[u32]) -> usize {
         let walk = |cursor: &mut Cursor, &id: &u32| {
             *cursor = self.step(*cursor, id)?;
-            Some(())
+            Some(*cursor)
         };
-        ids.iter().scan(Cursor::START, walk).count()
+        let known = ids.iter().scan(Cursor::START, walk).enumerate();
+        let usable = known.filter(|&(_, cursor)| !self.has_states() || self.has_state(cursor));
+        usable.last().map_or(0, |(index, _)| index + 1)
     }
 
     /// The keys and values, in a layer, of the token before `cursor`: their keeper, and the index of their
@@ -121,16 +160,26 @@ impl<K: Kept> PrefixCache<K> {
         }
         // A value that is not finite would spoil even texts that do not see it, because a weight of zero
         // times it is NaN.
-        if fresh.layers.iter().all(Kept::is_finite) {
+        let are_finite = |states: &Vec<Vec<f32>>| states.iter().flatten().all(|value| value.is_finite());
+        if fresh.layers.iter().all(Kept::is_finite) && fresh.states.iter().all(are_finite) {
             for rows in &fresh.prefixes {
-                self.insert(batch.token_ids(), rows, fresh);
+                if !self.has_states() {
+                    self.insert(batch.token_ids(), rows, fresh, None);
+                    continue;
+                }
+                for (index, row) in rows.iter().enumerate() {
+                    if let Ok(state) = fresh.state_rows.binary_search(row) {
+                        self.insert(batch.token_ids(), &rows[..=index], fresh, Some(state));
+                    }
+                }
             }
         }
         Reused { texts: fresh.known_texts, tokens: fresh.known.len(), bytes: self.bytes }
     }
 
-    /// Adds the part of a prefix that the tree lacks. `rows` are the prefix's rows in the batch.
-    fn insert(&mut self, ids: &[u32], rows: &[usize], fresh: &Fresh<K>) {
+    /// Adds the part of a prefix that the tree lacks. `rows` are the prefix's rows in the batch, `state` is
+    /// the index of the state after them.
+    fn insert(&mut self, ids: &[u32], rows: &[usize], fresh: &Fresh<K>, state: Option<usize>) {
         let mut at = Cursor::START;
         let mut found = 0;
         while let Some(next) = rows.get(found).and_then(|&row| self.step(at, ids[row])) {
@@ -141,6 +190,14 @@ impl<K: Kept> PrefixCache<K> {
             found += 1;
         }
         let missing = &rows[found..];
+        let states = || {
+            state.map_or_else(Vec::new, |state| {
+                fresh.states.iter().map(|layer| layer[state].clone()).collect()
+            })
+        };
+        if missing.is_empty() && state.is_some() {
+            return self.add_states(at, states);
+        }
         // A known row that has since been removed was not computed. So the prefix is added only if all
         // missing rows are fresh.
         let places: std::result::Result<Vec<usize>, _> =
@@ -149,8 +206,8 @@ impl<K: Kept> PrefixCache<K> {
         if places.is_empty() {
             return;
         }
-        places.truncate(self.make_room(missing.len()));
-        if places.is_empty() {
+        places.truncate(self.make_room(missing.len(), state.is_some()));
+        if places.is_empty() || state.is_some() && places.len() < missing.len() {
             return;
         }
         // Makes the copies first: a device without room for them leaves the tree as it was.
@@ -161,7 +218,20 @@ impl<K: Kept> PrefixCache<K> {
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children += 1;
         }
-        self.add(PrefixNode { parent, tokens, layers, children: 0, used: self.pass });
+        self.add(PrefixNode { parent, tokens, layers, states: states(), children: 0, used: self.pass });
+    }
+
+    /// Adds the states at a place in the tree, unless they are there.
+    fn add_states(&mut self, at: Cursor, states: impl Fn() -> Vec<Vec<f32>>) {
+        if self.has_state(at) || self.make_room(1, true) == 0 {
+            return;
+        }
+        if let Ok(Some(node)) = self.split(at)
+            && let Some(node) = self.nodes.get_mut(&node)
+        {
+            node.states = states();
+            self.bytes += self.state_bytes();
+        }
     }
 
     fn touch(&mut self, node: usize) {
@@ -173,7 +243,7 @@ impl<K: Kept> PrefixCache<K> {
     fn add(&mut self, node: PrefixNode<K>) -> usize {
         let id = self.next;
         self.next += 1;
-        self.bytes += self.node_bytes(node.tokens.len());
+        self.bytes += self.bytes_of(&node);
         self.edges.insert((node.parent, node.tokens[0]), id);
         self.nodes.insert(id, node);
         id
@@ -204,7 +274,7 @@ impl<K: Kept> PrefixCache<K> {
         tokens.shrink_to_fit();
         let (parent, used, next) = (node.parent, node.used, node.tokens[0]);
         self.bytes -= tokens.len() * self.token_bytes();
-        let head = self.add(PrefixNode { parent, tokens, layers, children: 1, used });
+        let head = self.add(PrefixNode { parent, tokens, layers, states: Vec::new(), children: 1, used });
         self.edges.insert((Some(head), next), id);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.parent = Some(head);
@@ -212,24 +282,25 @@ impl<K: Kept> PrefixCache<K> {
         Ok(Some(head))
     }
 
-    /// Removes the least recently used leaves until there is room for a node of `tokens` tokens and for
-    /// cutting another node in two. Nodes that this pass used stay. Returns the number of tokens that there
-    /// is room for.
-    fn make_room(&mut self, tokens: usize) -> usize {
-        let needed = self.node_bytes(0) + self.node_bytes(tokens);
+    /// Removes the least recently used leaves until there is room for a node of `tokens` tokens, perhaps with
+    /// states, and for cutting another node in two. Nodes that this pass used stay. Returns the number of
+    /// tokens that there is room for.
+    fn make_room(&mut self, tokens: usize, with_states: bool) -> usize {
+        let fixed = 2 * self.node_bytes(0) + if with_states { self.state_bytes() } else { 0 };
+        let needed = fixed + tokens * self.token_bytes();
         while self.bytes + needed > self.budget {
             let leaves = self.nodes.iter().filter(|(_, node)| node.children == 0 && node.used < self.pass);
             let Some((&oldest, _)) = leaves.min_by_key(|(id, node)| (node.used, **id)) else { break };
             self.remove(oldest);
         }
-        let room = self.budget.saturating_sub(self.bytes + 2 * self.node_bytes(0)) / self.token_bytes();
+        let room = self.budget.saturating_sub(self.bytes + fixed) / self.token_bytes();
         room.min(tokens)
     }
 
     fn remove(&mut self, id: usize) {
         let Some(node) = self.nodes.remove(&id) else { return };
         self.edges.remove(&(node.parent, node.tokens[0]));
-        self.bytes -= self.node_bytes(node.tokens.len());
+        self.bytes -= self.bytes_of(&node);
         if let Some(parent) = node.parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children -= 1;
         }
@@ -240,9 +311,20 @@ impl<K: Kept> PrefixCache<K> {
         node + tokens * self.token_bytes()
     }
 
+    fn bytes_of(&self, node: &PrefixNode<K>) -> usize {
+        let states = if node.states.is_empty() { 0 } else { self.state_bytes() };
+        self.node_bytes(node.tokens.len()) + states
+    }
+
+    /// The size of the states after a token, in bytes.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let TokenShape { state_layers, state_values, .. } = self.shape;
+        state_layers * (size_of::<Vec<f32>>() + state_values * size_of::<f32>())
+    }
+
     /// The size of a token's id, keys and values, in bytes.
     pub(crate) fn token_bytes(&self) -> usize {
-        let TokenShape { layers, values, value_bytes } = self.shape;
+        let TokenShape { layers, values, value_bytes, .. } = self.shape;
         size_of::<u32>() + layers * values * value_bytes
     }
 }
@@ -263,7 +345,10 @@ mod tests {
 
     fn cache(budget: usize, operations: &CpuOperations) -> Cache {
         let value_bytes = operations.kept_bytes();
-        PrefixCache::new(budget, TokenShape { layers: LAYERS, values: WIDTH, value_bytes })
+        PrefixCache::new(
+            budget,
+            TokenShape { layers: LAYERS, values: WIDTH, value_bytes, ..TokenShape::default() },
+        )
     }
 
     fn operations(dtype: DType) -> CpuOperations {

@@ -5,7 +5,7 @@
 //! scalings depend on the length of the text ([`Scaling::depends_on_length`]). A token's state then depends
 //! on it, too, so prefixes cannot be shared.
 
-use std::{collections::BTreeMap, f64::consts::PI};
+use std::{collections::BTreeMap, f64::consts::PI, ops::Range};
 
 /// All tables are dropped before a batch if there are more than this. Texts of different lengths may need a
 /// table each.
@@ -92,6 +92,8 @@ impl Scaling {
 pub(crate) struct Rope {
     /// Values per head.
     pub(crate) size: usize,
+    /// Values per head that positions rotate: those at the beginning of both halves ([`Rope::order`]).
+    pub(crate) rotated: usize,
     /// The base of the frequencies.
     pub(crate) theta: f64,
     /// How the frequencies are changed.
@@ -99,6 +101,13 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
+    /// The order of a head's stored values. Checkpoints have the rotated values first, and their halves are
+    /// pairs. Here the halves of the whole head are pairs. Scores do not depend on the order.
+    pub(crate) fn order(&self) -> [Range<usize>; 4] {
+        let (half, rotated) = (self.size / 2, self.rotated / 2);
+        [0..rotated, 2 * rotated..rotated + half, rotated..2 * rotated, rotated + half..2 * half]
+    }
+
     /// A number for the text's length. Texts with the same number have the same angles.
     fn kind_of(&self, tokens: usize) -> usize {
         match &self.scaling {
@@ -112,9 +121,9 @@ impl Rope {
 
     /// The inverse frequencies of texts of this kind, and the factor of their cosines and sines.
     fn frequencies(&self, kind: usize) -> (Vec<f32>, f32) {
-        let size = self.size as f32;
+        let size = self.rotated as f32;
         let base = |theta: f64| -> Vec<f32> {
-            (0..self.size / 2).map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / size)).collect()
+            (0..self.rotated / 2).map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / size)).collect()
         };
         let plain = || base(self.theta);
         match &self.scaling {
@@ -124,7 +133,7 @@ impl Rope {
             }
             Scaling::Dynamic { .. } if kind == 0 => (plain(), 1.0),
             Scaling::Dynamic { factor, original } => {
-                let size = self.size as f64;
+                let size = self.rotated as f64;
                 let growth = factor * kind as f64 / *original as f64 - (factor - 1.0);
                 (base(self.theta * growth.powf(size / (size - 2.0))), 1.0)
             }
@@ -151,7 +160,7 @@ impl Rope {
 
 impl Yarn {
     fn frequencies(&self, rope: &Rope, plain: &[f32]) -> Vec<f32> {
-        let size = rope.size as f64;
+        let size = rope.rotated as f64;
         let index = |rotations: f64| {
             size * (self.original as f64 / (rotations * 2.0 * PI)).ln() / (2.0 * rope.theta.ln())
         };
@@ -181,6 +190,8 @@ pub(crate) struct RopeTables {
 
 struct AngleTable {
     frequencies: Vec<f32>,
+    /// Half a head's size. Angles without a frequency are zero.
+    half: usize,
     factor: f32,
     cosines: Vec<f32>,
     sines: Vec<f32>,
@@ -201,7 +212,13 @@ impl RopeTables {
             let kind = self.rope.kind_of(tokens);
             let table = self.tables.entry(kind).or_insert_with(|| {
                 let (frequencies, factor) = self.rope.frequencies(kind);
-                AngleTable { frequencies, factor, cosines: Vec::new(), sines: Vec::new() }
+                AngleTable {
+                    frequencies,
+                    half: self.rope.size / 2,
+                    factor,
+                    cosines: Vec::new(),
+                    sines: Vec::new(),
+                }
             });
             table.extend_to(tokens);
         }
@@ -210,19 +227,21 @@ impl RopeTables {
     /// The angles of a position in a text of `tokens` tokens.
     pub(crate) fn at(&self, position: usize, tokens: usize) -> Angles<'_> {
         let table = &self.tables[&self.rope.kind_of(tokens)];
-        let half = table.frequencies.len();
+        let half = table.half;
         (&table.cosines[position * half..][..half], &table.sines[position * half..][..half])
     }
 }
 
 impl AngleTable {
     fn extend_to(&mut self, positions: usize) {
-        for position in self.cosines.len() / self.frequencies.len()..positions {
+        for position in self.cosines.len() / self.half..positions {
             for frequency in &self.frequencies {
                 let (sine, cosine) = (position as f32 * frequency).sin_cos();
                 self.cosines.push(cosine * self.factor);
                 self.sines.push(sine * self.factor);
             }
+            self.cosines.resize((position + 1) * self.half, 1.0);
+            self.sines.resize((position + 1) * self.half, 0.0);
         }
     }
 }
@@ -232,7 +251,7 @@ mod tests {
     use super::*;
 
     fn tables(scaling: Scaling) -> RopeTables {
-        RopeTables::new(Rope { size: 8, theta: 1e6, scaling })
+        RopeTables::new(Rope { size: 8, rotated: 8, theta: 1e6, scaling })
     }
 
     #[test]

@@ -323,7 +323,7 @@ fn packed_attention_equals_the_obvious_one() {
                             *value *= 2.0;
                         }
                     };
-                    let queries = Queries { values: &halved, spans: &spans, turn: double };
+                    let queries = Queries { values: &halved, spans: &spans, turn: double, gate: None };
                     let out = (OperandFormat::F32, Words::default());
                     let keys = Keys { packed, batch: &batch, heads, scoring, disentangled: None };
                     let got = cpu::attention::attention(&compute, &queries, keys, out);

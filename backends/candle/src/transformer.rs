@@ -4,7 +4,9 @@
 //! layer, only these rows have queries, an output projection and an MLP. `heads.rs` computes the head. What
 //! must hold: keys and values of every layer go through [`Pass::exchange`].
 
+mod attention;
 mod convolution;
+mod delta;
 mod layer;
 mod token_rows;
 mod weights;
@@ -19,7 +21,7 @@ use crate::{
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
-use layer::{LastRows, Layer, Stream};
+use layer::{LastRows, Layer, LayerRows, Stream};
 use text_embeddings_backend_core::Batch;
 use token_rows::TokenRows;
 pub(crate) use weights::Weights;
@@ -146,18 +148,19 @@ impl<O: Operations> Transformer<O> {
         let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
         // The last layer computes fewer rows, unless all are requested.
         let last = self.layers.last().filter(|_| rows.len() < all.rows.len());
-        let last = last.map(|layer| (&self.views[layer.view], Places::new::<O>(pass, rows)));
-        let last_angles = last.as_ref().and_then(|(view, last)| view.angles(&positions, &last.rows));
+        let last =
+            last.map(|layer| (layer.view().map(|view| &self.views[view]), Places::new::<O>(pass, rows)));
+        let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.angles(&positions, &last.rows));
         let all_rows = self.views.iter().zip(&all_angles).map(|(view, angles)| {
             operations.rows(view.rows((batch, &places), &all, angles.as_deref(), self.heads))
         });
         let all_rows = all_rows.collect::<Result<Vec<_>>>()?;
-        let last_rows = last.as_ref().map(|(view, last)| {
-            operations.rows(view.rows((batch, &places), last, last_angles.as_deref(), self.heads))
+        let last_rows = last.as_ref().and_then(|(view, last)| {
+            Some(operations.rows((*view)?.rows((batch, &places), last, last_angles.as_deref(), self.heads)))
         });
         let last_rows = last_rows.transpose()?;
-        let wanted = last.as_ref().zip(last_rows.as_ref());
-        let wanted = wanted.map(|((_, last), rows)| LastRows { places: &last.computed, rows });
+        let wanted = last.as_ref();
+        let wanted = wanted.map(|(_, last)| LastRows { places: &last.computed, rows: last_rows.as_ref() });
         let hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
         let rows_of_first = if self.layers.len() == 1 { rows } else { &all.rows };
         let convolution = self.convolution.as_ref();
@@ -165,11 +168,12 @@ impl<O: Operations> Transformer<O> {
             convolution.map(|it| it.forward(operations, &hidden, pass, rows_of_first)).transpose()?;
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
-            let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
+            let wanted = if index + 1 == self.layers.len() { wanted } else { None };
+            let rows = LayerRows { all: &all_rows, wanted };
             // A layer whose result is added to a convolution gives no operand: the next layer takes the sum.
             let next =
                 self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
-            stream = layer.forward(operations, stream, pass, (&all_rows[layer.view], wanted), next)?;
+            stream = layer.forward(operations, stream, pass, &rows, next)?;
             if let (Some(convolution), Some(convolved)) = (convolution, convolved.take()) {
                 operations.add(&convolved, None, &mut stream.hidden)?;
                 stream.hidden = operations.norm(&stream.hidden, &convolution.norm)?;

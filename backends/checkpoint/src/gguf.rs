@@ -8,6 +8,7 @@
 mod architectures;
 mod config;
 mod metadata_reader;
+mod qwen35;
 mod reader;
 mod translate;
 

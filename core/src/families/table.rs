@@ -20,6 +20,7 @@ pub static ALL: &[&Family] = &[
     &BGE_RERANKER_MINICPM,
     &LLAMA_NEMOTRON,
     &QWEN3_VL_RERANKER,
+    &PRISM_RERANKER,
     &JINA_RERANKER_M0,
     &JINA_RERANKER_V3,
 ];
@@ -254,6 +255,29 @@ static QWEN3_VL_RERANKER: Family = Family {
     empty: "NULL",
     default_instruction: Some("Given a search query, retrieve relevant candidates that answer the query."),
     answers: QWEN3_RERANKER.answers,
+    ..NONE
+};
+
+/// Prism-Qwen3.5-Reranker (the card's script). Like Qwen3-Reranker, without the sentence about "yes" and "no",
+/// and with an instruction that callers do not choose.
+static PRISM_RERANKER: Family = Family {
+    name: "prism-qwen3.5-reranker",
+    names: &["prism-qwen3.5-reranker"],
+    model_types: &["qwen3_5", "qwen3_5_text"],
+    prompt: &[concat!(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct ",
+        "provided. <|im_end|>\n<|im_start|>user\n<Instruct>: Judge if the document is relevant to the query. Reply ",
+        "\"yes\" or \"no\".\nOn \"yes\", also emit:\n<contribution>One sentence covering every core point the ",
+        "document contributes to the query, without elaboration.</contribution>\n<evidence>Self-contained rewrite of ",
+        "the query-relevant content. Rules:\n- Faithful: rephrase only; add or infer nothing.\n- Self-contained: ",
+        "evidence alone must fully answer the query.\n- Concise: drop query-irrelevant background.\n- Verbatim (no ",
+        "translation): proper nouns, terms, abbreviations, numbers, dates, code, URLs.\n- Output language: ",
+        "multilingual doc → query's language; else doc's language.</evidence>\n<Query>: {query}\n",
+        "<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )],
+    control_tokens: TURNS,
+    answers: QWEN3_RERANKER.answers,
+    limits: Limits { prompt: 10_240, ..Limits::DEFAULT },
     ..NONE
 };
 

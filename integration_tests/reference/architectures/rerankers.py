@@ -15,6 +15,7 @@ number of layers; `raw` is then the score after all layers. Each procedure is on
   ctxl     the card's format_prompts: one string
   nemotron the card's prompt_template, encoded with special tokens; NVIDIA's bidirectional Llama
   qwen3vl  Qwen3-VL-Embedding, qwen3_vl_reranker.py: NULL for an empty text
+  prism    the card's script: a fixed instruction, a space at the end of the system's turn
   jina_m0  the repository's modeling.py: the query is cut separately, the id 100 is appended, an MLP scores
 
 Texts contain no control tokens, except in the rows of INJECTED, whose ids come from a tokenizer without added
@@ -34,7 +35,7 @@ import transformers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers.utils import logging
 
-from . import decoders, minicpm
+from . import decoders, minicpm, qwen3_5
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, load_tensors, numbers, store, write_json
 from .native import native
@@ -223,6 +224,26 @@ def qwen3vl(tools: Tools, slots: Slots) -> list[int]:
     return split_at_controls(tools, [*system, START, (user, False), END, ("\n", False), START, ("assistant\n", False)])
 
 
+PRISM_JUDGE = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+PRISM_INSTRUCTION = """Judge if the document is relevant to the query. Reply "yes" or "no".
+On "yes", also emit:
+<contribution>One sentence covering every core point the document contributes to the query, without elaboration.</contribution>
+<evidence>Self-contained rewrite of the query-relevant content. Rules:
+- Faithful: rephrase only; add or infer nothing.
+- Self-contained: evidence alone must fully answer the query.
+- Concise: drop query-irrelevant background.
+- Verbatim (no translation): proper nouns, terms, abbreviations, numbers, dates, code, URLs.
+- Output language: multilingual doc → query's language; else doc's language.</evidence>"""
+
+
+def prism(tools: Tools, slots: Slots) -> list[int]:
+    """The card's `get_prompt`."""
+    user = f"user\n<Instruct>: {PRISM_INSTRUCTION}\n<Query>: {slots.query}\n<Document>: {slots.document}"
+    system = [START, (f"system\n{PRISM_JUDGE}", False), END, ("\n", False)]
+    answer = [START, ("assistant\n<think>\n\n</think>\n\n", False)]
+    return split_at_controls(tools, [*system, START, (user, False), END, ("\n", False), *answer])
+
+
 def jina_m0(tools: Tools, slots: Slots) -> list[int]:
     """`formatting_prompts_func`, and the token whose state is scored."""
     return [*tools.piece(f"**Document**:\n{slots.document}\n**Query**:\n{slots.query}"), 100]
@@ -405,6 +426,17 @@ VL3 = {
 }
 
 
+# Three layers with a delta rule before each layer with attention, as in the published models.
+QWEN35 = qwen3_5.SIZES | {"hidden_size": 24, "num_hidden_layers": 4, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+# Jinja drops one line break at the end of a template.
+PRISM_TEMPLATE = (
+    "{%- set q = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}\n"
+    "{%- set d = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}\n"
+    f"<|im_start|>system\n{PRISM_JUDGE}<|im_end|>\n<|im_start|>user\n<Instruct>: {PRISM_INSTRUCTION}\n"
+    "<Query>: {{ q }}\n<Document>: {{ d }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n\n"
+)
+
+
 def vl3(ids: dict) -> Fixture:
     """Qwen3-VL. The vocabulary belongs to its language model."""
     config = VL3 | {"text_config": VL3["text_config"] | ids}
@@ -546,6 +578,15 @@ FAMILIES = {
     "Qwen3-VL-Reranker-8B": Family(
         vl3, qwen_tokenizer, qwen3vl, logits_of(transformers.Qwen3VLForConditionalGeneration, "yes", "no"), (TASK,), 112,
         finish=qwen3vl_files,
+    ),
+    "Prism-Qwen3.5-Reranker-0.8B": Family(
+        model("Qwen3_5ForCausalLM", QWEN35, 311, centre=0.0, scales=qwen3_5.SCALES, extra={"mtp.norm.weight": (24,)}),
+        qwen_tokenizer, prism, logits_of(transformers.Qwen3_5ForCausalLM, "yes", "no"),
+    ),
+    "Prism-Qwen3.5-Reranker-4B": Family(
+        model("Qwen3_5ForCausalLM", QWEN35, 312, centre=0.0, scales=qwen3_5.SCALES),
+        qwen_tokenizer, prism, logits_of(transformers.Qwen3_5ForCausalLM, "yes", "no"),
+        finish=lambda folder: logit_score("yes", "no", PRISM_TEMPLATE)(folder),
     ),
     "jina-reranker-m0": Family(jina_m0_model, qwen_tokenizer, jina_m0, jina_m0_score, (None,), 48),
 }

@@ -50,6 +50,8 @@ pub(crate) struct Queries<'a, Turn> {
     pub(crate) spans: &'a [QuerySpan],
     /// Prepares one row of heads in place. Arguments: the row's index and its values.
     pub(crate) turn: Turn,
+    /// `[rows, heads · size]`: the results are multiplied by its sigmoid.
+    pub(crate) gate: Option<&'a [f32]>,
 }
 
 /// The keys that queries attend to, and the rules of attention.
@@ -75,7 +77,7 @@ pub(crate) fn attention(
     keys: Keys<'_>,
     (format, words): (OperandFormat, Words),
 ) -> Operand {
-    let Queries { values: queries, spans, turn } = queries;
+    let Queries { values: queries, spans, turn, gate } = queries;
     let heads = keys.heads;
     let width = heads.queries * heads.size;
     let total = queries.len() / width;
@@ -95,7 +97,7 @@ pub(crate) fn attention(
         let items = items.into_iter().zip(rows).rev();
         compute.threads.for_each(items, |(item, rows)| {
             WORKSPACE.with_borrow_mut(|workspace| {
-                Attend { compute, keys }.run(&item, turn, workspace, rows);
+                Attend { compute, keys, gate: *gate }.run(&item, turn, workspace, rows);
             });
         });
     })
@@ -105,6 +107,7 @@ pub(crate) fn attention(
 struct Attend<'a> {
     compute: &'a Compute,
     keys: Keys<'a>,
+    gate: Option<&'a [f32]>,
 }
 
 impl Attend<'_> {
@@ -144,6 +147,10 @@ impl Attend<'_> {
                 tiles.attend(workspace, step, last);
             }
             tiles.finish(workspace);
+        }
+        if let Some(gate) = self.gate {
+            let gate = &gate[first_row * width..][..workspace.out.len()];
+            elementwise::multiply_by_sigmoid(self.compute.set, &mut workspace.out, gate);
         }
         for (index, values) in workspace.out.chunks_exact(width).enumerate() {
             rows.write(index, values);

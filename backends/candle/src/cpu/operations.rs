@@ -6,6 +6,7 @@ use super::{
     table::EmbeddingTable,
 };
 use crate::{
+    delta::DeltaRule,
     kept::HostValues,
     kernels::{
         InstructionSet, elementwise,
@@ -15,7 +16,8 @@ use crate::{
         pack::OperandFormat,
     },
     load::Weight,
-    operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    operations::{Attention, DeltaInput, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    plan::DeltaSizes,
 };
 use std::borrow::Cow;
 use text_embeddings_backend_core::Activation;
@@ -284,7 +286,7 @@ impl Operations for CpuOperations {
 
     fn attention(
         &mut self,
-        Attention { queries, query_norm, keys_values, disentangled }: Attention<'_, Self>,
+        Attention { queries, query_norm, keys_values, gate, disentangled }: Attention<'_, Self>,
         rows: &Rows<'_>,
         precision: Precision,
     ) -> Result<PackedActivations> {
@@ -299,11 +301,25 @@ impl Operations for CpuOperations {
         let turn = |row: usize, values: &mut [f32]| {
             turn(self.compute.set, values, heads.size, query_norm, angles.map(|angles| angles[row]));
         };
-        let queries = Queries { values: queries.values(), spans, turn };
+        let queries = Queries { values: queries.values(), spans, turn, gate: gate.map(Activations::values) };
         let disentangled = disentangled.as_ref();
         let keys = Keys { packed: &self.packed_keys, batch, heads, scoring, disentangled };
         let operand = attention::attention(&self.compute, &queries, keys, (format, words));
         Ok(PackedActivations { operand, stores: self.stores.clone() })
+    }
+
+    fn delta_rule(
+        &mut self,
+        input: DeltaInput<'_, Self>,
+        rule: &DeltaRule,
+        precision: Precision,
+    ) -> Result<(PackedActivations, Vec<Vec<f32>>)> {
+        timed!(self, delta_rule(input.channels, rule.sizes));
+        self.delta_steps(input, rule, precision)
+    }
+
+    fn delta_state_values(&self, sizes: DeltaSizes) -> usize {
+        self.delta_state(sizes)
     }
 
     fn copy(&mut self, x: &Activations) -> Result<Activations> {

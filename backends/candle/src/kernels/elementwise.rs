@@ -10,7 +10,7 @@ use text_embeddings_backend_core::Activation;
 
 /// The sum of `f` over the elements, in 16 interleaved partial sums, so that the compiler can vectorise it.
 #[inline(always)]
-fn sum_of(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn sum_of(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let (chunks, rest) = x.as_chunks::<16>();
     let mut sums = [0.0_f32; 16];
     for chunk in chunks {
@@ -101,7 +101,7 @@ dispatch! {
 
 /// `x / (1 + e^-x)`
 #[inline(always)]
-fn silu<const FUSED: bool>(x: f32) -> f32 {
+pub(super) fn silu<const FUSED: bool>(x: f32) -> f32 {
     let exponent = (x * -LOG2_E).min(127.0);
     x / (1.0 + exp2::<FUSED>(exponent))
 }
@@ -217,6 +217,15 @@ dispatch! {
         with_activation!(activation, |f| for value in rows.as_flattened_mut() {
             *value = f(*value);
         });
+    }
+}
+
+dispatch! {
+    /// `value = value · sigmoid(gate)`
+    fn multiply_by_sigmoid(values: &mut [f32], gate: &[f32]) {
+        for (value, &gate) in values.iter_mut().zip(gate) {
+            *value *= sigmoid::<FUSED>(gate);
+        }
     }
 }
 

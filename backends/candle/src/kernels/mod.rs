@@ -32,6 +32,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod compute;
+pub(crate) mod delta;
 pub(crate) mod elementwise;
 pub(crate) mod epilogue;
 pub(crate) mod lines;

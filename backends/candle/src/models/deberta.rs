@@ -89,8 +89,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     if config.relative_attention {
         plan.views.iter_mut().for_each(|view| view.position = Position::Disentangled);
         let bucket = buckets(value, &config, body.max_position_embeddings)?;
-        for (index, layer) in plan.layers.iter_mut().enumerate() {
-            layer.attention.disentangled = Some(disentangled(&config, &body, index, (&kinds, bucket)));
+        let attentions = plan.layers.iter_mut().filter_map(|layer| layer.mixer.attention_mut());
+        for (index, attention) in attentions.enumerate() {
+            attention.disentangled = Some(disentangled(&config, &body, index, (&kinds, bucket)));
         }
     }
     let taps = config.conv_kernel_size.unwrap_or(0);

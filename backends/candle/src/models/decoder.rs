@@ -42,8 +42,9 @@ pub(super) struct DecoderConfig {
 pub(super) enum Mould {
     /// Norms before attention and before the MLP.
     Llama,
-    /// Like Llama, with one added to the norms' weights unless the file holds the sums. Embeddings are
-    /// multiplied by the square root of their length.
+    /// Like Llama, with one added to the norms' weights unless the file holds the sums.
+    PlusOne,
+    /// Like that, and embeddings are multiplied by the square root of their length.
     Gemma,
     /// Like Gemma, with further norms after attention and after the MLP.
     Gemma2,
@@ -75,7 +76,7 @@ pub(super) struct DecoderFamily {
 
 impl DecoderFamily {
     fn is_gemma(&self) -> bool {
-        self.mould != Mould::Llama
+        matches!(self.mould, Mould::Gemma | Mould::Gemma2)
     }
 
     /// The properties of Llama.
@@ -145,7 +146,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &family.activation)?;
     let norm = |name: String, size| NormPlan {
-        add_one: family.is_gemma() && value[CONVERTED].is_null(),
+        add_one: family.mould != Mould::Llama && value[CONVERTED].is_null(),
         ..NormPlan::rms(name, size, config.rms_norm_eps)
     };
     let view = |mask: Mask, parameters: &[&Value], theta| -> Result<View> {
@@ -217,8 +218,8 @@ fn layer(
         [around("input_layernorm", None), around("post_attention_layernorm", None)]
     };
     LayerPlan {
-        view: usize::from(family.sliding[index]),
-        attention: AttentionPlan {
+        mixer: AttentionPlan {
+            view: usize::from(family.sliding[index]),
             query: part("self_attn.q_proj", [queries * size, hidden], query_bias).into(),
             key_value: [
                 part("self_attn.k_proj", [keys * size, hidden], query_bias),
@@ -231,8 +232,10 @@ fn layer(
             } else {
                 HeadNormsPlan::None
             },
+            gate: None,
             disentangled: None,
-        },
+        }
+        .into(),
         attention_norms,
         mlp: MlpPlan::Gated {
             gate: part("mlp.gate_proj", [inner, hidden], mlp_bias),

@@ -43,11 +43,11 @@ fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerP
     let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     let up_gate = part("mlp.up_gate_proj", [2 * inner, hidden]).biased(false);
     LayerPlan {
-        view: 0,
-        attention: fused_attention(
+        mixer: fused_attention(
             part("attention.qkv_proj", [3 * hidden, hidden]),
             part("attention.o_proj", [hidden, hidden]),
-        ),
+        )
+        .into(),
         attention_norms: norm("attn_ln"),
         mlp: MlpPlan::Gated {
             gate: up_gate.clone().rows(inner..2 * inner),

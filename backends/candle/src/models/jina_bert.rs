@@ -68,10 +68,12 @@ impl LayerPlace<'_> {
     fn attention(&self, norms: HeadNormsPlan) -> AttentionPlan {
         let part = |part: &str| self.part(part, [self.config.hidden_size; 2]);
         AttentionPlan {
+            view: 0,
             query: part("attention.self.query").into(),
             key_value: [part("attention.self.key"), part("attention.self.value")].into(),
             output: part("attention.output.dense").into(),
             norms,
+            gate: None,
             disentangled: None,
         }
     }
@@ -97,8 +99,7 @@ impl LayerPlace<'_> {
     /// A layer of jina-bert-implementation.
     fn layer(&self) -> LayerPlan {
         LayerPlan {
-            view: 0,
-            attention: self.attention(HeadNormsPlan::None),
+            mixer: self.attention(HeadNormsPlan::None).into(),
             attention_norms: NormsPlan::after(self.norm("attention.output.LayerNorm")),
             mlp: self.mlp(["mlp.gated_layers", "mlp.wo"], 0),
             mlp_norms: NormsPlan::after(self.norm("mlp.layernorm")),
@@ -111,8 +112,7 @@ impl LayerPlace<'_> {
         let head_norms =
             HeadNormsPlan::AllHeads(norm("attention.self.layer_norm_q"), norm("attention.self.layer_norm_k"));
         LayerPlan {
-            view: 0,
-            attention: self.attention(head_norms),
+            mixer: self.attention(head_norms).into(),
             attention_norms: NormsPlan {
                 sum: Some(norm("attention.output.LayerNorm")),
                 second_sum: Some(norm("layer_norm_1")),

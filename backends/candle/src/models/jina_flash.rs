@@ -75,11 +75,11 @@ fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerP
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
     let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     LayerPlan {
-        view: 0,
-        attention: fused_attention(
+        mixer: fused_attention(
             part("mixer.Wqkv", [3 * hidden, hidden]),
             part("mixer.out_proj", [hidden, hidden]),
-        ),
+        )
+        .into(),
         attention_norms: norm("norm1"),
         mlp: MlpPlan::Plain {
             up: part("mlp.fc1", [inner, hidden]).into(),

@@ -24,6 +24,7 @@ mod parts;
 mod post_norm;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod qwen_vl;
 mod rotary;
 
@@ -57,6 +58,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },
+    Architecture { model_types: &["qwen3_5", "qwen3_5_text"], plan: qwen3_5::plan },
     Architecture { model_types: &["qwen2_vl"], plan: qwen_vl::qwen2_plan },
     Architecture { model_types: &["qwen3_vl"], plan: qwen_vl::qwen3_plan },
     Architecture { model_types: &["llama"], plan: llama::plan },
@@ -148,6 +150,8 @@ const COUNTS: &[&str] = &[
     "num_key_value_heads",
     "n_head",
     "n_heads",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
 ];
 /// Settings that determine the sizes of tensors.
 const SIZES: &[&str] = &[
@@ -173,6 +177,8 @@ const SIZES: &[&str] = &[
     "conv_kernel_size",
     "conv_groups",
     "max_trained_positions",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
 ];
 /// The largest values of these settings: more than any model has. The bytes of the largest tensor, heads
 /// times head size times width, can still be counted in 64 bits.

@@ -61,14 +61,16 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         // The embeddings' norm has already normalised the input of the first layer.
         let input = (index > 0).then(|| norm(&name("attn_norm")));
         LayerPlan {
-            view,
-            attention: AttentionPlan {
+            mixer: AttentionPlan {
+                view,
                 query: qkv().rows(0..hidden).into(),
                 key_value: qkv().rows(hidden..3 * hidden).into(),
                 output: attention("attn.Wo", [hidden, hidden]).into(),
                 norms: HeadNormsPlan::None,
+                gate: None,
                 disentangled: None,
-            },
+            }
+            .into(),
             attention_norms: NormsPlan { input, ..NormsPlan::default() },
             mlp: MlpPlan::Gated {
                 gate: gate_up().rows(0..inner),

@@ -98,11 +98,11 @@ fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usiz
     let has_experts = settings.moe_every_n_layers.is_some_and(|every| every > 0 && index % every == 1);
     let mlp = if has_experts { experts } else { mlp };
     Ok(LayerPlan {
-        view: 0,
-        attention: fused_attention(
+        mixer: fused_attention(
             part("attn.Wqkv", [3 * hidden, hidden]),
             part("attn.out_proj", [hidden, hidden]),
-        ),
+        )
+        .into(),
         attention_norms: norm("norm1"),
         mlp: mlp(value, config, settings, &name("mlp"))?,
         mlp_norms: norm("norm2"),

@@ -64,10 +64,12 @@ pub(super) fn encoder(
 pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -> AttentionPlan {
     let [outputs, _] = query_key_value.shape;
     AttentionPlan {
+        view: 0,
         query: query_key_value.clone().rows(0..outputs / 3).into(),
         key_value: query_key_value.rows(outputs / 3..outputs).into(),
         output: output.into(),
         norms: HeadNormsPlan::None,
+        gate: None,
         disentangled: None,
     }
 }

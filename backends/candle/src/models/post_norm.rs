@@ -116,14 +116,16 @@ fn layer(config: &EncoderConfig, names: &LayerNames, index: usize, activation: A
     let square = |part_name: &str| part(part_name, [hidden, hidden]);
     let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     LayerPlan {
-        view: 0,
-        attention: AttentionPlan {
+        mixer: AttentionPlan {
+            view: 0,
             query: square(names.query).into(),
             key_value: [square(names.key), square(names.value)].into(),
             output: square(names.output).into(),
             norms: HeadNormsPlan::None,
+            gate: None,
             disentangled: None,
-        },
+        }
+        .into(),
         attention_norms: norm(names.attention_norm),
         mlp: MlpPlan::Plain {
             up: part(names.up, [inner, hidden]).into(),

@@ -15,8 +15,9 @@ use text_embeddings_backend_core::Activation;
 const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "model."];
 /// The prefix of the vision tower's tensors.
 const VISION: &str = "visual.";
-/// Settings next to `text_config` that also apply to the language model.
-const SHARED: [&str; 2] = ["tie_word_embeddings", "pad_token_id"];
+/// Settings next to `text_config` that also apply to the language model, and whether they take precedence. The
+/// output embedding belongs to the whole model.
+const SHARED: [(&str, bool); 2] = [("tie_word_embeddings", true), ("pad_token_id", false)];
 /// The architecture of jina-reranker-m0, whose `model_type` is Qwen2-VL's.
 const JINA_RANKING: &str = "JinaVLForRanking";
 
@@ -48,11 +49,11 @@ pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
 }
 
 /// The settings of the language model. Older files have them at the top level, newer ones in `text_config`.
-fn text_config(value: &Value) -> Value {
+pub(super) fn text_config(value: &Value) -> Value {
     let mut text =
         if value["text_config"].is_object() { value["text_config"].clone() } else { value.clone() };
-    for name in SHARED {
-        if text[name].is_null() && !value[name].is_null() {
+    for (name, takes_precedence) in SHARED {
+        if (text[name].is_null() || takes_precedence) && !value[name].is_null() {
             text[name] = value[name].clone();
         }
     }
@@ -71,7 +72,7 @@ fn text_config(value: &Value) -> Value {
     text
 }
 
-fn without_vision(plan: Plan) -> Plan {
+pub(super) fn without_vision(plan: Plan) -> Plan {
     let mut plan = Plan { prefixes: PREFIXES, ..plan };
     plan.ignored.push(VISION.to_owned());
     plan

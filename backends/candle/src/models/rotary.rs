@@ -72,7 +72,7 @@ pub(super) fn rope_of(
         Some(parameters) => scaling(config, parameters, size)?,
         None => Scaling::None,
     };
-    Ok(Rope { size, theta, scaling })
+    Ok(Rope { size, rotated: size, theta, scaling })
 }
 
 fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scaling> {

@@ -130,6 +130,61 @@ fn scores_over_time_are_those_without_a_cache() {
     }
 }
 
+/// Models with recurrent layers keep states at a few places only.
+#[test]
+fn states_of_recurrent_layers_are_kept_and_used() {
+    for fixture in architectures::fixtures_of_architectures() {
+        if !fixture.name.starts_with("qwen3_5") || fixture.name.contains("classifier") {
+            continue;
+        }
+        let options = fixture.options("last");
+        let mut cases: Vec<_> =
+            InstructionSet::available().into_iter().map(|set| (DType::Float32, set, 2e-5)).collect();
+        cases.push((DType::BFloat16, InstructionSet::best(), 0.1));
+        for (seed, (dtype, set, tolerance)) in cases.into_iter().enumerate() {
+            for budget in [0, 3_000, 100_000, 300_000, 1 << 30] {
+                let mut cached = with_cache(start(dtype, set), &options, budget);
+                let mut plain = with_cache(start(dtype, set), &options, 0);
+                let mut requests = Requests::new(70 + seed as u64, 101);
+                let mut total = 0;
+                for round in 0..15 {
+                    let texts = requests.batch();
+                    let known = cached.known_tokens(&texts[0]);
+                    let (values, reused) = answer(cached.as_mut(), &texts);
+                    let (expected, _) = answer(plain.as_mut(), &texts);
+                    let what = format!("{} {dtype} {set}, {budget} bytes, round {round}", fixture.name);
+                    assert_close(&values, &expected, tolerance, &what);
+                    assert!(reused.bytes <= budget, "{what}: {} bytes", reused.bytes);
+                    assert!(texts.len() > 1 || known == reused.tokens, "{what}: {known}");
+                    total += reused.tokens;
+                }
+                assert!(total == 0 || budget >= 100_000, "{dtype} {set}: {total} tokens, {budget} bytes");
+                assert!(total > 0 || budget < 1 << 30, "{dtype} {set}");
+            }
+        }
+    }
+}
+
+/// Two queries with the same frame: their states are kept at their ends, and when the second comes, also where
+/// it parts from the first.
+#[test]
+fn a_state_is_kept_where_texts_part() {
+    let fixtures = architectures::fixtures_of_architectures();
+    let Some(fixture) = fixtures.iter().find(|fixture| fixture.name == "qwen3_5-text") else { return };
+    let mut backend =
+        with_cache(start(DType::Float32, InstructionSet::best()), &fixture.options("last"), 1 << 30);
+    let text = |ids: &[u32], reusable| Text { reusable, ..Text::new(ids, Wanted::WHOLE) };
+    let mut reused = |texts: &[Text]| answer(backend.as_mut(), texts).1.tokens;
+    // A frame of four tokens, two of a query, one of a document.
+    assert_eq!(reused(&[text(&[1, 2, 3, 4, 5, 6, 7], 6), text(&[1, 2, 3, 4, 5, 6, 8], 6)]), 0);
+    assert_eq!(reused(&[text(&[1, 2, 3, 4, 5, 6, 9], 6)]), 6, "the end of the query");
+    assert_eq!(reused(&[text(&[1, 2, 3, 4, 9, 9, 7], 6)]), 0, "no state where the queries part");
+    assert_eq!(reused(&[text(&[1, 2, 3, 4, 8, 8, 7], 6)]), 4, "now there is one");
+    assert_eq!(reused(&[text(&[1, 2, 3, 4, 5, 6, 7], 6), text(&[1, 2, 3, 4, 9, 9, 7], 6)]), 8);
+    assert_eq!(reused(&[text(&[1, 2, 3, 5], 3), text(&[1, 2, 8, 8], 2)]), 0);
+    assert_eq!(reused(&[text(&[1, 2, 3, 5, 5], 3), text(&[1, 2, 9, 9], 2)]), 3);
+}
+
 #[test]
 fn the_same_request_again_computes_only_its_documents() {
     let mut backend =

@@ -252,7 +252,7 @@ fn attention_is_near(
             let mut packed = PackedKeys::new(format);
             packed.pack(compute, (&keys_values, &places), heads, batch);
             let ready = |_: usize, _: &mut [f32]| ();
-            let queries = Queries { values: &queries, spans: &spans, turn: ready };
+            let queries = Queries { values: &queries, spans: &spans, turn: ready, gate: None };
             let keys = Keys { packed: &packed, batch, heads, scoring, disentangled: None };
             let got =
                 cpu::attention::attention(compute, &queries, keys, (OperandFormat::F32, Words::default()))

@@ -1,9 +1,13 @@
-//! A transformer layer: attention, then an MLP, each with its norms and residual.
+//! A transformer layer: a mixer of tokens, then an MLP, each with its norms and residual.
 
-use super::weights::Weights;
+use super::{
+    attention::Attention,
+    delta::{Delta, DeltaProducts},
+    weights::Weights,
+};
 use crate::{
     attention::Heads,
-    operations::{Attention, Disentangled, Norm, Operations, Precision, Result},
+    operations::{Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };
@@ -11,17 +15,24 @@ use text_embeddings_backend_core::Activation;
 
 /// A layer with its weights.
 pub(super) struct Layer<O: Operations> {
-    /// The index of its kind of attention among the model's kinds.
-    pub(super) view: usize,
     precisions: Precisions,
-    query: O::Matrix,
-    key_value: O::Matrix,
+    mixer: Mixer<O>,
     output: O::Matrix,
-    head_norms: HeadNorms<O>,
-    disentangled: Option<Disentangled<O::Matrix>>,
     attention_norms: Norms<O>,
     mlp: Mlp<O>,
     mlp_norms: Norms<O>,
+}
+
+/// The block in which tokens see other tokens.
+enum Mixer<O: Operations> {
+    Attention(Attention<O>),
+    Delta(Delta<O>),
+}
+
+/// A mixer after its products of all computed rows.
+enum Mixed<'a, O: Operations> {
+    Attention(&'a Attention<O>, O::Tensor),
+    Delta(&'a Delta<O>, DeltaProducts<O>),
 }
 
 /// The norms around a block.
@@ -30,13 +41,6 @@ struct Norms<O: Operations> {
     output: Option<Norm<O::Vector>>,
     sum: Option<Norm<O::Vector>>,
     second_sum: Option<Norm<O::Vector>>,
-}
-
-/// Norms of queries and keys.
-enum HeadNorms<O: Operations> {
-    None,
-    EachHead { query: Norm<O::Vector>, key: Norm<O::Vector> },
-    AllHeads { query: Norm<O::Vector>, key: Norm<O::Vector> },
 }
 
 enum Mlp<O: Operations> {
@@ -64,13 +68,29 @@ pub(super) struct Stream<O: Operations> {
     pub(super) operand: Option<O::Operand>,
 }
 
-/// The rows of a layer's result, if not all computed rows are needed.
+/// The rows of a batch, as a layer sees them.
+pub(super) struct LayerRows<'a, 'r, O: Operations> {
+    /// All computed rows, for each kind of attention.
+    pub(super) all: &'a [O::Rows<'r>],
+    /// The rows of the layer's result, if not all computed rows are needed.
+    pub(super) wanted: Option<LastRows<'a, 'r, O>>,
+}
+
+/// The rows of the last layer's result.
 pub(super) struct LastRows<'a, 'r, O: Operations> {
     /// Their indices among the computed rows.
     pub(super) places: &'a [usize],
-    /// The rows.
-    pub(super) rows: &'a O::Rows<'r>,
+    /// The rows, if the layer has attention.
+    pub(super) rows: Option<&'a O::Rows<'r>>,
 }
+
+impl<O: Operations> Clone for LastRows<'_, '_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O: Operations> Copy for LastRows<'_, '_, O> {}
 
 impl<O: Operations> Norms<O> {
     fn load(norms: &plan::NormsPlan, weights: &Weights<'_, O>) -> Result<Self> {
@@ -85,11 +105,11 @@ impl<O: Operations> Norms<O> {
 
 /// The precision of a layer's products in 8-bit arithmetic.
 #[derive(Debug, Clone, Copy)]
-struct Precisions {
+pub(super) struct Precisions {
     /// For products with the residual stream.
-    input: Precision,
-    /// For attention's output projection.
-    context: Precision,
+    pub(super) input: Precision,
+    /// For the mixer's output projection.
+    pub(super) context: Precision,
     /// For the MLP's second product.
     inner: Precision,
 }
@@ -117,25 +137,19 @@ impl<O: Operations> Layer<O> {
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
         let precisions = Precisions::of(layer, index);
-        let plan::AttentionPlan { query, key_value, output, norms, disentangled } = &layer.attention;
-        let disentangled =
-            disentangled.as_ref().map(|disentangled| weights.disentangled(disentangled, heads));
+        let (mixer, output) = match &layer.mixer {
+            plan::MixerPlan::Attention(attention) => {
+                let loaded = Attention::load(attention, precisions, heads, weights)?;
+                (Mixer::Attention(loaded), &attention.output)
+            }
+            plan::MixerPlan::Delta(delta) => {
+                (Mixer::Delta(Delta::load(delta, precisions, weights)?), &delta.output)
+            }
+        };
         Ok(Self {
-            view: layer.view,
             precisions,
-            query: weights.matrix(query, precisions.input)?,
-            key_value: weights.matrix(key_value, precisions.input)?,
+            mixer,
             output: weights.matrix(output, precisions.context)?,
-            head_norms: match norms {
-                plan::HeadNormsPlan::None => HeadNorms::None,
-                plan::HeadNormsPlan::EachHead(query, key) => {
-                    HeadNorms::EachHead { query: weights.norm(query)?, key: weights.norm(key)? }
-                }
-                plan::HeadNormsPlan::AllHeads(query, key) => {
-                    HeadNorms::AllHeads { query: weights.norm(query)?, key: weights.norm(key)? }
-                }
-            },
-            disentangled: disentangled.transpose()?,
             attention_norms: Norms::load(&layer.attention_norms, weights)?,
             mlp: Mlp::load(&layer.mlp, precisions, weights)?,
             mlp_norms: Norms::load(&layer.mlp_norms, weights)?,
@@ -147,57 +161,22 @@ impl<O: Operations> Layer<O> {
         self.attention_norms.input.is_none().then_some(self.precisions.input)
     }
 
-    /// From `[computed, hidden]` to `[rows, hidden]`: the rows of `wanted`, or all rows if it is absent.
-    /// `next` is the next layer's [`Layer::takes_stream`]. If it is present, the result may come with the
+    /// The index of its kind of attention among the model's kinds, if it has attention.
+    pub(super) fn view(&self) -> Option<usize> {
+        if let Mixer::Attention(attention) = &self.mixer { Some(attention.view) } else { None }
+    }
+
+    /// From `[computed, hidden]` to `[rows, hidden]`: the wanted rows, or all rows. `next` is the next layer's [`Layer::takes_stream`]. If it is present, the result may come with the
     /// operand for the next layer.
-    pub(super) fn forward<'r>(
+    pub(super) fn forward(
         &self,
         operations: &mut O,
         Stream { mut hidden, operand }: Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
-        (all, wanted): (&O::Rows<'r>, Option<&LastRows<'_, 'r, O>>),
+        rows: &LayerRows<'_, '_, O>,
         next: Option<Precision>,
     ) -> Result<Stream<O>> {
-        let mut operand = match operand {
-            Some(operand) => operand,
-            None => self.attention_norms.operand(operations, &hidden, self.precisions.input)?,
-        }; // [computed, hidden]
-        // [computed, 2 · key heads · size]
-        let mut keys_values = operations.linear(&operand, &self.key_value)?;
-        let key_norm = match &self.head_norms {
-            HeadNorms::None => None,
-            HeadNorms::EachHead { key, .. } => Some(key),
-            HeadNorms::AllHeads { key, .. } => {
-                operations.norm_columns(&mut keys_values, key)?;
-                None
-            }
-        };
-        operations.turn_keys(&mut keys_values, key_norm, all)?;
-        pass.exchange(operations, &mut keys_values)?; // [tokens, 2 · key heads · size]
-        let mut rows = all;
-        if let Some(wanted) = wanted {
-            hidden = operations.select(&hidden, wanted.places)?;
-            // [rows, hidden]
-            operand = self.attention_norms.operand(operations, &hidden, self.precisions.input)?;
-            rows = wanted.rows;
-        }
-        let mut queries = operations.linear(&operand, &self.query)?; // [rows, heads · size]
-        let query_norm = match &self.head_norms {
-            HeadNorms::None => None,
-            HeadNorms::EachHead { query, .. } => Some(query),
-            HeadNorms::AllHeads { query, .. } => {
-                operations.norm_columns(&mut queries, query)?;
-                None
-            }
-        };
-        let attention = Attention {
-            queries: &queries,
-            query_norm,
-            keys_values: &keys_values,
-            disentangled: self.disentangled.as_ref(),
-        };
-        let context = operations.attention(attention, rows, self.precisions.context)?; // [rows, heads · size]
-        drop((operand, keys_values, queries));
+        let context = self.mix(operations, (&mut hidden, operand), pass, rows)?;
         let before =
             self.attention_norms.second_sum.as_ref().map(|_| operations.copy(&hidden)).transpose()?;
         self.attention_norms.add(operations, &mut hidden, |operations, hidden| match hidden {
@@ -223,6 +202,43 @@ impl<O: Operations> Layer<O> {
             }
         };
         Ok(Stream { hidden, operand })
+    }
+
+    /// The context of the wanted rows. `hidden` `[computed, hidden]` becomes `[rows, hidden]`.
+    fn mix(
+        &self,
+        operations: &mut O,
+        (hidden, operand): (&mut O::Tensor, Option<O::Operand>),
+        pass: &mut Pass<'_, O::Kept>,
+        rows: &LayerRows<'_, '_, O>,
+    ) -> Result<O::Operand> {
+        let input = self.precisions.input;
+        let mut operand = match operand {
+            Some(operand) => operand,
+            None => self.attention_norms.operand(operations, hidden, input)?,
+        }; // [computed, hidden]
+        let mixed = match &self.mixer {
+            Mixer::Attention(attention) => {
+                Mixed::Attention(attention, attention.keys_values(operations, &operand, pass, rows)?)
+            }
+            Mixer::Delta(delta) => {
+                let exact = self.attention_norms.operand(operations, hidden, Delta::<O>::RATES)?;
+                Mixed::Delta(delta, delta.products(operations, &operand, &exact)?)
+            }
+        };
+        if let Some(wanted) = &rows.wanted {
+            *hidden = operations.select(hidden, wanted.places)?;
+            // [rows, hidden]
+            operand = self.attention_norms.operand(operations, hidden, input)?;
+        }
+        match mixed {
+            Mixed::Attention(attention, keys_values) => {
+                attention.context(operations, &operand, &keys_values, rows, self.precisions)
+            }
+            Mixed::Delta(delta, products) => {
+                delta.context(operations, &operand, &products, (pass, rows), self.precisions)
+            }
+        }
     }
 
     /// Prepares the MLP: turns attention's sum into the residual that the MLP adds to, and returns the MLP's

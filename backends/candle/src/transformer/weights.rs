@@ -29,8 +29,11 @@ impl<O: Operations> Weights<'_, O> {
 
     /// A norm.
     pub(crate) fn norm(&self, norm: &plan::NormPlan) -> Result<Norm<O::Vector>> {
-        let &plan::NormPlan { ref name, kind, size, bias, add_one, epsilon } = norm;
+        let &plan::NormPlan { ref name, kind, size, bias, add_one, ref order, epsilon } = norm;
         let mut weight = self.checkpoint.vector(&format!("{name}.weight"), size)?;
+        if !order.is_empty() {
+            weight = order.iter().flat_map(|range| weight[range.clone()].to_vec()).collect();
+        }
         if add_one {
             for weight in &mut weight {
                 *weight += 1.0;

@@ -64,6 +64,9 @@ pub(super) enum DecoderStyle {
     Interleaved,
     /// The weights of norms are larger by 1.
     Gemma,
+    /// Qwen3.5's gated delta rule: the weights of most norms are larger by 1, and the heads of values are in
+    /// another order.
+    Delta,
 }
 
 /// The parts of a decoder's layer, without the norm that every family names in its own way.
@@ -78,6 +81,20 @@ const DECODER_LAYER: TensorNames = &[
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+];
+
+/// A gated delta rule, and the norm before the MLP. Two names have their endings, which differ.
+const DELTA: TensorNames = &[
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_dt.bias", "linear_attn.dt_bias"),
+    ("post_attention_norm", "post_attention_layernorm"),
 ];
 
 /// The remedy where a file lacks a part of the model, or is not supported at all.
@@ -218,13 +235,22 @@ const NOMIC: GgufArchitecture = GgufArchitecture {
     ..BERT
 };
 
-pub(super) const ARCHITECTURES: [GgufArchitecture; 15] = [
+pub(super) const ARCHITECTURES: [GgufArchitecture; 16] = [
     DECODER,
     GgufArchitecture {
         name: "qwen2",
         model_type: "qwen2",
         sight: Sight::Back("qwen2"),
         class: "Qwen2",
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "qwen35",
+        model_type: "qwen3_5_text",
+        sight: Sight::Back("qwen3_5_text"),
+        class: "Qwen3_5",
+        body: TransformerKind::Decoder(DecoderStyle::Delta),
+        layer: &[DECODER_LAYER, DELTA],
         ..DECODER
     },
     GgufArchitecture {
@@ -348,11 +374,18 @@ impl GgufArchitecture {
     /// The name in `transformers` of llama.cpp's tensor `name`; `None` if the architecture has no such
     /// tensor.
     pub(super) fn translate(&self, name: &str) -> Option<String> {
-        let (stem, ending) =
-            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
         let find = |names: &[TensorNames], stem: &str| {
             names.iter().copied().flatten().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
         };
+        let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        if let Some((number, ours)) =
+            in_layer.and_then(|(number, part)| Some((number, find(self.layer, part)?)))
+        {
+            let number: usize = number.parse().ok()?;
+            return Some(format!("{}.{number}.{ours}", self.layers));
+        }
+        let (stem, ending) =
+            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
         let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
             return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));
         };

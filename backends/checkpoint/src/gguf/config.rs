@@ -7,13 +7,15 @@ use super::{
     File,
     architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
     metadata_reader::MetadataReader,
+    qwen35,
     translate::{answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
 use serde_json::{Map, Value, json};
 
 /// The field that says that the tensors have the values that llama.cpp's converter gives them, where
-/// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's norms are larger by 1, experts have
+/// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's and Qwen3.5's norms are larger by 1,
+/// heads of Qwen3.5's values are in another order and its decays are those that are used, experts have
 /// no bias and the second matrix of their MLPs is transposed, and the halves of Jina's gated MLPs may be two
 /// matrices (`"separate"` instead of `true`).
 pub const CONVERTED: &str = "llama_cpp_converted";
@@ -32,6 +34,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::from_file(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
+        TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::config(&reader)?,
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,
@@ -137,7 +140,7 @@ fn check_head(
     }
 }
 
-fn joined(first: Value, second: Value) -> Value {
+pub(super) fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Object(mut first), Value::Object(second)) => {
             first.extend(second);

@@ -56,8 +56,8 @@ impl MetadataReader<'_> {
         }
     }
 
-    /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
-    pub(super) fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
+    /// Refuses every scaling of rotary positions.
+    pub(super) fn check_scaling(&self) -> Result<(), CheckpointError> {
         let scaling = self.file.metadata.text(&self.key("rope.scaling.type"));
         if let Some(kind) = scaling.filter(|kind| *kind != "none") {
             return Err(self.file.unsupported(format!(
@@ -65,6 +65,12 @@ impl MetadataReader<'_> {
                 self.key("rope.scaling.type")
             )));
         }
+        Ok(())
+    }
+
+    /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
+    pub(super) fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
+        self.check_scaling()?;
         match self.file.metadata.number(&self.key("rope.dimension_count")) {
             Some(rotated) if rotated != head => Err(self.file.unsupported(format!(
                 "`{}` is {rotated} and a head has {head} values, which is not supported",

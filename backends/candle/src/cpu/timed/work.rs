@@ -8,6 +8,7 @@ use crate::{
     attention::{Mask, QuerySpan},
     kernels::{elementwise, epilogue::Epilogue, matrix::Matrix, pack::OperandFormat},
     operations::{Precision, Rows},
+    plan::DeltaSizes,
 };
 use text_embeddings_backend_core::Batch;
 
@@ -116,6 +117,18 @@ impl Call {
     /// A copy of `values` values.
     pub(in crate::cpu) fn copied(name: &'static str, values: usize) -> Self {
         Self::plain(name, 0, 2 * values * VALUE)
+    }
+
+    /// A gated delta rule: for each value of a state, two reads, a write and a decay; for each channel, the
+    /// convolution.
+    pub(in crate::cpu) fn delta_rule(channels: &Activations, sizes: DeltaSizes) -> Self {
+        let state = sizes.value_heads * sizes.key_size * sizes.value_size;
+        let each = 7 * state + 2 * sizes.taps * sizes.channels();
+        Self::plain(
+            "delta rule",
+            channels.rows() * each,
+            bytes(channels) + 3 * channels.rows() * sizes.values() * VALUE,
+        )
     }
 
     /// Each query reads every key and value that it sees once. Its norm and its rotation cost less than one
