@@ -225,8 +225,12 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
             // A query meets each key once and its value once.
             let operations = 4 * HEADS.size * HEADS.queries * visible;
             bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
-                let turn = |_: usize, _: &mut [f32]| ();
-                let queries = Queries { values: &queries, spans: &spans, turn, gate: None };
+                let queries = Queries {
+                    values: &queries,
+                    spans: &spans,
+                    turn: |_: usize, _: &mut [f32]| (),
+                    gate: None,
+                };
                 let divisor = (HEADS.size as f32).sqrt();
                 let scoring =
                     Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };

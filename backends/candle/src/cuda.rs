@@ -145,7 +145,7 @@ fn exact(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The context times the sigmoid of its gate, in the context's type.
-fn gated(context: &Tensor, gate: &Tensor) -> Result<Tensor> {
+fn gate_context(context: &Tensor, gate: &Tensor) -> Result<Tensor> {
     let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
     share.and_then(|share| context * share).map_err(failed)
 }
@@ -365,7 +365,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                 let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 let context = self.operand(&context, Precision::Low)?;
-                return attention.gate.map_or(Ok(context.clone()), |gate| gated(&context, gate));
+                return attention.gate.map_or(Ok(context.clone()), |gate| gate_context(&context, gate));
             }
         };
         let keys_values = match &sequences.gathered {
@@ -381,7 +381,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             self.accelerator.flash(&turned, sequences)?.reshape((count, columns))
         })();
         let context = context.map_err(failed)?;
-        attention.gate.map_or(Ok(context.clone()), |gate| gated(&context, gate))
+        attention.gate.map_or(Ok(context.clone()), |gate| gate_context(&context, gate))
     }
 
     fn copy(&mut self, x: &Tensor) -> Result<Tensor> {

@@ -259,12 +259,12 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<(Self::Operand, Vec<Vec<f32>>)> {
         let (channels, rates) = (self.values(input.channels)?, self.values(input.rates)?);
-        let recurred = delta::recur(rule, &channels, &rates, input.walk, input.known);
+        let recurred = delta::plain_results(rule, &channels, &rates, input.walk, input.known);
         let gate = self.values(&input.gate)?;
-        let all: Vec<usize> = (0..gate.len() / rule.sizes.values()).collect();
+        let all: Vec<usize> = (0..gate.len() / rule.sizes.value_count()).collect();
         let rows = input.rows.unwrap_or(&all);
         let gated = delta::gated_norm(rule, &recurred.results, rows, &gate);
-        let gated = self.tensor(&gated, rule.sizes.values())?; // [rows, values]
+        let gated = self.tensor(&gated, rule.sizes.value_count())?; // [rows, values]
         Ok((self.operand(&gated, precision)?, recurred.kept))
     }
 

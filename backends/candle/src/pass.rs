@@ -7,7 +7,7 @@
 //! the cache, so a failed pass leaves the cache unchanged.
 
 use crate::{
-    delta::{Stretch, Walk},
+    delta::{SegmentRows, Walk},
     kept::Kept,
     operations::{Operations, Result},
     prefix_cache::{Cursor, Fresh, PrefixCache},
@@ -48,7 +48,7 @@ struct KnownRows {
 
 impl KnownRows {
     /// `is_needed` says whether an answer needs a row's hidden state.
-    fn new<K: Kept>(batch: &Batch, cache: &PrefixCache<K>, is_needed: impl Fn(usize) -> bool) -> Self {
+    fn from_cache<K: Kept>(batch: &Batch, cache: &PrefixCache<K>, is_needed: impl Fn(usize) -> bool) -> Self {
         let mut found = Self::default();
         // For each segment, the place in the cache after its last row, if all its rows are known.
         let mut wholes: Vec<Option<Cursor>> = Vec::with_capacity(batch.segments().len());
@@ -56,8 +56,10 @@ impl KnownRows {
             let mut cursor = segment.parent.map_or(Some(Cursor::START), |parent| wholes[parent]);
             let mut steps = Vec::new();
             for row in segment.rows.clone() {
-                let next = cursor.filter(|_| !is_needed(row));
-                cursor = next.and_then(|cursor| cache.step(cursor, batch.token_ids()[row]));
+                if is_needed(row) {
+                    break;
+                }
+                cursor = cursor.and_then(|cursor| cache.step(cursor, batch.token_ids()[row]));
                 let Some(cursor) = cursor else { break };
                 steps.push(cursor);
             }
@@ -73,7 +75,8 @@ impl KnownRows {
             found.computed.extend(known.end..computed);
             found.rows.extend(known);
             found.ends.push(steps.last().copied());
-            wholes.push(steps.last().copied().filter(|_| steps.len() == segment.rows.len()));
+            let is_whole = steps.len() == segment.rows.len();
+            wholes.push(if is_whole { steps.last().copied() } else { None });
             found.known.extend(steps);
         }
         found
@@ -85,7 +88,7 @@ impl<'a, K: Kept> Pass<'a, K> {
     /// answers need, ascending.
     pub(crate) fn new(batch: &'a Batch, needed: &[usize], cache: &'a PrefixCache<K>) -> Self {
         let is_needed = |row: usize| needed.binary_search(&row).is_ok();
-        let KnownRows { computed, known, rows, ends, forks } = KnownRows::new(batch, cache, is_needed);
+        let KnownRows { computed, known, rows, ends, forks } = KnownRows::from_cache(batch, cache, is_needed);
         let mut places = vec![0; batch.token_ids().len()];
         for (place, &row) in computed.iter().chain(&rows).enumerate() {
             places[row] = place;
@@ -102,10 +105,11 @@ impl<'a, K: Kept> Pass<'a, K> {
         }
         let mut state_rows = Vec::new();
         if cache.has_states() {
-            state_rows = choose_states(batch, &prefixes, &forks, cache.most_states(), is_known);
+            state_rows = choose_states(batch, &prefixes, &forks, cache.max_states(), is_known);
             for rows in &mut prefixes {
-                let is_kept = |row: &usize| is_known(*row) || state_rows.binary_search(row).is_ok();
-                rows.truncate(rows.iter().rposition(is_kept).map_or(0, |last| last + 1));
+                let last =
+                    rows.iter().rposition(|row| is_known(*row) || state_rows.binary_search(row).is_ok());
+                rows.truncate(last.map_or(0, |last| last + 1));
             }
         }
         let mut fresh_rows: Vec<usize> =
@@ -116,7 +120,7 @@ impl<'a, K: Kept> Pass<'a, K> {
             .filter(|&text| batch.rows_of(text).next().is_some_and(is_known))
             .count();
         let (walk, known_states) = if cache.has_states() {
-            walk_through(batch, &places, (&ends, &state_rows))
+            walk_through(batch, &places, &ends, &state_rows)
         } else {
             <_>::default()
         };
@@ -148,14 +152,14 @@ impl<'a, K: Kept> Pass<'a, K> {
     }
 
     /// The way of recurrent layers through the computed rows.
-    pub(crate) fn walk(&self) -> &Walk {
+    pub(crate) fn recurrent_walk(&self) -> &Walk {
         &self.walk
     }
 
     /// The states that the walk begins with, in the next recurrent layer.
     pub(crate) fn known_states(&self) -> Vec<&'a [f32]> {
         let layer = self.fresh.states.len();
-        self.known_states.iter().filter_map(|&cursor| self.cache.state(cursor, layer)).collect()
+        self.known_states.iter().filter_map(|&cursor| self.cache.layer_state(cursor, layer)).collect()
     }
 
     /// Takes the states that the walk keeps, of the next recurrent layer.
@@ -188,13 +192,13 @@ impl<'a, K: Kept> Pass<'a, K> {
     }
 }
 
-/// The rows after which the states are kept, at most `most`: first those where texts part from each other or
+/// The rows after which the states are kept, at most `limit`: first those where texts part from each other or
 /// from the cached ones, then the ends of the prefixes. Ascending.
 fn choose_states(
     batch: &Batch,
     prefixes: &[Vec<usize>],
     forks: &BTreeSet<usize>,
-    most: usize,
+    limit: usize,
     is_known: impl Fn(usize) -> bool,
 ) -> Vec<usize> {
     let reusable: BTreeSet<usize> = prefixes.iter().flatten().copied().collect();
@@ -205,7 +209,7 @@ fn choose_states(
     let inside = parting.iter().filter(|row| reusable.contains(row) && !ends.contains(row));
     let mut chosen: Vec<usize> = Vec::new();
     for &row in inside.chain(&ends) {
-        if chosen.len() < most && !is_known(row) {
+        if chosen.len() < limit && !is_known(row) {
             chosen.push(row);
         }
     }
@@ -218,14 +222,15 @@ fn choose_states(
 fn walk_through(
     batch: &Batch,
     places: &[usize],
-    (ends, state_rows): (&[Option<Cursor>], &[usize]),
+    ends: &[Option<Cursor>],
+    state_rows: &[usize],
 ) -> (Walk, Vec<Cursor>) {
     let (mut known_states, mut first) = (Vec::new(), 0);
-    let mut stretches = Vec::with_capacity(ends.len());
+    let mut segments = Vec::with_capacity(ends.len());
     for (&Segment { parent, ref rows, .. }, end) in batch.segments().iter().zip(ends) {
         let computed = rows.clone().find(|&row| places[row] == first).unwrap_or(rows.end);
         let kept = state_rows.iter().filter(|row| (computed..rows.end).contains(row));
-        stretches.push(Stretch {
+        segments.push(SegmentRows {
             parent,
             rows: first..first + rows.end - computed,
             known: end.map(|_| known_states.len()),
@@ -234,5 +239,5 @@ fn walk_through(
         known_states.extend(end);
         first += rows.end - computed;
     }
-    (Walk::new(&stretches), known_states)
+    (Walk::from_segments(&segments), known_states)
 }

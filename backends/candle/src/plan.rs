@@ -6,6 +6,7 @@
 //! that it can be checked without weights; a feature of an architecture that no plan can express is refused
 //! by name.
 
+mod attention;
 mod delta;
 mod head;
 mod matrix;
@@ -17,6 +18,7 @@ use crate::{
     operations::NormKind,
     rope::Rope,
 };
+pub(crate) use attention::{AttentionPlan, DisentangledPlan, HeadNormsPlan, LogBuckets};
 pub(crate) use delta::{DeltaPlan, DeltaSizes};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
@@ -123,7 +125,8 @@ impl Plan {
     }
 
     /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
-    /// between blocks, those of a mixer (queries, keys, values, the context), and the MLP's inner values.
+    /// between blocks, the values of a mixer (queries, keys, values, the context), and the MLP's inner
+    /// values.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
@@ -239,8 +242,8 @@ pub(crate) struct ConvolutionPlan {
     pub(crate) norm: NormPlan,
 }
 
-/// A transformer layer: a mixer of tokens, then an MLP, each with a residual. Norms that an architecture lacks
-/// are absent.
+/// A transformer layer: a mixer of tokens, then an MLP, each with a residual. Norms that an architecture
+/// lacks are absent.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerPlan {
     /// The block in which tokens see other tokens.
@@ -290,7 +293,7 @@ pub(crate) enum MixerPlan {
 impl MixerPlan {
     /// Attention, if it is that.
     #[cfg(test)]
-    pub(crate) fn attention(&self) -> Option<&AttentionPlan> {
+    pub(crate) fn as_attention(&self) -> Option<&AttentionPlan> {
         if let Self::Attention(attention) = self { Some(attention) } else { None }
     }
 
@@ -304,63 +307,6 @@ impl From<AttentionPlan> for MixerPlan {
     fn from(attention: AttentionPlan) -> Self {
         Self::Attention(attention)
     }
-}
-
-/// The weights of attention.
-#[derive(Debug, Clone)]
-pub(crate) struct AttentionPlan {
-    /// The index of its kind in [`Plan::views`].
-    pub(crate) view: usize,
-    /// `[query heads · size, hidden]`
-    pub(crate) query: MatrixPlan,
-    /// `[2 · key heads · size, hidden]`: keys, then values.
-    pub(crate) key_value: MatrixPlan,
-    /// `[hidden, query heads · size]`
-    pub(crate) output: MatrixPlan,
-    /// Norms of queries and keys.
-    pub(crate) norms: HeadNormsPlan,
-    /// `[query heads · size, hidden]`: the context is multiplied by the sigmoid of this product.
-    pub(crate) gate: Option<MatrixPlan>,
-    /// DeBERTa's relative positions.
-    pub(crate) disentangled: Option<DisentangledPlan>,
-}
-
-/// Norms of queries and keys, applied before rotation.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum HeadNormsPlan {
-    /// None.
-    #[default]
-    None,
-    /// One norm for the query heads, one for the key heads. Each head is normalised on its own.
-    EachHead(NormPlan, NormPlan),
-    /// One norm for queries, one for keys. All heads of a token are normalised at once.
-    AllHeads(NormPlan, NormPlan),
-}
-
-/// DeBERTa's relative positions.
-#[derive(Debug, Clone)]
-pub(crate) struct DisentangledPlan {
-    /// The table of relative positions, `[2 · span, hidden]`.
-    pub(crate) table: TablePlan,
-    /// Its norm.
-    pub(crate) norm: Option<NormPlan>,
-    /// The matrix from the table to keys, if queries are scored with positions (c2p).
-    pub(crate) keys: Option<MatrixPlan>,
-    /// The matrix from the table to queries, if keys are scored with positions (p2c).
-    pub(crate) queries: Option<MatrixPlan>,
-    /// The table's row for a distance, query position minus key position.
-    pub(crate) bucket: LogBuckets,
-}
-
-/// DeBERTa's buckets of distances: one for each near distance, logarithmic beyond.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LogBuckets {
-    /// Half of the table's rows.
-    pub(crate) span: usize,
-    /// Half of the buckets; if absent, each distance has a bucket of its own.
-    pub(crate) buckets: Option<usize>,
-    /// The first distance of the last bucket.
-    pub(crate) most: usize,
 }
 
 /// The MLP of a layer.

@@ -60,6 +60,13 @@ pub(crate) struct Fresh<K> {
     pub(crate) known_texts: usize,
 }
 
+impl<K> Fresh<K> {
+    /// For each recurrent layer, the state with this index.
+    fn states_at(&self, index: usize) -> Vec<Vec<f32>> {
+        self.states.iter().map(|layer| layer[index].clone()).collect()
+    }
+}
+
 /// The size of a token's keys and values, and of the states after it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokenShape {
@@ -99,7 +106,7 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// The number of states that the whole cache has room for.
-    pub(crate) fn most_states(&self) -> usize {
+    pub(crate) fn max_states(&self) -> usize {
         if self.has_states() { self.budget / (self.state_bytes() + self.node_bytes(0)) } else { 0 }
     }
 
@@ -109,19 +116,19 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// The states after the token before `cursor`, if they are known.
-    fn states(&self, Cursor { node, tokens }: Cursor) -> Option<&[Vec<f32>]> {
+    fn states_after(&self, Cursor { node, tokens }: Cursor) -> Option<&[Vec<f32>]> {
         let node = self.nodes.get(&node?)?;
         (node.tokens.len() == tokens && !node.states.is_empty()).then_some(&node.states)
     }
 
     /// Whether the states after the token before `cursor` are known.
     pub(crate) fn has_state(&self, cursor: Cursor) -> bool {
-        self.states(cursor).is_some()
+        self.states_after(cursor).is_some()
     }
 
     /// The state of a recurrent layer after the token before `cursor`.
-    pub(crate) fn state(&self, cursor: Cursor, layer: usize) -> Option<&[f32]> {
-        self.states(cursor)?.get(layer).map(Vec::as_slice)
+    pub(crate) fn layer_state(&self, cursor: Cursor, layer: usize) -> Option<&[f32]> {
+        self.states_after(cursor)?.get(layer).map(Vec::as_slice)
     }
 
     /// The place after `token`, if the tree continues with it.
@@ -160,8 +167,8 @@ impl<K: Kept> PrefixCache<K> {
         }
         // A value that is not finite would spoil even texts that do not see it, because a weight of zero
         // times it is NaN.
-        let are_finite = |states: &Vec<Vec<f32>>| states.iter().flatten().all(|value| value.is_finite());
-        if fresh.layers.iter().all(Kept::is_finite) && fresh.states.iter().all(are_finite) {
+        let mut states = fresh.states.iter().flatten().flatten();
+        if fresh.layers.iter().all(Kept::is_finite) && states.all(|value| value.is_finite()) {
             for rows in &fresh.prefixes {
                 if !self.has_states() {
                     self.insert(batch.token_ids(), rows, fresh, None);
@@ -190,13 +197,8 @@ impl<K: Kept> PrefixCache<K> {
             found += 1;
         }
         let missing = &rows[found..];
-        let states = || {
-            state.map_or_else(Vec::new, |state| {
-                fresh.states.iter().map(|layer| layer[state].clone()).collect()
-            })
-        };
-        if missing.is_empty() && state.is_some() {
-            return self.add_states(at, states);
+        if let (true, Some(state)) = (missing.is_empty(), state) {
+            return self.add_states(at, fresh, state);
         }
         // A known row that has since been removed was not computed. So the prefix is added only if all
         // missing rows are fresh.
@@ -218,18 +220,19 @@ impl<K: Kept> PrefixCache<K> {
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children += 1;
         }
-        self.add(PrefixNode { parent, tokens, layers, states: states(), children: 0, used: self.pass });
+        let states = state.map_or_else(Vec::new, |state| fresh.states_at(state));
+        self.add(PrefixNode { parent, tokens, layers, states, children: 0, used: self.pass });
     }
 
     /// Adds the states at a place in the tree, unless they are there.
-    fn add_states(&mut self, at: Cursor, states: impl Fn() -> Vec<Vec<f32>>) {
+    fn add_states(&mut self, at: Cursor, fresh: &Fresh<K>, state: usize) {
         if self.has_state(at) || self.make_room(1, true) == 0 {
             return;
         }
         if let Ok(Some(node)) = self.split(at)
             && let Some(node) = self.nodes.get_mut(&node)
         {
-            node.states = states();
+            node.states = fresh.states_at(state);
             self.bytes += self.state_bytes();
         }
     }

@@ -92,7 +92,7 @@ impl Scaling {
 pub(crate) struct Rope {
     /// Values per head.
     pub(crate) size: usize,
-    /// Values per head that positions rotate: those at the beginning of both halves ([`Rope::order`]).
+    /// Values per head that positions rotate: those at the beginning of both halves ([`Rope::head_order`]).
     pub(crate) rotated: usize,
     /// The base of the frequencies.
     pub(crate) theta: f64,
@@ -103,7 +103,7 @@ pub(crate) struct Rope {
 impl Rope {
     /// The order of a head's stored values. Checkpoints have the rotated values first, and their halves are
     /// pairs. Here the halves of the whole head are pairs. Scores do not depend on the order.
-    pub(crate) fn order(&self) -> [Range<usize>; 4] {
+    pub(crate) fn head_order(&self) -> [Range<usize>; 4] {
         let (half, rotated) = (self.size / 2, self.rotated / 2);
         [0..rotated, 2 * rotated..rotated + half, rotated..2 * rotated, rotated + half..2 * half]
     }

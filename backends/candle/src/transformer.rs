@@ -148,8 +148,9 @@ impl<O: Operations> Transformer<O> {
         let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
         // The last layer computes fewer rows, unless all are requested.
         let last = self.layers.last().filter(|_| rows.len() < all.rows.len());
-        let last =
-            last.map(|layer| (layer.view().map(|view| &self.views[view]), Places::new::<O>(pass, rows)));
+        let last = last.map(|layer| {
+            (layer.attention_view().map(|view| &self.views[view]), Places::new::<O>(pass, rows))
+        });
         let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.angles(&positions, &last.rows));
         let all_rows = self.views.iter().zip(&all_angles).map(|(view, angles)| {
             operations.rows(view.rows((batch, &places), &all, angles.as_deref(), self.heads))
@@ -168,7 +169,7 @@ impl<O: Operations> Transformer<O> {
             convolution.map(|it| it.forward(operations, &hidden, pass, rows_of_first)).transpose()?;
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
-            let wanted = if index + 1 == self.layers.len() { wanted } else { None };
+            let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             let rows = LayerRows { all: &all_rows, wanted };
             // A layer whose result is added to a convolution gives no operand: the next layer takes the sum.
             let next =

@@ -258,8 +258,8 @@ static QWEN3_VL_RERANKER: Family = Family {
     ..NONE
 };
 
-/// Prism-Qwen3.5-Reranker (the card's script). Like Qwen3-Reranker, without the sentence about "yes" and "no",
-/// and with an instruction that callers do not choose.
+/// Prism-Qwen3.5-Reranker (the card's script). Like Qwen3-Reranker, without the sentence about "yes" and
+/// "no", and with an instruction that callers do not choose.
 static PRISM_RERANKER: Family = Family {
     name: "prism-qwen3.5-reranker",
     names: &["prism-qwen3.5-reranker"],

@@ -34,7 +34,8 @@ SIZES = {
     "linear_value_head_dim": 14,
     "rope_parameters": ROPE,
 }
-# Decays from nearly one to nearly zero. The mixer's own norm multiplies by its weights, all others by one more.
+# Decays from nearly one to nearly zero. The mixer's own norm multiplies by its weights, the others by one
+# more.
 SCALES = {"A_log": 6.0, "linear_attn.norm": 3.0}
 VISION = {
     "depth": 1,

@@ -6,10 +6,10 @@
 
 use super::{CpuOperations, PackedActivations};
 use crate::{
-    delta::{DeltaRule, Run, Tree, UNIT_EPSILON},
+    delta::{DeltaRule, RowRun, Tree, UNIT_EPSILON},
     kernels::{
         InstructionSet,
-        delta::{DeltaTokens, block_columns, convolve, delta_steps, dot, gated_norm, unit_row},
+        delta::{DeltaTokens, block_columns, convolve_rows, delta_steps, dot_rows, gated_norm, unit_row},
     },
     operations::{DeltaInput, Operations, Precision, Result},
     plan::DeltaSizes,
@@ -29,7 +29,7 @@ struct HeadItem<'a> {
 }
 
 /// The inputs of all items.
-struct Steps<'a> {
+struct HeadSteps<'a> {
     set: InstructionSet,
     rule: &'a DeltaRule,
     /// `[rows, channels]`
@@ -50,7 +50,7 @@ struct StateShape {
 }
 
 impl StateShape {
-    fn new(set: InstructionSet, sizes: DeltaSizes) -> Self {
+    fn from_sizes(set: InstructionSet, sizes: DeltaSizes) -> Self {
         let DeltaSizes { key_size, value_size, taps, .. } = sizes;
         let columns = block_columns(set);
         Self {
@@ -60,7 +60,7 @@ impl StateShape {
         }
     }
 
-    fn values(self) -> usize {
+    fn value_count(self) -> usize {
         self.block * self.blocks + self.before
     }
 }
@@ -68,6 +68,7 @@ impl StateShape {
 /// The values of the tokens that pass together.
 #[derive(Default)]
 struct Passing {
+    head: usize,
     /// The channels of the tokens before and of the tokens, `[taps − 1 + tokens, width]`.
     window: Vec<f32>,
     /// `[tokens, width]`
@@ -84,7 +85,7 @@ struct Passing {
 impl CpuOperations {
     /// The number of values of a state that outlives its batch.
     pub(super) fn delta_state(&self, sizes: DeltaSizes) -> usize {
-        sizes.value_heads * StateShape::new(self.compute.set, sizes).values()
+        sizes.value_heads * StateShape::from_sizes(self.compute.set, sizes).value_count()
     }
 
     /// See [`Operations::delta_rule`].
@@ -96,7 +97,7 @@ impl CpuOperations {
     ) -> Result<(PackedActivations, Vec<Vec<f32>>)> {
         let DeltaInput { channels, rates, mut gate, rows, walk, known } = input;
         let (set, size) = (self.compute.set, rule.sizes.value_size);
-        let of_head = StateShape::new(set, rule.sizes).values();
+        let of_head = StateShape::from_sizes(set, rule.sizes).value_count();
         // [head][rows][value size]: each item writes to one place.
         let mut results = self.activations(rule.sizes.value_heads * channels.rows(), size);
         let mut kept = vec![vec![0.0; rule.sizes.value_heads * of_head]; walk.kept];
@@ -112,11 +113,11 @@ impl CpuOperations {
                 results = rest;
             }
         }
-        let steps = Steps { set, rule, channels: channels.values(), rates: rates.values() };
-        self.compute.threads.for_each(items.into_iter(), |item| steps.run(item, known));
+        let steps = HeadSteps { set, rule, channels: channels.values(), rates: rates.values() };
+        self.compute.threads.for_each(items.into_iter(), |item| steps.run_item(item, known));
         let (count, values) = (channels.rows(), results.values());
         self.each_rows(&mut gate, |from, gates| {
-            for (index, gate) in gates.chunks_exact_mut(rule.sizes.values()).enumerate() {
+            for (index, gate) in gates.chunks_exact_mut(rule.sizes.value_count()).enumerate() {
                 let row = rows.map_or(from + index, |rows| rows[from + index]);
                 for (head, gate) in gate.chunks_exact_mut(size).enumerate() {
                     let result = &values[(head * count + row) * size..][..size];
@@ -128,49 +129,46 @@ impl CpuOperations {
     }
 }
 
-impl Steps<'_> {
-    fn run(&self, item: HeadItem<'_>, known: &[&[f32]]) {
+impl HeadSteps<'_> {
+    fn run_item(&self, item: HeadItem<'_>, known: &[&[f32]]) {
         let HeadItem { head, tree, results, mut kept } = item;
-        let shape = StateShape::new(self.set, self.rule.sizes);
-        let start = |known_state: Option<usize>| match known_state {
-            Some(index) => known[index][head * shape.values()..][..shape.values()].to_vec(),
-            None => vec![0.0; shape.values()],
-        };
-        let mut passing = Passing::default();
+        let shape = StateShape::from_sizes(self.set, self.rule.sizes);
+        let mut passing = Passing { head, ..Passing::default() };
         let size = self.rule.sizes.value_size;
-        tree.follow(start, |run: &Run, state| {
-            for from in run.rows.clone().step_by(TOKENS_PER_STEP) {
-                let count = TOKENS_PER_STEP.min(run.rows.end - from);
-                let results = &mut results[(from - tree.rows.start) * size..][..count * size];
-                self.prepare(head, from, results, (&mut state[shape.block * shape.blocks..], &mut passing));
-                self.step(&mut state[..shape.block * shape.blocks], shape, results, &mut passing);
-            }
-            if let Some(index) = run.keeps {
-                kept[index - tree.kept.start].copy_from_slice(state);
-            }
-        });
+        tree.follow_runs(
+            |index| match index {
+                Some(index) => known[index][head * shape.value_count()..][..shape.value_count()].to_vec(),
+                None => vec![0.0; shape.value_count()],
+            },
+            |run: &RowRun, state| {
+                let (matrix, before) = state.split_at_mut(shape.block * shape.blocks);
+                for from in run.rows.clone().step_by(TOKENS_PER_STEP) {
+                    let count = TOKENS_PER_STEP.min(run.rows.end - from);
+                    let results = &mut results[(from - tree.rows.start) * size..][..count * size];
+                    self.prepare_tokens(from, results, before, &mut passing);
+                    self.take_steps(matrix, shape, results, &mut passing);
+                }
+                if let Some(index) = run.keeps {
+                    kept[index - tree.kept.start].copy_from_slice(state);
+                }
+            },
+        );
     }
 
-    /// Convolves the channels of some tokens, of which `from` is the first, and makes their queries, keys and
-    /// rates. Their values go to `values`. `before` are the channels of the tokens before.
-    fn prepare(
-        &self,
-        head: usize,
-        from: usize,
-        values: &mut [f32],
-        (before, passing): (&mut [f32], &mut Passing),
-    ) {
-        let Passing { window, mixed, queries, keys, rates, .. } = passing;
-        let (sizes, width) = (self.rule.sizes, self.rule.width());
+    /// Convolves the channels of the tokens from the row `from` on, and makes their queries, keys and rates.
+    /// Their values go to `values`. `before` are the channels of the tokens before.
+    fn prepare_tokens(&self, from: usize, values: &mut [f32], before: &mut [f32], passing: &mut Passing) {
+        let Passing { head, window, mixed, queries, keys, rates, .. } = passing;
+        let (sizes, width) = (self.rule.sizes, self.rule.head_width());
         let (size, count) = (sizes.key_size, values.len() / sizes.value_size);
         window.resize(before.len() + count * width, 0.0);
         window[..before.len()].copy_from_slice(before);
         for (row, out) in (from..).zip(window[before.len()..].chunks_exact_mut(width)) {
-            self.rule.head_channels(head, &self.channels[row * sizes.channels()..][..sizes.channels()], out);
+            self.rule.head_channels(*head, &self.channels[row * sizes.channel_count()..], out);
         }
         before.copy_from_slice(&window[count * width..]);
         mixed.resize(count * width, 0.0);
-        convolve(self.set, window, &self.rule.taps[head], width, mixed);
+        convolve_rows(self.set, window, &self.rule.taps[*head], width, mixed);
         queries.resize(count * size, 0.0);
         keys.resize(count * size, 0.0);
         rates.clear();
@@ -180,21 +178,21 @@ impl Steps<'_> {
             unit_row(self.set, &mixed[..size], UNIT_EPSILON, factor, query);
             unit_row(self.set, &mixed[size..2 * size], UNIT_EPSILON, 1.0, key);
             values[index * sizes.value_size..][..sizes.value_size].copy_from_slice(&mixed[2 * size..]);
-            let products = &self.rates[(from + index) * 2 * sizes.value_heads..][..2 * sizes.value_heads];
-            let [strength, decay] = self.rule.rates(head, products);
+            let products = &self.rates[(from + index) * 2 * sizes.value_heads..];
+            let [strength, decay] = self.rule.head_rates(*head, products);
             let mut product = 0.0;
-            dot(self.set, query, key, &mut product);
+            dot_rows(self.set, query, key, &mut product);
             rates.push([strength, decay, product]);
         }
     }
 
     /// Takes the steps of the tokens. `results`, `[tokens, value size]`, holds their values, which become
     /// their results.
-    fn step(&self, state: &mut [f32], shape: StateShape, results: &mut [f32], passing: &mut Passing) {
+    fn take_steps(&self, matrix: &mut [f32], shape: StateShape, results: &mut [f32], passing: &mut Passing) {
         let Passing { queries, keys, values, rates, .. } = passing;
         let (size, key_size) = (self.rule.sizes.value_size, self.rule.sizes.key_size);
         let columns = shape.block / key_size;
-        for (index, state) in state.chunks_exact_mut(shape.block).enumerate() {
+        for (index, block) in matrix.chunks_exact_mut(shape.block).enumerate() {
             let first = index * columns;
             let count = columns.min(size - first);
             // Columns beyond the value size stay zero.
@@ -203,7 +201,7 @@ impl Steps<'_> {
             for (values, row) in values.chunks_exact_mut(columns).zip(results.chunks_exact(size)) {
                 values[..count].copy_from_slice(&row[first..first + count]);
             }
-            delta_steps(self.set, state, DeltaTokens { size: key_size, queries, keys, rates }, values);
+            delta_steps(self.set, block, DeltaTokens { size: key_size, queries, keys, rates }, values);
             for (values, row) in values.chunks_exact(columns).zip(results.chunks_exact_mut(size)) {
                 row[first..first + count].copy_from_slice(&values[..count]);
             }
@@ -216,7 +214,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::{
-        delta::{self, Stretch, Walk},
+        delta::{self, SegmentRows, Walk},
         tests::assert_close,
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -235,9 +233,9 @@ mod tests {
             let mut values =
                 |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
             Self {
-                channels: values(rows * rule.sizes.channels()),
+                channels: values(rows * rule.sizes.channel_count()),
                 rates: values(rows * 2 * rule.sizes.value_heads),
-                gate: values(rows * rule.sizes.values()),
+                gate: values(rows * rule.sizes.value_count()),
             }
         }
 
@@ -247,9 +245,9 @@ mod tests {
                 rows.iter().flat_map(|row| values[row * width..][..width].to_vec()).collect()
             };
             Self {
-                channels: pick(&self.channels, rule.sizes.channels()),
+                channels: pick(&self.channels, rule.sizes.channel_count()),
                 rates: pick(&self.rates, 2 * rule.sizes.value_heads),
-                gate: pick(&self.gate, rule.sizes.values()),
+                gate: pick(&self.gate, rule.sizes.value_count()),
             }
         }
     }
@@ -288,12 +286,12 @@ mod tests {
     }
 
     fn walk_through(batch: &Batch) -> Walk {
-        let stretch = |segment: &text_embeddings_backend_core::Segment| Stretch {
+        let stretch = |segment: &text_embeddings_backend_core::Segment| SegmentRows {
             parent: segment.parent,
             rows: segment.rows.clone(),
-            ..Stretch::default()
+            ..SegmentRows::default()
         };
-        Walk::new(&batch.segments().iter().map(stretch).collect::<Vec<_>>())
+        Walk::from_segments(&batch.segments().iter().map(stretch).collect::<Vec<_>>())
     }
 
     fn compute(
@@ -303,9 +301,9 @@ mod tests {
         (walk, known): (&Walk, &[&[f32]]),
         rows: Option<&[usize]>,
     ) -> (Vec<f32>, Vec<Vec<f32>>) {
-        let channels = operations.tensor(&products.channels, rule.sizes.channels()).unwrap();
+        let channels = operations.tensor(&products.channels, rule.sizes.channel_count()).unwrap();
         let rates = operations.tensor(&products.rates, 2 * rule.sizes.value_heads).unwrap();
-        let gate = operations.tensor(&products.gate, rule.sizes.values()).unwrap();
+        let gate = operations.tensor(&products.gate, rule.sizes.value_count()).unwrap();
         let input = DeltaInput { channels: &channels, rates: &rates, gate, rows, walk, known };
         let (operand, kept) = operations.delta_rule(input, rule, Precision::High).unwrap();
         (operand.operand.values(), kept)
@@ -321,7 +319,7 @@ mod tests {
             let rows: Vec<usize> = (0..all).filter(|row| *row == 0 || rng.random_bool(0.5)).collect();
             let products = Products::random(&mut rng, &rule, all);
             let wanted = Products { gate: products.of_rows(&rule, &rows).gate, ..products.clone() };
-            let recurred = delta::recur(&rule, &products.channels, &products.rates, &walk, &[]);
+            let recurred = delta::plain_results(&rule, &products.channels, &products.rates, &walk, &[]);
             let expected = delta::gated_norm(&rule, &recurred.results, &rows, &wanted.gate);
             for set in InstructionSet::available() {
                 let threads = rng.random_range(1..4);
@@ -344,10 +342,11 @@ mod tests {
                 let (all, _) = compute(&mut three, &rule, &products, (&walk_through(&batch), &[]), None);
                 for text in 0..batch.leaves().len() {
                     let rows: Vec<usize> = batch.rows_of(text).collect();
-                    let alone = Stretch { rows: 0..rows.len(), ..Stretch::default() };
+                    let alone = SegmentRows { rows: 0..rows.len(), ..SegmentRows::default() };
                     let own = products.of_rows(&rule, &rows);
-                    let (got, _) = compute(&mut one, &rule, &own, (&Walk::new(&[alone]), &[]), None);
-                    let width = rule.sizes.values();
+                    let (got, _) =
+                        compute(&mut one, &rule, &own, (&Walk::from_segments(&[alone]), &[]), None);
+                    let width = rule.sizes.value_count();
                     let expected: Vec<f32> =
                         rows.iter().flat_map(|row| all[row * width..][..width].to_vec()).collect();
                     assert_eq!(got, expected, "round {round}, {set}, text {text}");
@@ -364,22 +363,22 @@ mod tests {
             let cut = rng.random_range(1..tokens);
             let products = Products::random(&mut rng, &rule, tokens);
             let rest: Vec<usize> = (cut..tokens).collect();
-            let whole = Stretch { rows: 0..tokens, kept_after: vec![cut], ..Stretch::default() };
-            let second = Stretch { rows: 0..rest.len(), known: Some(0), ..Stretch::default() };
+            let whole = SegmentRows { rows: 0..tokens, kept_after: vec![cut], ..SegmentRows::default() };
+            let second = SegmentRows { rows: 0..rest.len(), known: Some(0), ..SegmentRows::default() };
             let after = products.of_rows(&rule, &rest);
-            let width = rule.sizes.values();
+            let width = rule.sizes.value_count();
             for set in InstructionSet::available() {
                 let mut operations = CpuOperations::start(2, set, DType::Float32).unwrap();
-                let walk = Walk::new(std::slice::from_ref(&whole));
+                let walk = Walk::from_segments(std::slice::from_ref(&whole));
                 let (all, kept) = compute(&mut operations, &rule, &products, (&walk, &[]), None);
                 assert_eq!(kept[0].len(), operations.delta_state_values(rule.sizes));
-                let walk = Walk::new(std::slice::from_ref(&second));
+                let walk = Walk::from_segments(std::slice::from_ref(&second));
                 let (got, none) = compute(&mut operations, &rule, &after, (&walk, &[&kept[0]]), None);
                 assert_eq!((got.as_slice(), none.len()), (&all[cut * width..], 0), "round {round}, {set}");
             }
-            let plain = |products: &Products, stretch: &Stretch, known: &[&[f32]]| {
-                let walk = Walk::new(std::slice::from_ref(stretch));
-                delta::recur(&rule, &products.channels, &products.rates, &walk, known)
+            let plain = |products: &Products, stretch: &SegmentRows, known: &[&[f32]]| {
+                let walk = Walk::from_segments(std::slice::from_ref(stretch));
+                delta::plain_results(&rule, &products.channels, &products.rates, &walk, known)
             };
             let all = plain(&products, &whole, &[]);
             assert_eq!(all.kept[0].len(), delta::state_values(rule.sizes));

@@ -16,13 +16,13 @@ const MAX_REGISTERS: usize = 4;
 
 /// The registers of a block's row. Two keep both units for products busy: each waits for two sums of four
 /// steps. AVX-512 has names for twice as many, which halves the loads of keys and queries.
-const fn registers(wide: bool) -> usize {
+const fn row_registers(wide: bool) -> usize {
     if wide { MAX_REGISTERS } else { 2 }
 }
 
 dispatch! {
     fn read_width(width: &mut usize) {
-        *width = registers(WIDE) * S::LANES;
+        *width = row_registers(WIDE) * S::LANES;
     }
 }
 
@@ -51,7 +51,7 @@ dispatch! {
     /// become the results.
     fn delta_steps(state: &mut [f32], tokens: DeltaTokens<'_>, values: &mut [f32]) {
         let DeltaTokens { size, queries, keys, rates } = tokens;
-        let (count, lanes) = (registers(WIDE), S::LANES);
+        let (count, lanes) = (row_registers(WIDE), S::LANES);
         let width = count * lanes;
         assert!(state.len() == size * width && values.len() == rates.len() * width);
         assert!(queries.len() == rates.len() * size && keys.len() == rates.len() * size);
@@ -67,9 +67,9 @@ dispatch! {
                 for row in 0..size {
                     let place = state.as_mut_ptr().add(row * width);
                     let [late, key, query] = [before, key, query].map(|x| S::splat(*x.add(row)));
-                    for i in 0..count {
+                    for (i, &written) in written[..count].iter().enumerate() {
                         let kept = S::load(place.add(i * lanes)).mul_add(decay, zero);
-                        let value = late.mul_add(written[i], kept);
+                        let value = late.mul_add(written, kept);
                         value.store(place.add(i * lanes));
                         of_key[i] = value.mul_add(key, of_key[i]);
                         of_query[i] = value.mul_add(query, of_query[i]);
@@ -89,9 +89,9 @@ dispatch! {
             }
             for row in 0..size {
                 let (place, late) = (state.as_mut_ptr().add(row * width), S::splat(*before.add(row)));
-                for i in 0..count {
+                for (i, &written) in written[..count].iter().enumerate() {
                     let kept = S::load(place.add(i * lanes)).mul_add(decay, zero);
-                    late.mul_add(written[i], kept).store(place.add(i * lanes));
+                    late.mul_add(written, kept).store(place.add(i * lanes));
                 }
             }
         }
@@ -99,9 +99,9 @@ dispatch! {
 }
 
 dispatch! {
-    /// A causal convolution of each column, and SiLU: row `t` of `out`, `[tokens, width]`, is the sum of the
-    /// rows `t`, `t + 1`, … of `rows`, each times its row of `taps`.
-    fn convolve(rows: &[f32], taps: &[f32], width: usize, out: &mut [f32]) {
+    /// A causal convolution of each column, and `SiLU`: row `t` of `out`, `[tokens, width]`, is the sum of
+    /// the rows `t`, `t + 1`, … of `rows`, each times its row of `taps`.
+    fn convolve_rows(rows: &[f32], taps: &[f32], width: usize, out: &mut [f32]) {
         for (token, out) in out.chunks_exact_mut(width).enumerate() {
             out.fill(0.0);
             for (taps, row) in taps.chunks_exact(width).zip(rows[token * width..].chunks_exact(width)) {
@@ -129,7 +129,7 @@ dispatch! {
 
 dispatch! {
     /// The product of two rows.
-    fn dot(a: &[f32], b: &[f32], out: &mut f32) {
+    fn dot_rows(a: &[f32], b: &[f32], out: &mut f32) {
         let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
         let mut sums = [0.0_f32; 16];
         for (a, b) in a.iter().zip(b) {

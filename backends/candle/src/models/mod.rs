@@ -58,7 +58,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },
-    Architecture { model_types: &["qwen3_5", "qwen3_5_text"], plan: qwen3_5::plan },
+    Architecture { model_types: &["qwen3_5", "qwen3_5_text"], plan: qwen3_5::text_plan },
     Architecture { model_types: &["qwen2_vl"], plan: qwen_vl::qwen2_plan },
     Architecture { model_types: &["qwen3_vl"], plan: qwen_vl::qwen3_plan },
     Architecture { model_types: &["llama"], plan: llama::plan },

@@ -25,42 +25,41 @@ const LAYER_TYPES: [&str; 2] = ["linear_attention", "full_attention"];
 /// The longest convolution.
 const MAX_TAPS: usize = 64;
 
-/// Settings that only Qwen3.5 has, with the defaults of transformers.
+/// Settings that only Qwen3.5 has.
 #[derive(Debug, Deserialize)]
-#[serde(default)]
 struct Settings {
     layer_types: Option<Vec<String>>,
-    full_attention_interval: usize,
-    hidden_act: String,
-    attn_output_gate: bool,
-    attention_bias: bool,
+    full_attention_interval: Option<usize>,
+    hidden_act: Option<String>,
+    attn_output_gate: Option<bool>,
+    attention_bias: Option<bool>,
     partial_rotary_factor: Option<f64>,
-    linear_conv_kernel_dim: usize,
-    linear_key_head_dim: usize,
-    linear_value_head_dim: usize,
-    linear_num_key_heads: usize,
-    linear_num_value_heads: usize,
+    linear_conv_kernel_dim: Option<usize>,
+    linear_key_head_dim: Option<usize>,
+    linear_value_head_dim: Option<usize>,
+    linear_num_key_heads: Option<usize>,
+    linear_num_value_heads: Option<usize>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            layer_types: None,
-            full_attention_interval: 4,
-            hidden_act: "silu".to_owned(),
-            attn_output_gate: true,
-            attention_bias: false,
-            partial_rotary_factor: None,
-            linear_conv_kernel_dim: 4,
-            linear_key_head_dim: 128,
-            linear_value_head_dim: 128,
-            linear_num_key_heads: 16,
-            linear_num_value_heads: 32,
-        }
+/// Names of tensors that begin alike, and the width of a hidden state.
+struct Prefix {
+    name: String,
+    hidden: usize,
+}
+
+impl Prefix {
+    /// The name of a tensor.
+    fn tensor_name(&self, name: &str) -> String {
+        format!("{}.{name}", self.name)
+    }
+
+    /// A matrix `[rows, hidden]` without a bias.
+    fn matrix_part(&self, name: &str, rows: usize) -> MatrixPart {
+        MatrixPart::new(&self.tensor_name(name), [rows, self.hidden]).biased(false)
     }
 }
 
-pub(super) fn plan(value: &Value) -> Result<Plan> {
+pub(super) fn text_plan(value: &Value) -> Result<Plan> {
     let mut text = qwen_vl::text_config(value);
     let settings: Settings = parse(&text)?;
     let factor = take_rotary_factor(&mut text, &settings);
@@ -72,33 +71,35 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config = DecoderConfig::read(&text)?;
     let linear = linear_layers(value, &settings, config.num_hidden_layers)?;
     let is_converted = !text[CONVERTED].is_null();
-    let sizes = sizes(&settings, is_converted)?;
-    require(value, "hidden_act", &settings.hidden_act, &["silu"])?;
+    let sizes = delta_sizes(&settings, is_converted)?;
+    let activation = settings.hidden_act.as_deref().unwrap_or("silu");
+    require(value, "hidden_act", activation, &["silu"])?;
     let is_bidirectional =
         config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
     refuse(
         value,
         &[
-            (!settings.attn_output_gate, "attn_output_gate false"),
-            (settings.attention_bias, "attention_bias true"),
+            (settings.attn_output_gate == Some(false), "attn_output_gate false"),
+            (settings.attention_bias == Some(true), "attention_bias true"),
             (is_bidirectional, "attention to later tokens"),
         ],
     )?;
     let family = DecoderFamily {
         head_norms: true,
         mould: Mould::PlusOne,
-        ..DecoderFamily::llama(&config, &settings.hidden_act)
+        ..DecoderFamily::llama(&config, activation)
     };
     let mut plan = qwen_vl::without_vision(decoder::plan(&text, &config, &family)?);
     plan.ignored.push("mtp.".to_owned());
     let rope = partial_rope(&mut plan, factor)?;
     let (heads, hidden) = (plan.heads, plan.hidden);
     for (index, (layer, is_linear)) in plan.layers.iter_mut().zip(linear).enumerate() {
-        let prefix = format!("layers.{index}");
         if is_linear {
-            layer.mixer = MixerPlan::Delta(delta(&prefix, sizes, hidden, config.rms_norm_eps));
+            let prefix = Prefix { name: format!("layers.{index}.linear_attn"), hidden };
+            layer.mixer = MixerPlan::Delta(delta_plan(&prefix, sizes, config.rms_norm_eps));
         } else if let Some(attention) = layer.mixer.attention_mut() {
-            gate_attention(attention, &format!("{prefix}.self_attn"), (heads, hidden), &rope.order());
+            let prefix = Prefix { name: format!("layers.{index}.self_attn"), hidden };
+            gate_attention(attention, &prefix, heads, &rope.head_order());
         }
     }
     Ok(plan)
@@ -107,7 +108,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 /// For each layer, whether it has a delta rule.
 fn linear_layers(value: &Value, settings: &Settings, layers: usize) -> Result<Vec<bool>> {
     let Some(kinds) = &settings.layer_types else {
-        let interval = settings.full_attention_interval.max(1);
+        let interval = settings.full_attention_interval.unwrap_or(4).max(1);
         return Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect());
     };
     for kind in kinds {
@@ -120,13 +121,14 @@ fn linear_layers(value: &Value, settings: &Settings, layers: usize) -> Result<Ve
     Ok(kinds.iter().take(layers).map(|kind| kind == LAYER_TYPES[0]).collect())
 }
 
-fn sizes(settings: &Settings, is_converted: bool) -> Result<DeltaSizes> {
+/// The sizes of the delta rules, with the defaults of transformers.
+fn delta_sizes(settings: &Settings, is_converted: bool) -> Result<DeltaSizes> {
     let sizes = DeltaSizes {
-        key_heads: settings.linear_num_key_heads,
-        value_heads: settings.linear_num_value_heads,
-        key_size: settings.linear_key_head_dim,
-        value_size: settings.linear_value_head_dim,
-        taps: settings.linear_conv_kernel_dim,
+        key_heads: settings.linear_num_key_heads.unwrap_or(16),
+        value_heads: settings.linear_num_value_heads.unwrap_or(32),
+        key_size: settings.linear_key_head_dim.unwrap_or(128),
+        value_size: settings.linear_value_head_dim.unwrap_or(128),
+        taps: settings.linear_conv_kernel_dim.unwrap_or(4),
         is_tiled: is_converted,
     };
     let DeltaSizes { key_heads, value_heads, key_size, value_size, taps, .. } = sizes;
@@ -174,51 +176,50 @@ fn partial_rope(plan: &mut Plan, factor: f64) -> Result<Rope> {
 /// Attention whose query matrix also has the rows of the gate: for each head its queries, then its gate.
 fn gate_attention(
     attention: &mut AttentionPlan,
-    name: &str,
-    (Heads { queries, keys, size }, hidden): (Heads, usize),
+    prefix: &Prefix,
+    Heads { queries, keys, size }: Heads,
     order: &[Range<usize>; 4],
 ) {
-    let part =
-        |part: &str, rows: usize| MatrixPart::new(&format!("{name}.{part}"), [rows, hidden]).biased(false);
-    let (both, key, value) =
-        (part("q_proj", 2 * queries * size), part("k_proj", keys * size), part("v_proj", keys * size));
-    let gate_of = |head: usize| both.clone().rows((2 * head + 1) * size..(2 * head + 2) * size);
-    attention.gate = Some(MatrixPlan { parts: (0..queries).map(gate_of).collect() });
-    attention.query = MatrixPlan { parts: ordered(&both, (0..queries).map(|head| 2 * head * size), order) };
-    let mut key_value = ordered(&key, (0..keys).map(|head| head * size), order);
-    key_value.push(value);
-    attention.key_value = MatrixPlan { parts: key_value };
+    let both = prefix.matrix_part("q_proj", 2 * queries * size);
+    let gates = (0..queries).map(|head| both.clone().rows((2 * head + 1) * size..(2 * head + 2) * size));
+    attention.gate = Some(MatrixPlan { parts: gates.collect() });
+    attention.query = MatrixPlan { parts: ordered_rows(&both, queries, 2 * size, order) };
+    let mut parts = ordered_rows(&prefix.matrix_part("k_proj", keys * size), keys, size, order);
+    parts.push(prefix.matrix_part("v_proj", keys * size));
+    attention.key_value = MatrixPlan { parts };
     if let HeadNormsPlan::EachHead(query, key) = &mut attention.norms {
         query.order = order.to_vec();
         key.order = order.to_vec();
     }
 }
 
-/// The rows of some heads, each in this order. `firsts` are the heads' first rows.
-fn ordered(
+/// The rows of some heads, each in this order. Their first rows are `stride` apart.
+fn ordered_rows(
     part: &MatrixPart,
-    firsts: impl Iterator<Item = usize>,
+    heads: usize,
+    stride: usize,
     order: &[Range<usize>; 4],
 ) -> Vec<MatrixPart> {
+    let firsts = (0..heads).map(|head| head * stride);
     let rows = firsts.flat_map(|first| order.iter().map(move |rows| first + rows.start..first + rows.end));
     rows.filter(|rows| !rows.is_empty()).map(|rows| part.clone().rows(rows)).collect()
 }
 
-fn delta(prefix: &str, sizes: DeltaSizes, hidden: usize, epsilon: f32) -> DeltaPlan {
-    let name = |name: &str| format!("{prefix}.linear_attn.{name}");
-    let part = |part: &str, rows: usize| MatrixPart::new(&name(part), [rows, hidden]).biased(false);
-    let output = MatrixPart::new(&name("out_proj"), [hidden, sizes.values()]).biased(false);
+fn delta_plan(prefix: &Prefix, sizes: DeltaSizes, epsilon: f32) -> DeltaPlan {
+    let output = MatrixPart::new(&prefix.tensor_name("out_proj"), [prefix.hidden, sizes.value_count()]);
+    let [strengths, decays] =
+        ["in_proj_b", "in_proj_a"].map(|name| prefix.matrix_part(name, sizes.value_heads));
     DeltaPlan {
         sizes,
-        query_key_value: part("in_proj_qkv", sizes.channels()).into(),
-        rates: [part("in_proj_b", sizes.value_heads), part("in_proj_a", sizes.value_heads)].into(),
-        gate: part("in_proj_z", sizes.values()).into(),
-        output: output.into(),
-        convolution: name("conv1d.weight"),
-        decays: name("A_log"),
-        decay_bias: name("dt_bias"),
+        query_key_value: prefix.matrix_part("in_proj_qkv", sizes.channel_count()).into(),
+        rates: [strengths, decays].into(),
+        gate: prefix.matrix_part("in_proj_z", sizes.value_count()).into(),
+        output: output.biased(false).into(),
+        convolution: prefix.tensor_name("conv1d.weight"),
+        decays: prefix.tensor_name("A_log"),
+        decay_bias: prefix.tensor_name("dt_bias"),
         // Unlike the model's other norms, this one multiplies by the stored weights.
-        norm: NormPlan::rms(name("norm"), sizes.value_size, epsilon),
+        norm: NormPlan::rms(prefix.tensor_name("norm"), sizes.value_size, epsilon),
         is_converted: sizes.is_tiled,
     }
 }

@@ -15,8 +15,8 @@ use text_embeddings_backend_core::Activation;
 const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "model."];
 /// The prefix of the vision tower's tensors.
 const VISION: &str = "visual.";
-/// Settings next to `text_config` that also apply to the language model, and whether they take precedence. The
-/// output embedding belongs to the whole model.
+/// Settings next to `text_config` that also apply to the language model, and whether they take precedence:
+/// the output embedding belongs to the whole model.
 const SHARED: [(&str, bool); 2] = [("tie_word_embeddings", true), ("pad_token_id", false)];
 /// The architecture of jina-reranker-m0, whose `model_type` is Qwen2-VL's.
 const JINA_RANKING: &str = "JinaVLForRanking";

@@ -49,17 +49,17 @@ pub(crate) struct DeltaSizes {
 
 impl DeltaSizes {
     /// Values of a token's queries, keys and values.
-    pub(crate) fn channels(&self) -> usize {
-        2 * self.key_heads * self.key_size + self.values()
+    pub(crate) fn channel_count(&self) -> usize {
+        2 * self.key_heads * self.key_size + self.value_count()
     }
 
     /// Values of a token's result.
-    pub(crate) fn values(&self) -> usize {
+    pub(crate) fn value_count(&self) -> usize {
         self.value_heads * self.value_size
     }
 
     /// The first channels of a value head's queries, keys and values, and the number of channels of each.
-    pub(crate) fn slices(&self, head: usize) -> [(usize, usize); 3] {
+    pub(crate) fn head_slices(&self, head: usize) -> [(usize, usize); 3] {
         let keys = self.key_heads * self.key_size;
         let key_head =
             if self.is_tiled { head % self.key_heads } else { head / (self.value_heads / self.key_heads) };
@@ -72,6 +72,6 @@ impl DeltaSizes {
 
     /// The most values of a token at once: channels, rates, results, and their gate with its operand.
     pub(crate) fn values_per_token(&self) -> usize {
-        self.channels() + 2 * self.value_heads + 3 * self.values()
+        self.channel_count() + 2 * self.value_heads + 3 * self.value_count()
     }
 }

@@ -114,7 +114,7 @@ fn pairs(config: &serde_json::Value, calls: &Calls, one: &Calls) -> Vec<(Mask, u
         // In a text of one token, the query of each head meets one panel of keys.
         let pairs_of_one = plan.heads.queries * COLUMNS;
         assert!(one > 0 && (count * pairs_of_one).is_multiple_of(one), "{count} {one}");
-        (plan.views[layer.mixer.attention().unwrap().view].mask, count * pairs_of_one / one)
+        (plan.views[layer.mixer.as_attention().unwrap().view].mask, count * pairs_of_one / one)
     };
     layers.map(of_layer).collect()
 }

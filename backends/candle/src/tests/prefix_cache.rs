@@ -165,8 +165,8 @@ fn states_of_recurrent_layers_are_kept_and_used() {
     }
 }
 
-/// Two queries with the same frame: their states are kept at their ends, and when the second comes, also where
-/// it parts from the first.
+/// Two queries with the same frame: their states are kept at their ends, and when the second comes, also
+/// where it parts from the first.
 #[test]
 fn a_state_is_kept_where_texts_part() {
     let fixtures = architectures::fixtures_of_architectures();

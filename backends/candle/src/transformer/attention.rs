@@ -6,13 +6,13 @@ use super::{
 };
 use crate::{
     attention::Heads,
-    operations::{self, Disentangled, Norm, Operations, Result},
+    operations::{self, Disentangled, Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };
 
 /// Attention with its weights.
-pub(super) struct Attention<O: Operations> {
+pub(super) struct AttentionMixer<O: Operations> {
     /// The index of its kind among the model's kinds.
     pub(super) view: usize,
     query: O::Matrix,
@@ -20,6 +20,8 @@ pub(super) struct Attention<O: Operations> {
     gate: Option<O::Matrix>,
     head_norms: HeadNorms<O>,
     disentangled: Option<Disentangled<O::Matrix>>,
+    /// The precision of the context.
+    context: Precision,
 }
 
 /// Norms of queries and keys.
@@ -29,8 +31,8 @@ enum HeadNorms<O: Operations> {
     AllHeads { query: Norm<O::Vector>, key: Norm<O::Vector> },
 }
 
-impl<O: Operations> Attention<O> {
-    pub(super) fn load(
+impl<O: Operations> AttentionMixer<O> {
+    pub(super) fn load_weights(
         plan: &plan::AttentionPlan,
         precisions: Precisions,
         heads: Heads,
@@ -54,6 +56,7 @@ impl<O: Operations> Attention<O> {
                 }
             },
             disentangled: disentangled.transpose()?,
+            context: precisions.context,
         })
     }
 
@@ -81,13 +84,12 @@ impl<O: Operations> Attention<O> {
     }
 
     /// From `operand` `[rows, hidden]` to the context, `[rows, heads · size]`.
-    pub(super) fn context(
+    pub(super) fn attention_context(
         &self,
         operations: &mut O,
         operand: &O::Operand,
         keys_values: &O::Tensor,
         rows: &LayerRows<'_, '_, O>,
-        precisions: Precisions,
     ) -> Result<O::Operand> {
         let mut queries = operations.linear(operand, &self.query)?; // [rows, heads · size]
         let query_norm = match &self.head_norms {
@@ -107,6 +109,6 @@ impl<O: Operations> Attention<O> {
             disentangled: self.disentangled.as_ref(),
         };
         let wanted = rows.wanted.and_then(|wanted| wanted.rows);
-        operations.attention(attention, wanted.unwrap_or(&rows.all[self.view]), precisions.context)
+        operations.attention(attention, wanted.unwrap_or(&rows.all[self.view]), self.context)
     }
 }

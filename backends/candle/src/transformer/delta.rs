@@ -12,11 +12,13 @@ use crate::{
 };
 
 /// A gated delta rule with its weights.
-pub(super) struct Delta<O: Operations> {
+pub(super) struct DeltaMixer<O: Operations> {
     query_key_value: O::Matrix,
     rates: O::Matrix,
     gate: O::Matrix,
     rule: DeltaRule,
+    /// The precision of the context.
+    context: Precision,
 }
 
 /// The products of all computed rows.
@@ -25,12 +27,12 @@ pub(super) struct DeltaProducts<O: Operations> {
     rates: O::Tensor,
 }
 
-impl<O: Operations> Delta<O> {
+impl<O: Operations> DeltaMixer<O> {
     /// The precision of the products for strengths and decays: an error of a decay counts for all later
     /// tokens.
     pub(super) const RATES: Precision = Precision::High;
 
-    pub(super) fn load(
+    pub(super) fn load_weights(
         plan: &plan::DeltaPlan,
         precisions: Precisions,
         weights: &Weights<'_, O>,
@@ -40,12 +42,13 @@ impl<O: Operations> Delta<O> {
             rates: weights.matrix(&plan.rates, Self::RATES)?,
             gate: weights.matrix(&plan.gate, precisions.input)?,
             rule: load_rule(plan, weights)?,
+            context: precisions.context,
         })
     }
 
-    /// From two operands `[computed, hidden]` of the same values, the second of [`Delta::RATES`], to the
+    /// From two operands `[computed, hidden]` of the same values, the second of [`DeltaMixer::RATES`], to the
     /// products that later rows build on.
-    pub(super) fn products(
+    pub(super) fn shared_products(
         &self,
         operations: &mut O,
         operand: &O::Operand,
@@ -58,13 +61,13 @@ impl<O: Operations> Delta<O> {
     }
 
     /// From `operand` `[rows, hidden]` to the context, `[rows, value heads · value size]`.
-    pub(super) fn context(
+    pub(super) fn delta_context(
         &self,
         operations: &mut O,
         operand: &O::Operand,
         products: &DeltaProducts<O>,
-        (pass, rows): (&mut Pass<'_, O::Kept>, &LayerRows<'_, '_, O>),
-        precisions: Precisions,
+        pass: &mut Pass<'_, O::Kept>,
+        rows: &LayerRows<'_, '_, O>,
     ) -> Result<O::Operand> {
         let gate = operations.linear(operand, &self.gate)?; // [rows, values]
         let input = DeltaInput {
@@ -72,10 +75,10 @@ impl<O: Operations> Delta<O> {
             rates: &products.rates,
             gate,
             rows: rows.wanted.map(|wanted| wanted.places),
-            walk: pass.walk(),
+            walk: pass.recurrent_walk(),
             known: &pass.known_states(),
         };
-        let (context, kept) = operations.delta_rule(input, &self.rule, precisions.context)?;
+        let (context, kept) = operations.delta_rule(input, &self.rule, self.context)?;
         pass.keep_states(kept);
         Ok(context)
     }
@@ -83,17 +86,16 @@ impl<O: Operations> Delta<O> {
 
 fn load_rule<O: Operations>(plan: &plan::DeltaPlan, weights: &Weights<'_, O>) -> Result<DeltaRule> {
     let (sizes, checkpoint) = (plan.sizes, weights.checkpoint);
-    let shape = [sizes.channels(), 1, sizes.taps];
+    let shape = [sizes.channel_count(), 1, sizes.taps];
     let shape = if plan.is_converted { &[shape[0], shape[2]][..] } else { &shape };
     let stored = checkpoint.tensor(&plan.convolution, shape)?;
-    let rows: Vec<Vec<f32>> = (0..sizes.channels()).map(|channel| stored.row(channel)).collect();
-    let taps_of = |head: usize| {
-        let channels: Vec<usize> =
-            sizes.slices(head).into_iter().flat_map(|(first, count)| first..first + count).collect();
-        (0..sizes.taps)
-            .flat_map(|tap| channels.iter().map(|&channel| rows[channel][tap]).collect::<Vec<_>>())
-            .collect()
-    };
+    let channels: Vec<Vec<f32>> = (0..sizes.channel_count()).map(|channel| stored.row(channel)).collect();
+    let mut taps = Vec::with_capacity(sizes.value_heads);
+    for head in 0..sizes.value_heads {
+        let slices = sizes.head_slices(head).map(|(first, count)| &channels[first..first + count]);
+        let channels = slices.concat();
+        taps.push((0..sizes.taps).flat_map(|tap| channels.iter().map(move |channel| channel[tap])).collect());
+    }
     let mut decays = checkpoint.vector(&plan.decays, sizes.value_heads)?;
     if !plan.is_converted {
         for decay in &mut decays {
@@ -102,7 +104,7 @@ fn load_rule<O: Operations>(plan: &plan::DeltaPlan, weights: &Weights<'_, O>) ->
     }
     Ok(DeltaRule {
         sizes,
-        taps: (0..sizes.value_heads).map(taps_of).collect(),
+        taps,
         decays,
         decay_bias: checkpoint.vector(&plan.decay_bias, sizes.value_heads)?,
         norm: checkpoint.vector(&format!("{}.weight", plan.norm.name), sizes.value_size)?,

@@ -1,8 +1,8 @@
 //! A transformer layer: a mixer of tokens, then an MLP, each with its norms and residual.
 
 use super::{
-    attention::Attention,
-    delta::{Delta, DeltaProducts},
+    attention::AttentionMixer,
+    delta::{DeltaMixer, DeltaProducts},
     weights::Weights,
 };
 use crate::{
@@ -25,14 +25,14 @@ pub(super) struct Layer<O: Operations> {
 
 /// The block in which tokens see other tokens.
 enum Mixer<O: Operations> {
-    Attention(Attention<O>),
-    Delta(Delta<O>),
+    Attention(AttentionMixer<O>),
+    Delta(DeltaMixer<O>),
 }
 
 /// A mixer after its products of all computed rows.
 enum Mixed<'a, O: Operations> {
-    Attention(&'a Attention<O>, O::Tensor),
-    Delta(&'a Delta<O>, DeltaProducts<O>),
+    Attention(&'a AttentionMixer<O>, O::Tensor),
+    Delta(&'a DeltaMixer<O>, DeltaProducts<O>),
 }
 
 /// The norms around a block.
@@ -73,7 +73,7 @@ pub(super) struct LayerRows<'a, 'r, O: Operations> {
     /// All computed rows, for each kind of attention.
     pub(super) all: &'a [O::Rows<'r>],
     /// The rows of the layer's result, if not all computed rows are needed.
-    pub(super) wanted: Option<LastRows<'a, 'r, O>>,
+    pub(super) wanted: Option<&'a LastRows<'a, 'r, O>>,
 }
 
 /// The rows of the last layer's result.
@@ -83,14 +83,6 @@ pub(super) struct LastRows<'a, 'r, O: Operations> {
     /// The rows, if the layer has attention.
     pub(super) rows: Option<&'a O::Rows<'r>>,
 }
-
-impl<O: Operations> Clone for LastRows<'_, '_, O> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<O: Operations> Copy for LastRows<'_, '_, O> {}
 
 impl<O: Operations> Norms<O> {
     fn load(norms: &plan::NormsPlan, weights: &Weights<'_, O>) -> Result<Self> {
@@ -115,7 +107,7 @@ pub(super) struct Precisions {
 }
 
 impl Precisions {
-    fn of(layer: &plan::LayerPlan, index: usize) -> Self {
+    fn for_layer(layer: &plan::LayerPlan, index: usize) -> Self {
         match (index, &layer.mlp_norms.sum) {
             // A norm of the residual stream itself keeps a few columns large in every layer. It also keeps
             // the first layer's errors no larger than other layers' errors.
@@ -136,14 +128,14 @@ impl<O: Operations> Layer<O> {
         heads: Heads,
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
-        let precisions = Precisions::of(layer, index);
+        let precisions = Precisions::for_layer(layer, index);
         let (mixer, output) = match &layer.mixer {
             plan::MixerPlan::Attention(attention) => {
-                let loaded = Attention::load(attention, precisions, heads, weights)?;
+                let loaded = AttentionMixer::load_weights(attention, precisions, heads, weights)?;
                 (Mixer::Attention(loaded), &attention.output)
             }
             plan::MixerPlan::Delta(delta) => {
-                (Mixer::Delta(Delta::load(delta, precisions, weights)?), &delta.output)
+                (Mixer::Delta(DeltaMixer::load_weights(delta, precisions, weights)?), &delta.output)
             }
         };
         Ok(Self {
@@ -162,21 +154,23 @@ impl<O: Operations> Layer<O> {
     }
 
     /// The index of its kind of attention among the model's kinds, if it has attention.
-    pub(super) fn view(&self) -> Option<usize> {
+    pub(super) fn attention_view(&self) -> Option<usize> {
         if let Mixer::Attention(attention) = &self.mixer { Some(attention.view) } else { None }
     }
 
-    /// From `[computed, hidden]` to `[rows, hidden]`: the wanted rows, or all rows. `next` is the next layer's [`Layer::takes_stream`]. If it is present, the result may come with the
-    /// operand for the next layer.
+    /// From `[computed, hidden]` to `[rows, hidden]`: the wanted rows, or all rows. `next` is the next
+    /// layer's [`Layer::takes_stream`]. If it is present, the result may come with the operand for the next
+    /// layer.
     pub(super) fn forward(
         &self,
         operations: &mut O,
-        Stream { mut hidden, operand }: Stream<O>,
+        mut stream: Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
         rows: &LayerRows<'_, '_, O>,
         next: Option<Precision>,
     ) -> Result<Stream<O>> {
-        let context = self.mix(operations, (&mut hidden, operand), pass, rows)?;
+        let context = self.mix_tokens(operations, &mut stream, pass, rows)?;
+        let Stream { mut hidden, .. } = stream;
         let before =
             self.attention_norms.second_sum.as_ref().map(|_| operations.copy(&hidden)).transpose()?;
         self.attention_norms.add(operations, &mut hidden, |operations, hidden| match hidden {
@@ -204,16 +198,16 @@ impl<O: Operations> Layer<O> {
         Ok(Stream { hidden, operand })
     }
 
-    /// The context of the wanted rows. `hidden` `[computed, hidden]` becomes `[rows, hidden]`.
-    fn mix(
+    /// The context of the wanted rows. The stream's `[computed, hidden]` becomes `[rows, hidden]`.
+    fn mix_tokens(
         &self,
         operations: &mut O,
-        (hidden, operand): (&mut O::Tensor, Option<O::Operand>),
+        Stream { hidden, operand }: &mut Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
         rows: &LayerRows<'_, '_, O>,
     ) -> Result<O::Operand> {
         let input = self.precisions.input;
-        let mut operand = match operand {
+        let mut operand = match operand.take() {
             Some(operand) => operand,
             None => self.attention_norms.operand(operations, hidden, input)?,
         }; // [computed, hidden]
@@ -222,22 +216,20 @@ impl<O: Operations> Layer<O> {
                 Mixed::Attention(attention, attention.keys_values(operations, &operand, pass, rows)?)
             }
             Mixer::Delta(delta) => {
-                let exact = self.attention_norms.operand(operations, hidden, Delta::<O>::RATES)?;
-                Mixed::Delta(delta, delta.products(operations, &operand, &exact)?)
+                let exact = self.attention_norms.operand(operations, hidden, DeltaMixer::<O>::RATES)?;
+                Mixed::Delta(delta, delta.shared_products(operations, &operand, &exact)?)
             }
         };
-        if let Some(wanted) = &rows.wanted {
+        if let Some(wanted) = rows.wanted {
             *hidden = operations.select(hidden, wanted.places)?;
             // [rows, hidden]
             operand = self.attention_norms.operand(operations, hidden, input)?;
         }
         match mixed {
             Mixed::Attention(attention, keys_values) => {
-                attention.context(operations, &operand, &keys_values, rows, self.precisions)
+                attention.attention_context(operations, &operand, &keys_values, rows)
             }
-            Mixed::Delta(delta, products) => {
-                delta.context(operations, &operand, &products, (pass, rows), self.precisions)
-            }
+            Mixed::Delta(delta, products) => delta.delta_context(operations, &operand, &products, pass, rows),
         }
     }
 

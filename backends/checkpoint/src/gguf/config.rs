@@ -34,7 +34,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::from_file(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
-        TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::hybrid_config(&reader)?,
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,

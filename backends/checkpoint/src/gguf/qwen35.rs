@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// The content of `config.json`. The converter puts value heads in another order than `transformers`, and the
 /// decays as they are used; [`CONVERTED`] says so.
-pub(super) fn config(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
+pub(super) fn hybrid_config(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
     reader.check_scaling()?;
     let hidden = reader.number("embedding_length")?;
@@ -25,19 +25,17 @@ pub(super) fn config(reader: &MetadataReader<'_>) -> Result<Value, CheckpointErr
     let (size, groups) = (reader.number("ssm.state_size")?, reader.number("ssm.group_count")?);
     let (inner, value_heads) = (reader.number("ssm.inner_size")?, reader.number("ssm.time_step_rank")?);
     // The shapes of tensors bound the sizes.
-    let first = |tensor: &str| format!("blk.{}.{tensor}.weight", interval - 1);
-    let product =
-        |factors: &[usize]| factors.iter().try_fold(1_usize, |all, &factor| all.checked_mul(factor));
     if reader.number("block_count")? >= interval {
         for (number, tensor, rows) in [
-            ("attention.head_count", "attn_q", product(&[2, heads, head])),
-            ("attention.head_count_kv", "attn_k", product(&[keys, head])),
+            ("attention.head_count", "attn_q", checked_product(&[2, heads, head])),
+            ("attention.head_count_kv", "attn_k", checked_product(&[keys, head])),
         ] {
-            reader.check(number, &first(tensor), [Some(rows.unwrap_or(0)), Some(hidden)])?;
+            let tensor = format!("blk.{}.{tensor}.weight", interval - 1);
+            reader.check(number, &tensor, [Some(rows), Some(hidden)])?;
         }
     }
     if interval > 1 {
-        let channels = product(&[2, size, groups]).and_then(|keys| keys.checked_add(inner)).unwrap_or(0);
+        let channels = checked_product(&[2, size, groups]).checked_add(inner).unwrap_or(0);
         reader.check("ssm.inner_size", "blk.0.attn_qkv.weight", [Some(channels), Some(hidden)])?;
         reader.check("ssm.time_step_rank", "blk.0.ssm_alpha.weight", [Some(value_heads), Some(hidden)])?;
     }
@@ -66,4 +64,9 @@ pub(super) fn config(reader: &MetadataReader<'_>) -> Result<Value, CheckpointErr
         "linear_num_value_heads": value_heads,
     });
     Ok(joined(reader.sizes(1)?, fields))
+}
+
+/// The product, or 0 if it is too large: no tensor has such a shape.
+fn checked_product(factors: &[usize]) -> usize {
+    factors.iter().try_fold(1_usize, |product, &factor| product.checked_mul(factor)).unwrap_or(0)
 }

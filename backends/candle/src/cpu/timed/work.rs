@@ -123,11 +123,11 @@ impl Call {
     /// convolution.
     pub(in crate::cpu) fn delta_rule(channels: &Activations, sizes: DeltaSizes) -> Self {
         let state = sizes.value_heads * sizes.key_size * sizes.value_size;
-        let each = 7 * state + 2 * sizes.taps * sizes.channels();
+        let each = 7 * state + 2 * sizes.taps * sizes.channel_count();
         Self::plain(
             "delta rule",
             channels.rows() * each,
-            bytes(channels) + 3 * channels.rows() * sizes.values() * VALUE,
+            bytes(channels) + 3 * channels.rows() * sizes.value_count() * VALUE,
         )
     }
 
