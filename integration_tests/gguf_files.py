@@ -3,6 +3,7 @@
 Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Tensor names, metadata
 and quantisation come from llama.cpp's own `gguf` package. The converter's changes to values and tokens are
 repeated here: it interleaves the rows of Llama's queries and keys, adds one to the weights of Gemma's norms,
+changes Qwen3.5's linear attention (`of_qwen35`),
 transposes the second matrices of experts and drops their bias, drops adapters, marks WordPiece pieces that
 begin a word instead of those that continue one, removes RoBERTa's unused positions, writes a score for each
 piece instead of merges, and keeps of a re-ranker's output embedding only the rows of `yes` and `no`.
@@ -28,12 +29,13 @@ ARCHITECTURES = {
     "modernbert": gguf.MODEL_ARCH.MODERN_BERT,
     "eurobert": gguf.MODEL_ARCH.EUROBERT,
     "llama_bidirec": gguf.MODEL_ARCH.LLAMA_EMBED,
+    "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA_EMBEDDING,
 }
 LLAMAS = ("llama", "llama_bidirec")
 GEMMAS = ("gemma", "gemma3_text")
-DECODERS = ("qwen3", "qwen2", "eurobert", *LLAMAS, *GEMMAS)
+DECODERS = ("qwen3", "qwen2", "qwen3_5_text", "eurobert", *LLAMAS, *GEMMAS)
 # The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
@@ -90,6 +92,32 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
+def of_qwen35(name: str, value: np.ndarray, config: dict) -> tuple[str, np.ndarray]:
+    """A tensor of Qwen3.5: value heads with the same key head are no longer neighbours, decays are those that are
+    used, and one is added to the weights of all norms but one."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    width = config["linear_value_head_dim"]
+
+    def tiled(rows: np.ndarray, size: int) -> np.ndarray:
+        return rows.reshape(keys, heads // keys, size, -1).swapaxes(0, 1).reshape(rows.shape)
+
+    prefix, _, part = name.partition("linear_attn.")
+    if not part:
+        return name, value + 1 if name.endswith("norm.weight") else value
+    if part in ("in_proj_qkv.weight", "conv1d.weight"):
+        value, first = value.reshape(len(value), -1), 2 * keys * config["linear_key_head_dim"]
+        value = np.concatenate([value[:first], tiled(value[first:], width)])
+    elif part == "in_proj_z.weight":
+        value = tiled(value, width)
+    elif part == "out_proj.weight":
+        value = tiled(np.ascontiguousarray(value.T), width).T
+    elif part != "norm.weight":
+        value = tiled(value, 1)
+    if part == "A_log":
+        value = -np.exp(value)
+    return f"{prefix}linear_attn.{part.replace('dt_bias', 'dt_proj.bias')}", value
+
+
 def named(folder: Path, config: dict, names: gguf.TensorNameMap, recipe: Recipe) -> dict[str, np.ndarray]:
     """The folder's tensors under llama.cpp's names."""
     model_type, found = config["model_type"], {}
@@ -108,6 +136,10 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap, recipe: Recipe)
                 value = value.reshape(experts, -1, value.shape[-1])
                 value = value.swapaxes(1, 2) if bare.endswith("w2") else value
                 bare += ".weight"
+            if bare.startswith("mtp."):
+                continue
+            if model_type == "qwen3_5_text":
+                bare, value = of_qwen35(bare, value, config)
             if model_type in GEMMAS and bare.endswith("norm.weight"):
                 value = value + 1
             gated = next((part for part in ("mlp.gated_layers", "mlp.up_gated_layer") if part in bare), None)
@@ -255,6 +287,19 @@ def add_gemma_settings(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_key_value(pattern, config["sliding_window_pattern"], gguf.GGUFValueType.UINT32)
 
 
+def add_qwen35_settings(writer: gguf.GGUFWriter, config: dict) -> None:
+    """The sizes of Qwen3.5's linear attention, and its rotation."""
+    rope = config["rope_parameters"]
+    writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+    writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+    writer.add_full_attention_interval(4)
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+
+
 def dense_modules(folder: Path) -> dict[str, np.ndarray]:
     files = {number: folder / f"{number}_Dense/model.safetensors" for number in (2, 3)}
     found = {number: models.read_tensors(file)["linear.weight"] for number, file in files.items() if file.exists()}
@@ -278,6 +323,8 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
             writer.add_causal_attention(False)
         if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
             tensors["rope_freqs.weight"] = divisors_of_llama3(config)
+        if model_type == "qwen3_5_text":
+            add_qwen35_settings(writer, config)
         if model_type == "gemma3_text":
             add_gemma_settings(writer, config)
             tensors |= dense_modules(folder) if recipe.dense else {}

@@ -62,6 +62,7 @@ def same(model: Path):
     return lambda folder: model
 
 
+PRISM = MODELS.parent / "rerankers/Prism-Qwen3.5-Reranker-0.8B"
 # How to make the model and its file, the flags for the safetensors, and the flags for the file.
 MEAN = ("--pooling", "mean")
 CASES = {
@@ -87,6 +88,7 @@ CASES = {
     "bfloat16": (same(MODELS / "embedding-last"), Recipe("BF16", pooling=Pooling.LAST, add_eos=True), (), ()),
     "Llama": (llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "Qwen2": (qwen2, Recipe(), MEAN, MEAN),
+    "Qwen3.5": (same(PRISM), Recipe(name=PRISM.name), (), ()),
     "BERT": (
         same(SERVED / "bert-embedding-mean"),
         Recipe(pooling=Pooling.MEAN, without=("cls.weight", "cls.bias")),
@@ -326,6 +328,12 @@ REFUSED = {
         ),
         "`gemma-embedding.attention.sliding_window_pattern` is not a number of layers",
     ),
+    "a delta rule of gigabytes": (
+        of(PRISM, metadata={"qwen35.ssm.state_size": 2**31 - 2}),
+        "`qwen35.ssm.inner_size` does not fit the shape",
+    ),
+    "an endless convolution": (of(PRISM, metadata={"qwen35.ssm.conv_kernel": 65}), "linear_conv_kernel_dim at most 64"),
+    "rotation of more than a head": (of(PRISM, metadata={"qwen35.rope.dimension_count": 18}), "partial_rotary_factor"),
     "experts that nobody counted": (
         lambda folder: write(
             nomic_moe(folder), folder / "file.gguf", Recipe(metadata={"nomic-bert-moe.expert_count": None})

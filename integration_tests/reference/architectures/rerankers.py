@@ -240,7 +240,7 @@ def prism(tools: Tools, slots: Slots) -> list[int]:
     """The card's `get_prompt`."""
     user = f"user\n<Instruct>: {PRISM_INSTRUCTION}\n<Query>: {slots.query}\n<Document>: {slots.document}"
     system = [START, (f"system\n{PRISM_JUDGE}", False), END, ("\n", False)]
-    answer = [START, ("assistant\n<think>\n\n</think>\n\n", False)]
+    answer = [START, ("assistant\n", False), ("<think>", True), ("\n\n", False), ("</think>", True), ("\n\n", False)]
     return split_at_controls(tools, [*system, START, (user, False), END, ("\n", False), *answer])
 
 

@@ -24,6 +24,8 @@ use text_embeddings_checkpoint::gguf::CONVERTED;
 const LAYER_TYPES: [&str; 2] = ["linear_attention", "full_attention"];
 /// The longest convolution.
 const MAX_TAPS: usize = 64;
+/// The largest head. A state has as many values as the product of two heads' sizes.
+const MAX_HEAD: usize = 1024;
 
 /// Settings that only Qwen3.5 has.
 #[derive(Debug, Deserialize)]
@@ -135,10 +137,11 @@ fn delta_sizes(settings: &Settings, is_converted: bool) -> Result<DeltaSizes> {
     if [key_heads, value_heads, key_size, value_size, taps].contains(&0)
         || !value_heads.is_multiple_of(key_heads)
         || taps > MAX_TAPS
+        || key_size.max(value_size) > MAX_HEAD
     {
         return Err(BackendError::Load(format!(
             "config.json: the sizes of linear attention must be positive, linear_num_value_heads a multiple of \
-             linear_num_key_heads, and linear_conv_kernel_dim at most {MAX_TAPS}"
+             linear_num_key_heads, linear_conv_kernel_dim at most {MAX_TAPS}, and both head sizes at most {MAX_HEAD}"
         )));
     }
     Ok(sizes)

@@ -338,10 +338,39 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
             "LayerWiseMiniCPMForCausalLM",
         ),
     ] {
-        let mut config = json(&format!("architectures/{name}/config.json"));
-        config[key] = value;
-        let error = plan_error(&config, &WeightChoices::default());
-        assert!(error.contains(part), "{name}: {error}");
+        assert_refused(name, key, value, part);
+    }
+}
+
+/// Checks that a fixture with this setting is refused with a sentence that contains `part`.
+fn assert_refused(name: &str, key: &str, value: Value, part: &str) {
+    let mut config = json(&format!("architectures/{name}/config.json"));
+    config[key] = value;
+    let error = plan_error(&config, &WeightChoices::default());
+    assert!(error.contains(part), "{name}: {error}");
+}
+
+#[test]
+fn settings_of_delta_rules_that_no_plan_carries_out_are_refused_by_name() {
+    for (key, value, part) in [
+        ("attn_output_gate", false.into(), "attn_output_gate false"),
+        ("attention_bias", true.into(), "attention_bias true"),
+        ("use_bidirectional_attention", true.into(), "attention to later tokens"),
+        ("hidden_act", "gelu".into(), "hidden_act \"gelu\""),
+        ("layer_types", serde_json::json!(["full_attention"]), "the kind of each layer"),
+        ("layer_types", serde_json::json!(["sliding_attention"]), "sliding_attention"),
+        ("linear_num_value_heads", 3.into(), "a multiple of linear_num_key_heads"),
+        ("linear_num_key_heads", 0.into(), "must be positive"),
+        ("linear_num_value_heads", 10_002.into(), "cannot be: at most 10000"),
+        ("linear_conv_kernel_dim", 65.into(), "linear_conv_kernel_dim at most 64"),
+        ("linear_key_head_dim", 1025.into(), "both head sizes at most 1024"),
+        (
+            "rope_parameters",
+            serde_json::json!({"rope_theta": 1e4, "partial_rotary_factor": 0.2}),
+            "partial_rotary_factor 0.2",
+        ),
+    ] {
+        assert_refused("qwen3_5-text", key, value, part);
     }
 }
 
