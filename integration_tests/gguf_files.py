@@ -93,8 +93,8 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def of_qwen35(name: str, value: np.ndarray, config: dict) -> tuple[str, np.ndarray]:
-    """A tensor of Qwen3.5: value heads with the same key head are no longer neighbours, decays are those that are
-    used, and one is added to the weights of all norms but one."""
+    """A tensor of Qwen3.5: value heads with the same key head are no longer neighbours, decays are stored as
+    they are used, and one is added to the weights of all norms but one."""
     keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
     width = config["linear_value_head_dim"]
 
