@@ -15,6 +15,8 @@ use std::{
 
 /// The name of attention.
 pub(crate) const ATTENTION: &str = "attention";
+/// The name of a gated delta rule.
+pub(crate) const DELTA_RULE: &str = "delta rule";
 
 /// The kind of a call. The costs of all calls of a kind are added up.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use crate::{
-    cpu::timed::{ATTENTION, CallCost, CallKind, Log},
+    cpu::timed::{ATTENTION, CallCost, CallKind, DELTA_RULE, Log},
     kernels::tile::{COLUMNS, MAX_ROWS},
 };
 use std::collections::HashSet;
@@ -76,9 +76,14 @@ fn a_batch_computes_one_row_for_each_token_and_the_last_layer_only_the_rows_of_a
             let (all, last) = model.rows(&texts);
             assert!(all > last, "{what}");
             let (one, calls) = (model.calls(&[vec![3]]), model.calls(&texts));
-            // The product before the last attention makes the last layer's queries.
-            let attention = calls.iter().rposition(|(kind, _)| kind.name == ATTENTION).unwrap();
-            let queries = multiplications(&calls[..attention], "product").len() - 1;
+            // The product before the last attention makes the last layer's queries, or there are two: queries
+            // and gates. A delta rule has gates only.
+            let mixers = [ATTENTION, DELTA_RULE];
+            let mixer = calls.iter().rposition(|(kind, _)| mixers.contains(&kind.name)).unwrap();
+            let plan = models::plan(&fixture.config, &fixture.choices).unwrap();
+            let is_gated = |attention: &plan::AttentionPlan| attention.gate.is_some();
+            let has_both = plan.layers.last().unwrap().mixer.as_attention().is_some_and(is_gated);
+            let queries = multiplications(&calls[..mixer], "product").len() - 1 - usize::from(has_both);
             let (one_row, products) = (multiplications(&one, "product"), multiplications(&calls, "product"));
             let expected: Vec<usize> = one_row
                 .iter()

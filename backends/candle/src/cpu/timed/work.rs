@@ -2,7 +2,7 @@
 
 use super::{
     super::{Activations, Arithmetic, PackedActivations, table::EmbeddingTable},
-    ATTENTION, Call, CallCost, CallKind,
+    ATTENTION, Call, CallCost, CallKind, DELTA_RULE,
 };
 use crate::{
     attention::{Mask, QuerySpan},
@@ -125,7 +125,7 @@ impl Call {
         let state = sizes.value_heads * sizes.key_size * sizes.value_size;
         let each = 7 * state + 2 * sizes.taps * sizes.channel_count();
         Self::plain(
-            "delta rule",
+            DELTA_RULE,
             channels.rows() * each,
             bytes(channels) + 3 * channels.rows() * sizes.value_count() * VALUE,
         )
