@@ -117,7 +117,8 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         Tokenization::start(encoder, machine.tokenization_workers)?,
         Engine::start(backend, limits, metrics)?,
         config,
-    );
+    )
+    .with_similarity(loaded.similarity);
     Ok(Served { service, info, aliases: Vec::new(), resident, summary })
 }
 

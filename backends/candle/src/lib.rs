@@ -24,6 +24,7 @@ mod plain;
 mod plan;
 mod prefix_cache;
 mod rope;
+mod similarity;
 mod transformer;
 
 #[cfg(feature = "cuda")]
@@ -39,13 +40,14 @@ use crate::{
     plain::TensorOperations,
     plan::{MixerPlan, Plan},
     prefix_cache::{PrefixCache, TokenShape},
+    similarity::CpuSimilarity,
     transformer::Transformer,
 };
 use candle_core::Device;
 pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
 pub use models::describe;
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, NumberSupport, Numbers, Output,
     Packing, Predictions, Text, Wanted, first_answer_is_finite,
@@ -146,6 +148,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
         numbers,
         instruction_set: Some(set.to_string()),
         prefix_cache_bytes: kept_bytes(backend.as_ref(), options),
+        similarity: Arc::new(CpuSimilarity::new(set)?),
         backend,
     })
 }
@@ -178,6 +181,7 @@ fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Re
         numbers,
         instruction_set: None,
         prefix_cache_bytes,
+        similarity: Arc::new(CpuSimilarity::new(InstructionSet::best())?),
     })
 }
 

@@ -15,6 +15,7 @@ mod numbers;
 mod onnx;
 mod pool;
 mod python;
+mod similarity;
 
 pub use activation::Activation;
 pub use amount::amount;
@@ -30,6 +31,7 @@ pub use numbers::{NumberSupport, Numbers};
 pub use onnx::{Graph, read_graph};
 pub use pool::Pooling;
 pub use python::{Probe, PythonOptions};
+pub use similarity::{PlainSimilarity, TokenSimilarity};
 pub use text_embeddings_checkpoint::ModelFile;
 
 /// An error of loading a model or computing a batch.

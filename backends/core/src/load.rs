@@ -1,7 +1,7 @@
 //! The options and the result of loading a model, the same for every backend.
 
-use crate::{Backend, BackendKind, DType, Head, ModelFile, Numbers};
-use std::{path::PathBuf, time::Duration};
+use crate::{Backend, BackendKind, DType, Head, ModelFile, Numbers, TokenSimilarity};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// The files and settings that a model is loaded with.
 #[derive(Debug, Clone)]
@@ -94,4 +94,6 @@ pub struct Loaded {
     pub instruction_set: Option<String>,
     /// The size of the cache of keys and values for later texts, in bytes; 0 without a cache.
     pub prefix_cache_bytes: usize,
+    /// Compares texts by the vectors of their tokens.
+    pub similarity: Arc<dyn TokenSimilarity>,
 }

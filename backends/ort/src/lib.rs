@@ -20,7 +20,7 @@ use ort::{
 use serde_json::Value;
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, ModelFile, NumberSupport,
-    Numbers, Output, Packing, Predictions, first_answer_is_finite, read_graph,
+    Numbers, Output, Packing, PlainSimilarity, Predictions, first_answer_is_finite, read_graph,
 };
 use text_embeddings_backend_host::{Padded, describe_any, max_cells};
 
@@ -229,6 +229,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
         numbers,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        similarity: Arc::new(PlainSimilarity),
     })
 }
 

@@ -17,11 +17,13 @@ mod worker;
 use restart::Supervisor;
 use std::{
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
-    Output, Packing, Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, WholeHead,
+    Output, Packing, PlainSimilarity, Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted,
+    WholeHead,
 };
 use text_embeddings_backend_host::{Padded, max_cells};
 use worker::{BatchError, GroupValues, Worker};
@@ -176,6 +178,7 @@ pub fn start(settings: WorkerSettings, limits: WorkerLimits) -> Result<Loaded, B
         numbers,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        similarity: Arc::new(PlainSimilarity),
     })
 }
 

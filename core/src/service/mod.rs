@@ -29,6 +29,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
+use text_embeddings_backend_core::{PlainSimilarity, TokenSimilarity};
 
 pub use cascade::SecondStage;
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
@@ -114,6 +115,7 @@ pub struct Service {
     admission: ServiceAdmission,
     /// The second stage of a cascade.
     second_stage: Option<Arc<SecondStage>>,
+    similarity: Arc<dyn TokenSimilarity>,
 }
 
 /// How requests get their permits.
@@ -132,7 +134,14 @@ impl Service {
     #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
-        Self { tokenization, engine, config, admission: ServiceAdmission::AtOnce, second_stage: None }
+        let (admission, similarity) = (ServiceAdmission::AtOnce, Arc::new(PlainSimilarity));
+        Self { tokenization, engine, config, admission, second_stage: None, similarity }
+    }
+
+    /// The same service, which compares the vectors of tokens by `similarity`.
+    #[must_use]
+    pub fn with_similarity(self, similarity: Arc<dyn TokenSimilarity>) -> Self {
+        Self { similarity, ..self }
     }
 
     /// The same service, except that requests wait for a free permit instead of being refused. It is for

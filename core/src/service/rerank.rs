@@ -178,10 +178,13 @@ impl Service {
         let prompts = scoring.prompt_inputs(inputs.as_ref());
         let scores = if scoring == RerankScoring::MaxSim {
             // Some hundred milliseconds for a large request, which must not hold up other requests.
-            let scores = tokio::task::spawn_blocking(move || scoring.raw_scores(&prompts, outputs));
+            let similarity = Arc::clone(&self.similarity);
+            let scores = tokio::task::spawn_blocking(move || {
+                scoring.raw_scores(&prompts, outputs, similarity.as_ref())
+            });
             scores.await.map_err(|_| Error::Unhealthy)??
         } else {
-            scoring.raw_scores(&prompts, outputs)?
+            scoring.raw_scores(&prompts, outputs, self.similarity.as_ref())?
         };
         Ok((scores, cost))
     }

@@ -7,7 +7,7 @@
 use super::compute::Inputs;
 use crate::{error::Error, model::RerankScoring, tokenization::Side};
 use std::ops::Range;
-use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
+use text_embeddings_backend_core::{Output, TokenSimilarity, TokenVectors, Wanted};
 
 /// The inputs of a request that are encoded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,8 @@ impl RerankScoring {
         }
     }
 
-    /// The raw score of each pair, from the outputs of the request's prompts, in order.
+    /// The raw score of each pair, from the outputs of the request's prompts, in order. `similarity` compares
+    /// the vectors of tokens.
     ///
     /// # Errors
     ///
@@ -84,6 +85,7 @@ impl RerankScoring {
         self,
         prompts: &[PromptInputs],
         outputs: Vec<Output>,
+        similarity: &dyn TokenSimilarity,
     ) -> Result<Vec<RawScore>, Error> {
         let scores: Vec<RawScore> = match self {
             Self::Logits { .. } => outputs
@@ -91,24 +93,50 @@ impl RerankScoring {
                 .map(|output| RawScore::from_value(self.relevance_score(&output.whole)))
                 .collect(),
             Self::Lists => list_scores(prompts, outputs)?.into_iter().map(RawScore::from_value).collect(),
-            Self::MaxSim => max_similarities(prompts, outputs)?,
+            Self::MaxSim => max_similarities(similarity, prompts, outputs)?,
         };
         if scores.iter().any(|score| score.raw.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
     }
 }
 
 /// The sum, over the vectors of each document's query, of the largest cosine with a vector of the document.
-fn max_similarities(prompts: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<RawScore>, Error> {
-    let mut scores = Vec::new();
-    let mut query = TokenVectors::default();
-    for (prompt, output) in prompts.iter().zip(outputs) {
-        let vectors = unit_vectors(output.tokens);
-        match prompt {
-            PromptInputs::Side(Side::Query, _) => query = vectors,
-            _ => scores.push(max_similarity(&query, &vectors).ok_or_else(missing_vector)?),
+fn max_similarities(
+    similarity: &dyn TokenSimilarity,
+    prompts: &[PromptInputs],
+    outputs: Vec<Output>,
+) -> Result<Vec<RawScore>, Error> {
+    let vectors: Vec<TokenVectors> = outputs.into_iter().map(|output| unit_vectors(output.tokens)).collect();
+    let is_query = |prompt: &PromptInputs| matches!(prompt, PromptInputs::Side(Side::Query, _));
+    let mut scores = Vec::with_capacity(prompts.len());
+    let mut rest = prompts.iter().zip(&vectors).peekable();
+    while let Some((_, query)) = rest.next() {
+        let mut documents = Vec::new();
+        while let Some((_, document)) = rest.next_if(|(prompt, _)| !is_query(prompt)) {
+            documents.push(document);
         }
+        scores.extend(query_scores(similarity, query, &documents)?);
     }
     Ok(scores)
+}
+
+/// The scores of one query's documents.
+fn query_scores(
+    similarity: &dyn TokenSimilarity,
+    query: &TokenVectors,
+    documents: &[&TokenVectors],
+) -> Result<Vec<RawScore>, Error> {
+    let is_missing = |vectors: &TokenVectors| vectors.width != query.width || vectors.values.is_empty();
+    if query.width == 0 || is_missing(query) || documents.iter().any(|document| is_missing(document)) {
+        return Err(missing_vector());
+    }
+    // A maximum would lose it.
+    let has_nan = |vectors: &TokenVectors| vectors.values.iter().any(|value| value.is_nan());
+    if has_nan(query) || documents.iter().any(|document| has_nan(document)) {
+        return Err(Error::MissingValues);
+    }
+    let count = (query.values.len() / query.width) as f64;
+    let sums = similarity.sum_max_products(query, documents).into_iter();
+    Ok(sums.map(|sum| RawScore { raw: sum as f32, per_vector: (sum / count) as f32 }).collect())
 }
 
 /// The vectors of tokens, each of length one. As in torch, a shorter one than 1e-12 is not scaled to that.
@@ -121,41 +149,6 @@ pub(super) fn unit_vectors(mut tokens: TokenVectors) -> TokenVectors {
         }
     }
     tokens
-}
-
-/// The score of a document; `None` without vectors of one length on both sides.
-fn max_similarity(query: &TokenVectors, document: &TokenVectors) -> Option<RawScore> {
-    let width = query.width;
-    if width == 0 || document.width != width || query.values.is_empty() || document.values.is_empty() {
-        return None;
-    }
-    // `max` would lose it.
-    if query.values.iter().chain(&document.values).any(|value| value.is_nan()) {
-        return Some(RawScore::from_value(f32::NAN));
-    }
-    let mut sum = 0.0;
-    for query in query.values.chunks_exact(width) {
-        let mut best = f32::NEG_INFINITY;
-        for document in document.values.chunks_exact(width) {
-            best = best.max(dot_in_lanes(query, document));
-        }
-        sum += f64::from(best);
-    }
-    let count = query.values.len() / width;
-    Some(RawScore { raw: sum as f32, per_vector: (sum / count as f64) as f32 })
-}
-
-/// The product of two vectors, with sums in lanes that the compiler makes vector instructions of.
-fn dot_in_lanes(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
-    let mut lanes = [0.0_f32; 16];
-    for (a, b) in a.iter().zip(b) {
-        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane += a * b;
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    lanes.iter().sum::<f32>() + rest
 }
 
 /// The scores of the documents of all lists.
@@ -233,6 +226,7 @@ fn dot_product(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use text_embeddings_backend_core::PlainSimilarity;
 
     #[test]
     fn the_relevance_of_two_labels_is_the_positive_logit_less_the_other() {
@@ -243,7 +237,8 @@ mod tests {
             (Some(1), vec![f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
         ] {
             let scoring = RerankScoring::Logits { positive };
-            let found = scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]);
+            let found =
+                scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)], &PlainSimilarity);
             assert_eq!(found, wanted.map(|scores| scores.into_iter().map(RawScore::from_value).collect()));
         }
     }
@@ -255,7 +250,11 @@ mod tests {
     }
 
     fn scores(documents: usize, prompts: Vec<Output>) -> Result<Vec<f32>, Error> {
-        raw_values(RerankScoring::Lists.raw_scores(&[PromptInputs::List(0..documents)], prompts))
+        raw_values(RerankScoring::Lists.raw_scores(
+            &[PromptInputs::List(0..documents)],
+            prompts,
+            &PlainSimilarity,
+        ))
     }
 
     fn raw_values(scores: Result<Vec<RawScore>, Error>) -> Result<Vec<f32>, Error> {
@@ -291,7 +290,10 @@ mod tests {
     fn each_list_has_its_own_query_and_a_missing_vector_is_an_error() {
         let lists = [PromptInputs::List(0..1), PromptInputs::List(1..2)];
         let outputs = || vec![prompt(&[[1.0, 0.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [-1.0, 0.0]])];
-        assert_close(raw_values(RerankScoring::Lists.raw_scores(&lists, outputs())), &[1.0, -1.0]);
+        assert_close(
+            raw_values(RerankScoring::Lists.raw_scores(&lists, outputs(), &PlainSimilarity)),
+            &[1.0, -1.0],
+        );
         for missing in [vec![], vec![prompt(&[[1.0, 0.0]])], vec![Output::default()]] {
             assert_eq!(scores(1, missing), Err(missing_vector()));
         }
@@ -309,32 +311,25 @@ mod tests {
         let query = || prompt(&[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]);
         let outputs = || vec![query(), prompt(&[[1.0, 0.0], [5.0, 5.0]]), prompt(&[[0.0, -1.0], [0.0, 0.0]])];
         let half = 0.5_f32.sqrt();
-        let found = RerankScoring::MaxSim.raw_scores(&prompts, outputs());
+        let found = RerankScoring::MaxSim.raw_scores(&prompts, outputs(), &PlainSimilarity);
         assert_close(raw_values(found.clone()), &[1.0 + half - half, 0.0]);
         assert!((found.unwrap_or_default()[0].per_vector - 1.0 / 3.0).abs() < 1e-6);
         // Each pair has its own query.
         let prompts =
             sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Query, 1), (Side::Document, 1)]);
         let outputs = vec![query(), query(), prompt(&[[0.0, 1.0]]), prompt(&[[1.0, 1.0]])];
-        assert_close(raw_values(RerankScoring::MaxSim.raw_scores(&prompts, outputs)), &[3.0, half]);
+        assert_close(
+            raw_values(RerankScoring::MaxSim.raw_scores(&prompts, outputs, &PlainSimilarity)),
+            &[3.0, half],
+        );
         let one = sides_of(&[(Side::Query, 0), (Side::Document, 0)]);
         for (document, wanted) in [
             (Output::default(), missing_vector()),
             (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues),
             (prompt(&[[f32::NAN, 0.0], [1.0, 0.0]]), Error::MissingValues),
         ] {
-            let found = RerankScoring::MaxSim.raw_scores(&one, vec![query(), document]);
+            let found = RerankScoring::MaxSim.raw_scores(&one, vec![query(), document], &PlainSimilarity);
             assert_eq!(found, Err(wanted));
-        }
-    }
-
-    #[test]
-    fn a_product_in_lanes_is_the_sum_of_products_at_any_length() {
-        for length in [1, 2, 15, 16, 17, 31, 48, 96, 129] {
-            let a: Vec<f32> = (0..length).map(|index| (index as f32 * 0.37).sin()).collect();
-            let b: Vec<f32> = (0..length).map(|index| (index as f32 * 0.91).cos()).collect();
-            let plain: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-            assert!((f64::from(dot_in_lanes(&a, &b)) - plain).abs() < 1e-5, "{length}");
         }
     }
 }

@@ -216,10 +216,12 @@ impl Invocation {
 }
 
 /// Whether the first word is the model to serve, as users of other servers write it. Behind `serve` every
-/// word is; without it only a word that cannot be a misspelt command.
+/// word is; without it only a word that cannot be a misspelt command, such as the name of a folder here.
 fn names_model(word: &OsString, says_serve: bool) -> bool {
     let Some(word) = word.to_str() else { return false };
-    let is_clear = word == DEMO_MODEL_ID || word.contains('/');
+    let is_command = word == "help" || CommandArgs::has_subcommand(word);
+    let is_local = || !is_command && Path::new(word).exists();
+    let is_clear = word == DEMO_MODEL_ID || word.contains('/') || is_local();
     !word.starts_with('-') && (says_serve || is_clear)
 }
 
@@ -273,7 +275,13 @@ fn variables() -> String {
 
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    if let Some(tip) = missing(&error).or_else(|| variables_of(&error, command, arguments)) {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        // clap finds most short words similar to some command.
+        let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tip = format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    } else if let Some(tip) = missing(&error).or_else(|| variables_of(&error, command, arguments)) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -377,7 +385,10 @@ mod tests {
         }
         let Invocation::Serve(args, _) = parse("router").unwrap() else { unreachable!() };
         assert_eq!(args.list.models[0].model_id, "BAAI/bge-large-en-v1.5");
-        for start in ["router a/m", "router serve m", "router ./m", "router demo", "router serve rerank"] {
+        // The tests' folder has a folder `src`.
+        for start in
+            ["router a/m", "router serve m", "router ./m", "router demo", "router serve rerank", "router src"]
+        {
             let Ok(Invocation::Serve(args, _)) = parse(&format!("{start} --port 80")) else { unreachable!() };
             assert_eq!(start.split(' ').next_back(), Some(args.list.models[0].model_id.as_str()));
         }
@@ -393,7 +404,7 @@ mod tests {
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
-            ("router stray --model-id m", "stray"),
+            ("router stray --model-id m", "`serve stray` serves a model of this name"),
             ("router rerank --model-id m --query x", "`--documents FILE`"),
             ("router --payload-limit -1", "a whole number from 1"),
             ("router --max-batch-tokens 0", "must be at least 1"),

@@ -14,7 +14,11 @@ use super::{
     pack::{self, OperandFormat, Words},
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, TileOperands, WORDS},
 };
-use std::{cell::Cell, ops::Range};
+use std::{
+    cell::Cell,
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
 
 /// The bytes of packed rows that are multiplied with one panel after the other. They fit a second-level cache
 /// together with a panel.
@@ -190,6 +194,21 @@ impl Compute {
             epilogue.run(self.set, tile);
             elementwise::copy_rows(self.set, tile, out, stream);
         });
+    }
+
+    /// The largest product of each of the weight's rows with a row of `x`.
+    pub(crate) fn max_products(&self, x: &Operand, weight: &Matrix) -> Vec<f32> {
+        let maxima = Mutex::new(vec![[f32::NEG_INFINITY; COLUMNS]; weight.panels]);
+        self.tiles(x, weight, |tile| {
+            let mut best = [f32::NEG_INFINITY; COLUMNS];
+            for row in tile.sums.iter() {
+                best.iter_mut().zip(row).for_each(|(best, product)| *best = best.max(*product));
+            }
+            let mut maxima = maxima.lock().unwrap_or_else(PoisonError::into_inner);
+            maxima[tile.panel].iter_mut().zip(best).for_each(|(most, best)| *most = most.max(best));
+        });
+        let maxima = maxima.into_inner().unwrap_or_else(PoisonError::into_inner);
+        maxima.as_flattened()[..weight.outputs()].to_vec()
     }
 
     /// Computes every tile of `x · Wᵀ`.
