@@ -148,7 +148,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
         numbers,
         instruction_set: Some(set.to_string()),
         prefix_cache_bytes: kept_bytes(backend.as_ref(), options),
-        similarity: Arc::new(CpuSimilarity::new(set)?),
+        similarity: Arc::new(CpuSimilarity::from_set(set)?),
         backend,
     })
 }
@@ -181,7 +181,7 @@ fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Re
         numbers,
         instruction_set: None,
         prefix_cache_bytes,
-        similarity: Arc::new(CpuSimilarity::new(InstructionSet::best())?),
+        similarity: Arc::new(CpuSimilarity::from_set(InstructionSet::best())?),
     })
 }
 

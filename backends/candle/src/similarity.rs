@@ -23,7 +23,7 @@ impl CpuSimilarity {
     /// # Errors
     ///
     /// None: one thread is the caller's own.
-    pub(crate) fn new(set: InstructionSet) -> Result<Self, BackendError> {
+    pub(crate) fn from_set(set: InstructionSet) -> Result<Self, BackendError> {
         Ok(Self { compute: Compute { set, threads: Threads::start(1)? } })
     }
 }
@@ -62,7 +62,7 @@ mod tests {
             TokenVectors { values, width }
         };
         for set in InstructionSet::available() {
-            let similarity = CpuSimilarity::new(set).unwrap();
+            let similarity = CpuSimilarity::from_set(set).unwrap();
             for (count, width) in [(1, 1), (2, 17), (31, 48), (32, 96), (33, 128), (70, 9)] {
                 let query = random(count, width);
                 let documents: Vec<_> = [1, 5, 6, 7, 29, 180].map(|count| random(count, width)).into();

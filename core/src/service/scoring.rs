@@ -106,12 +106,13 @@ fn max_similarities(
     outputs: Vec<Output>,
 ) -> Result<Vec<RawScore>, Error> {
     let vectors: Vec<TokenVectors> = outputs.into_iter().map(|output| unit_vectors(output.tokens)).collect();
-    let is_query = |prompt: &PromptInputs| matches!(prompt, PromptInputs::Side(Side::Query, _));
     let mut scores = Vec::with_capacity(prompts.len());
     let mut rest = prompts.iter().zip(&vectors).peekable();
     while let Some((_, query)) = rest.next() {
         let mut documents = Vec::new();
-        while let Some((_, document)) = rest.next_if(|(prompt, _)| !is_query(prompt)) {
+        while let Some((_, document)) =
+            rest.next_if(|(prompt, _)| !matches!(prompt, PromptInputs::Side(Side::Query, _)))
+        {
             documents.push(document);
         }
         scores.extend(query_scores(similarity, query, &documents)?);
@@ -125,14 +126,14 @@ fn query_scores(
     query: &TokenVectors,
     documents: &[&TokenVectors],
 ) -> Result<Vec<RawScore>, Error> {
-    let is_missing = |vectors: &TokenVectors| vectors.width != query.width || vectors.values.is_empty();
-    if query.width == 0 || is_missing(query) || documents.iter().any(|document| is_missing(document)) {
-        return Err(missing_vector());
-    }
-    // A maximum would lose it.
-    let has_nan = |vectors: &TokenVectors| vectors.values.iter().any(|value| value.is_nan());
-    if has_nan(query) || documents.iter().any(|document| has_nan(document)) {
-        return Err(Error::MissingValues);
+    for vectors in std::iter::once(&query).chain(documents) {
+        if vectors.width == 0 || vectors.width != query.width || vectors.values.is_empty() {
+            return Err(missing_vector());
+        }
+        // A maximum would lose it.
+        if vectors.values.iter().any(|value| value.is_nan()) {
+            return Err(Error::MissingValues);
+        }
     }
     let count = (query.values.len() / query.width) as f64;
     let sums = similarity.sum_max_products(query, documents).into_iter();

@@ -220,8 +220,7 @@ impl Invocation {
 fn names_model(word: &OsString, says_serve: bool) -> bool {
     let Some(word) = word.to_str() else { return false };
     let is_command = word == "help" || CommandArgs::has_subcommand(word);
-    let is_local = || !is_command && Path::new(word).exists();
-    let is_clear = word == DEMO_MODEL_ID || word.contains('/') || is_local();
+    let is_clear = word == DEMO_MODEL_ID || word.contains('/') || !is_command && Path::new(word).exists();
     !word.starts_with('-') && (says_serve || is_clear)
 }
 
@@ -276,7 +275,7 @@ fn variables() -> String {
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand {
-        // clap finds most short words similar to some command.
+        // clap takes nearly every short word for a misspelt command.
         let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
         error.remove(ContextKind::SuggestedSubcommand);
         let tip = format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands");

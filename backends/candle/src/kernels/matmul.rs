@@ -205,7 +205,7 @@ impl Compute {
                 best.iter_mut().zip(row).for_each(|(best, product)| *best = best.max(*product));
             }
             let mut maxima = maxima.lock().unwrap_or_else(PoisonError::into_inner);
-            maxima[tile.panel].iter_mut().zip(best).for_each(|(most, best)| *most = most.max(best));
+            maxima[tile.panel].iter_mut().zip(best).for_each(|(maximum, best)| *maximum = maximum.max(best));
         });
         let maxima = maxima.into_inner().unwrap_or_else(PoisonError::into_inner);
         maxima.as_flattened()[..weight.outputs()].to_vec()
