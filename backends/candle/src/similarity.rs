@@ -1,6 +1,6 @@
 //! The comparison of texts by the vectors of their tokens (`MaxSim`), with the CPU's vector instructions.
 //!
-//! Input: the vectors of a query, and those of documents, in main memory. Output: a sum for each document.
+//! Input: the vectors of a query and of documents, in main memory. Output: a sum for each document.
 //! What must hold: products are in `f32` whatever the model computes in; a document's products stay in the
 //! caches until their maxima are taken.
 

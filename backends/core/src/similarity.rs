@@ -1,6 +1,6 @@
 //! The comparison of texts by the vectors of their tokens (`MaxSim`).
 //!
-//! Input: the vectors of a query, and those of documents. Output: a sum for each document. What must hold: a
+//! Input: the vectors of a query and of documents. Output: a sum for each document. What must hold: a
 //! document's sum does not depend on the other documents.
 
 use crate::TokenVectors;
