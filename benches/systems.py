@@ -122,7 +122,9 @@ class Server(Process):
         command = [binary, "--model-id", model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0", *flags]
         command += ["--threads", threads] if threads else []
         start = time.perf_counter()
-        super().__init__(command, stdout=self.log, stderr=subprocess.STDOUT)
+        # A variable, because earlier versions do not have the flag. Benchmarks send the same texts again.
+        own = {**os.environ, "SCORE_CACHE_BYTES": "0"}
+        super().__init__(command, stdout=self.log, stderr=subprocess.STDOUT, env=own)
         self.url = f"http://127.0.0.1:{self.wait_for_port(start)}"
         self.wait_until_healthy()
         self.ready_seconds = time.perf_counter() - start

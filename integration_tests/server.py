@@ -195,9 +195,10 @@ def command(model: str | Path, *flags: str) -> list[str]:
 
 
 def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:
-    """The environment of a server: without the user's variables, and by default in float32 with backtraces. A
-    value of None in `extra` removes a variable."""
-    own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32"}
+    """The environment of a server: without the user's variables, and by default in float32 with backtraces
+    and without a score cache, so that a text that a test sends again is computed again. A value of None in
+    `extra` removes a variable."""
+    own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32", "SCORE_CACHE_BYTES": "0"}
     # A binary for GPUs needs the paths of CUDA's libraries, and the choice of the card.
     gpu = ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"] if "DEVICE_IS_GPU" in os.environ else []
     kept = {name: os.environ[name] for name in ["PATH", *gpu] if name in os.environ}

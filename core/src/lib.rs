@@ -10,6 +10,7 @@ pub mod guard;
 pub mod infer;
 pub mod metrics;
 pub mod model;
+pub mod passages;
 mod postprocess;
 pub mod queue;
 pub mod service;

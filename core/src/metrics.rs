@@ -72,6 +72,12 @@ pub const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
 pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
 /// The size of the prefix cache in bytes.
 pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
+/// Texts whose score or vector was computed before.
+pub const SCORE_CACHE_HITS: &str = "te_score_cache_hits";
+/// Tokens of texts whose score or vector was computed before.
+pub const SCORE_CACHE_TOKENS: &str = "te_score_cache_tokens";
+/// The size of the score cache in bytes.
+pub const SCORE_CACHE_BYTES: &str = "te_score_cache_bytes";
 /// Whether the model is in memory.
 pub const MODEL_LOADED: &str = "te_model_loaded";
 /// How often the model was loaded again.
@@ -264,6 +270,12 @@ pub const ALL: &[Metric] = &[
         "Tokens that were not computed, because the prefix cache had them: each once in a batch.",
     ),
     gauge(PREFIX_CACHE_BYTES, "Bytes that the prefix cache holds."),
+    counter(
+        SCORE_CACHE_HITS,
+        "Texts that were not computed, because the score cache had their score or vector.",
+    ),
+    counter(SCORE_CACHE_TOKENS, "Tokens of the texts whose score or vector the score cache had."),
+    gauge(SCORE_CACHE_BYTES, "Bytes that the score cache holds, for all models together."),
     gauge(MODEL_LOADED, "1 while the model is in memory, 0 while it waits for a request outside."),
     counter(MODEL_LOADS, "How often the model was loaded again after it had left memory."),
     counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),

@@ -71,12 +71,17 @@ mod tests {
         RerankerInfo: family=20 string?, family_reason=21 string?, prompt=22 string, answers=23 string?, \
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
             scores_depend_on_request=27 bool
-        Metadata: listwise_prompts=20 uint32, dropped_texts=21 uint32?
+        Metadata: listwise_prompts=20 uint32, dropped_texts=21 uint32?, cached_texts=22 uint32?
         EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*, dimensions=22 uint32?
         EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*
-        RerankRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?
-        RerankStreamRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?
-        Rank: stage=20 uint32?";
+        RerankRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?, \
+            chunking=23 Chunking, highlight=24 uint32
+        RerankStreamRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?, \
+            chunking=23 Chunking, highlight=24 uint32
+        Rank: stage=20 uint32?, best_passage=21 Passage, highlights=22 Highlight*
+        Chunking: max_chunks_per_doc=20 uint32?, chunk_overlap=21 uint32
+        Passage: start=20 uint32, end=21 uint32, text=22 string?
+        Highlight: passage=20 Passage, score=21 float";
 
     const METHODS: &str = "\
         Info.Info: InfoRequest -> InfoResponse

@@ -148,6 +148,13 @@ pub(crate) struct Args {
     )]
     pub(crate) max_queue_tokens: NonZeroUsize,
 
+    /// The most bytes of memory for computed scores, and for vectors of short texts; 0: none.
+    ///
+    /// A text that comes again with the same query, or a short text that is embedded again, is not computed
+    /// again. All models share it.
+    #[arg(long, env, default_value = "67108864", value_parser = whole::<usize>, help_heading = "Limits")]
+    pub(crate) score_cache_bytes: usize,
+
     /// The most seconds, such as `0.5`, that a request may wait in the queue [default: no limit].
     ///
     /// A request that waits longer is refused with status 429 and is not computed.
@@ -307,15 +314,16 @@ impl Args {
         Ok(Self { model, ..Self::from_arg_matches(&matches)? })
     }
 
-    /// The bytes of bodies, texts, tokens and answers if every limit on them is reached, and if each of
-    /// `workers` tokenizer threads encodes the longest text.
+    /// The bytes of bodies, texts, tokens, answers and kept scores if every limit on them is reached, and if
+    /// each of `workers` tokenizer threads encodes the longest text.
     pub(crate) fn most_bytes_of_requests(&self, workers: usize) -> u64 {
         let unread = self.door.max_unread_bytes.map_or(DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
         let encoding = workers.saturating_mul(self.payload_limit.get()).saturating_mul(ENCODING);
         let unsent = self.door.max_unsent_bytes.get();
-        [unread, texts, tokens, encoding, unsent].iter().map(|bytes| *bytes as u64).sum()
+        let scores = self.score_cache_bytes;
+        [unread, texts, tokens, encoding, unsent, scores].iter().map(|bytes| *bytes as u64).sum()
     }
 }
 

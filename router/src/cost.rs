@@ -10,7 +10,8 @@ use text_embeddings_core::service::Cost;
 
 /// TEI's headers, with times in whole milliseconds, and the number of texts that were cut. A listwise
 /// re-ranker also has the number of its prompts, which tells clients that the scores depend on each other. A
-/// re-ranking with a least score also has the number of texts that it left out.
+/// re-ranking with a least score also has the number of texts that it left out. With a score cache, there is
+/// the number of texts that it had.
 pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderName, HeaderValue)> {
     let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
     let time = |name, value: Duration| number(name, value.as_millis() as usize);
@@ -31,6 +32,9 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderNam
     if let Some(dropped) = cost.dropped {
         headers.push(number("x-dropped-texts", dropped));
     }
+    if let Some(cached) = cost.cached {
+        headers.push(number("x-score-cache", cached));
+    }
     headers
 }
 
@@ -45,6 +49,7 @@ pub(crate) fn log(route: &'static str, cost: &Cost) {
         tokens = cost.tokens,
         truncated = cost.truncated,
         dropped = cost.dropped,
+        cached = cost.cached,
         total_ms = milliseconds(cost.total),
         tokenization_ms = milliseconds(cost.tokenization),
         queue_ms = milliseconds(cost.queue),

@@ -3,11 +3,11 @@
 //! Input: the flags. Output: a [`Machine`], which is read once and lent to each model. What must hold: the
 //! same flags give the same numbers on the same machine.
 
-use std::{fmt, fs, num::NonZeroUsize};
+use std::{fmt, fs, num::NonZeroUsize, sync::Arc};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::amount;
-use text_embeddings_core::metrics::ModelMetrics;
+use text_embeddings_core::{metrics::ModelMetrics, service::ScoreCache};
 
 use crate::{
     args::Args,
@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     pub(crate) memory: Option<Available>,
     /// The models that are in memory.
     pub(crate) residency: Residency,
+    /// Scores and vectors that were computed before, by all models; absent if none are kept.
+    pub(crate) scores: Option<Arc<ScoreCache>>,
     /// The turns of the models on the device; absent if there is one model.
     pub(crate) turns: Option<DeviceTurns>,
 }
@@ -75,6 +77,7 @@ impl Machine {
             cpu_quota,
             residency: Residency::with_limit(if ON_CPU { memory } else { None }),
             memory,
+            scores: (args.score_cache_bytes > 0).then(|| Arc::new(ScoreCache::new(args.score_cache_bytes))),
             turns: None,
         })
     }

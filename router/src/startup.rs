@@ -119,6 +119,10 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         config,
     )
     .with_similarity(loaded.similarity);
+    let service = match &machine.scores {
+        Some(cache) => service.with_score_cache(cache),
+        None => service,
+    };
     Ok(Served { service, info, aliases: Vec::new(), resident, summary })
 }
 

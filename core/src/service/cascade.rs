@@ -54,10 +54,11 @@ impl Service {
     ) -> Result<Answer<Vec<Rank>>, Error> {
         let arrival = Instant::now();
         if request.texts.len() <= stage.keep.get() && stage.budget.is_none() {
-            let answer = stage.service.rerank_alone(Arc::clone(request)).await?;
+            let answer = stage.service.rerank_alone(Arc::clone(request), request.highlight).await?;
             return Ok(answer.map(|ranks| mark_stage(ranks, SCORED_BY_SECOND)));
         }
-        let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(request)).await?;
+        // Only texts that the strong model scores have highlights.
+        let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(request), 0).await?;
         let mut ranks = mark_stage(ranks, SCORED_BY_FIRST);
         let kept = stage.keep.get().min(ranks.len());
         let kept = stage.budget.map_or(kept, |budget| {
@@ -69,7 +70,7 @@ impl Service {
         let texts = ranks[..kept].iter().map(|rank| request.texts[rank.index].clone()).collect();
         let (query, instruction) = (request.query.clone(), request.instruction.clone());
         let best = RerankRequest { query, texts, instruction, ..**request };
-        let second = stage.service.rerank_alone(Arc::new(best)).await?;
+        let second = stage.service.rerank_alone(Arc::new(best), request.highlight).await?;
         let mut best = mark_stage(second.value, SCORED_BY_SECOND);
         for rank in &mut best {
             rank.index = ranks[rank.index].index;
@@ -86,6 +87,17 @@ fn mark_stage(ranks: Vec<Rank>, stage: u8) -> Vec<Rank> {
 impl Cost {
     /// The cost of a request that began at `arrival` and whose second stage cost `second`.
     fn followed_by(self, second: Self, arrival: Instant) -> Self {
+        Self { total: arrival.elapsed(), ..self.add_step(second) }
+    }
+
+    /// The sum of two counts; absent if both are.
+    #[must_use]
+    pub fn sum_counts(first: Option<usize>, second: Option<usize>) -> Option<usize> {
+        first.zip(second).map(|(first, second)| first + second).or(first).or(second)
+    }
+
+    /// The cost of two steps, one after the other, of one request: its characters count once.
+    pub(super) fn add_step(self, second: Self) -> Self {
         Self {
             texts: self.texts + second.texts,
             characters: self.characters,
@@ -94,7 +106,8 @@ impl Cost {
             lists: self.lists + second.lists,
             // Counted in the whole ranking.
             dropped: None,
-            total: arrival.elapsed(),
+            cached: Self::sum_counts(self.cached, second.cached),
+            total: self.total + second.total,
             tokenization: self.tokenization + second.tokenization,
             queue: self.queue + second.queue,
             inference: self.inference + second.inference,

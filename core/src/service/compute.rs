@@ -5,16 +5,23 @@
 //! for whatever reason, nothing more of it is computed. If a text has no tokens, or too many, the tokenizer
 //! still encodes the others, because each failed text is counted.
 
-use super::{Cost, Service, request::Failed, scoring::PromptInputs};
+use super::{
+    Cost, Service,
+    request::{Admitted, Failed},
+    score_cache::{ModelScores, ScoreKey},
+    scoring::PromptInputs,
+    sizes::Sizes,
+};
 use crate::{
     error::Error,
-    infer::{Announced, Outcome, RequestInFlight},
-    metrics::{EMBED, ModelMetrics, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics},
+    infer::{Announced, Outcome},
+    metrics::{
+        EMBED, ModelMetrics, PREDICT, REQUEST_INPUT_LENGTH, SCORE_CACHE_HITS, SCORE_CACHE_TOKENS,
+        TRUNCATED_INPUTS, TextMetrics,
+    },
     model::RerankScoring,
-    queue::Turn,
     tokenization::{
-        Encoded, EncodedPrompts, Input, PairText, Place, SharedQuery, TokenLimits, Truncation,
-        TruncationDirection,
+        Encoded, EncodedPrompts, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
     },
 };
 use std::{
@@ -78,6 +85,10 @@ struct Submitted {
 struct SubmittedPrompt {
     tokens: usize,
     outcome: oneshot::Receiver<Result<Outcome, Error>>,
+    /// Whether its values were computed before.
+    is_cached: bool,
+    /// The key under which its values will be kept.
+    key: Option<ScoreKey>,
 }
 
 impl Service {
@@ -98,30 +109,25 @@ impl Service {
         task: ModelTask,
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
-        let arrival = Instant::now();
-        let sizes = Sizes::new(inputs.as_ref());
-        let permit = self.permit(sizes.max_tokens(self.tokenization.encoder().max_input_length())).await?;
-        let request = self.engine.begin_request(permit);
-        let work = self.compute_admitted(inputs, task, truncation, sizes, &request);
-        let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
-        tokio::select! {
-            computed = work => with_total(computed, arrival),
-            // Dropping the work cancels it.
-            () = waited_in_vain(request.turn(), patience) => {
-                let (waited, retry_after) = (request.turn().came().elapsed(), self.engine.retry_after());
-                Err(Error::QueueTimeout { waited, retry_after }.into())
-            }
-        }
+        let admitted = self.admit_request(self.max_tokens(inputs.as_ref()), 0).await?;
+        self.in_time(&admitted, self.compute_admitted(&admitted, inputs, task, truncation)).await
     }
 
-    async fn compute_admitted<I: Inputs>(
+    /// An upper bound on the tokens of all inputs of a request.
+    pub(super) fn max_tokens(&self, inputs: &impl Inputs) -> usize {
+        Sizes::from_inputs(inputs).max_tokens(self.tokenization.encoder().max_input_length())
+    }
+
+    /// Computes `task` for every input of a request that has its permit.
+    pub(super) async fn compute_admitted<I: Inputs>(
         &self,
+        admitted: &Admitted,
         inputs: &Arc<I>,
         task: ModelTask,
         truncation: Truncation,
-        sizes: Sizes,
-        request: &RequestInFlight,
     ) -> Result<Computed, Failed> {
+        let Admitted { request, later_tokens } = admitted;
+        let sizes = Sizes::from_inputs(inputs.as_ref());
         let prompts = task.prompt_inputs(inputs.as_ref());
         // All prompts are announced before the first is sent. Otherwise an idle device could take the first
         // ones for the whole request.
@@ -141,12 +147,15 @@ impl Service {
                 self.launch(&job, prompt, bytes, announced)
             })
             .collect();
-        let mut cost = Cost { texts: inputs.count(), characters: sizes.characters, ..Cost::default() };
+        let cached = self.scores.is_some().then_some(0);
+        let mut cost =
+            Cost { texts: inputs.count(), characters: sizes.characters, cached, ..Cost::default() };
         let submitted = self.wait_for_encodings(encoded, &mut cost).await?;
         if task == ModelTask::Score(RerankScoring::Lists) {
             cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
-        request.settle_tokens(cost.tokens);
+        let computed: usize = submitted.iter().map(Submitted::computed_tokens).sum();
+        request.settle_tokens(computed + later_tokens);
         let outputs = self.wait_for_outputs(task, submitted, &mut cost).await?;
         Ok(Computed { outputs, cost })
     }
@@ -163,7 +172,7 @@ impl Service {
         let &EncodingJob { task, truncation, place, .. } = job;
         let (inputs, shared) = (Arc::clone(&job.inputs), job.shared.clone());
         let start = Instant::now();
-        let metrics = self.model_metrics().clone();
+        let (metrics, scores) = (self.model_metrics().clone(), self.scores.clone());
         metrics.count_one(task.metrics().count);
         self.tokenization.run(place, bytes, move |encoder| {
             // A closed receiver means that the request was abandoned.
@@ -186,7 +195,7 @@ impl Service {
             let submitted = encoded.map(|EncodedPrompts { prompts, truncated }| Submitted {
                 truncated,
                 tokenization: start.elapsed(),
-                prompts: submit_prompts(task, announced, prompts, &metrics),
+                prompts: submit_prompts(task, announced, prompts, scores.as_ref(), &metrics),
             });
             let _ = answer.send(submitted);
         });
@@ -232,7 +241,7 @@ impl Service {
         let mut submitted = submitted.into_iter();
         while let Some(Submitted { tokenization, prompts, .. }) = submitted.next() {
             let mut prompts = prompts.into_iter();
-            while let Some(SubmittedPrompt { outcome, .. }) = prompts.next() {
+            while let Some(SubmittedPrompt { outcome, key, .. }) = prompts.next() {
                 let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
                     Ok(outcome) => outcome,
                     Err(error) => {
@@ -240,33 +249,51 @@ impl Service {
                         return Err(Failed::of_texts(error, 1 + others.filter_map(known_failure).count()));
                     }
                 };
+                if let (Some(scores), Some(key)) = (&self.scores, key) {
+                    scores.keep_values(key, &outcome.output.whole);
+                }
                 task.metrics().observe(tokenization, &outcome, self.model_metrics());
                 cost.queue = cost.queue.max(outcome.queue);
                 cost.inference = cost.inference.max(outcome.inference);
                 outputs.push(outcome.output);
             }
         }
+        if let Some(scores) = &self.scores {
+            scores.publish_bytes();
+        }
         Ok(outputs)
     }
 }
 
-/// Puts prompts in the queue. All are announced before the first is sent.
+/// Puts prompts in the queue, except those whose values are known. All are announced before the first is
+/// sent.
 fn submit_prompts(
     task: ModelTask,
     first: Announced,
     prompts: Vec<Encoded>,
+    scores: Option<&ModelScores>,
     metrics: &ModelMetrics,
 ) -> Vec<SubmittedPrompt> {
     let others: Vec<Announced> = prompts.iter().skip(1).map(|_| first.announce_another()).collect();
     metrics.count_many(task.metrics().count, others.len());
     let announced = std::iter::once(first).chain(others);
     let submit_prompt = |(encoded, announced): (Encoded, Announced)| {
-        let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
         let (reply, outcome) = oneshot::channel();
-        let tokens = ids.len();
-        announced
-            .submit(Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) }, reply);
-        SubmittedPrompt { tokens, outcome }
+        let tokens = encoded.ids.len();
+        let mut key = scores.and_then(|scores| scores.find_key(task, &encoded));
+        let known = scores.zip(key).and_then(|(scores, key)| scores.find_values(key));
+        let is_cached = known.is_some();
+        if let Some(values) = known {
+            key = None;
+            let (output, none) = (Output::whole(values), Duration::ZERO);
+            // A receiver that is gone wants no answer.
+            let _ = reply.send(Ok(Outcome { output, queue: none, inference: none }));
+        } else {
+            let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
+            let text = Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) };
+            announced.submit(text, reply);
+        }
+        SubmittedPrompt { tokens, outcome, is_cached, key }
     };
     prompts.into_iter().zip(announced).map(submit_prompt).collect()
 }
@@ -278,33 +305,29 @@ fn known_failure(mut prompt: SubmittedPrompt) -> Option<Error> {
 }
 
 impl Submitted {
+    /// The tokens of the prompts that the device computes.
+    fn computed_tokens(&self) -> usize {
+        self.prompts.iter().filter(|prompt| !prompt.is_cached).map(|prompt| prompt.tokens).sum()
+    }
+
     /// Counts the prompts and adds them to the cost of their request.
     fn add_to(&self, cost: &mut Cost, metrics: &ModelMetrics) {
         for prompt in &self.prompts {
             metrics.observe_amount(REQUEST_INPUT_LENGTH, prompt.tokens);
             cost.tokens += prompt.tokens;
         }
+        let cached = self.prompts.iter().filter(|prompt| prompt.is_cached).count();
+        if cached > 0 {
+            cost.cached = cost.cached.map(|count| count + cached);
+            metrics.count_many(SCORE_CACHE_HITS, cached);
+            let all: usize = self.prompts.iter().map(|prompt| prompt.tokens).sum();
+            metrics.count_many(SCORE_CACHE_TOKENS, all - self.computed_tokens());
+        }
         cost.truncated += self.truncated;
         if self.truncated > 0 {
             metrics.count_many(TRUNCATED_INPUTS, self.truncated);
         }
         cost.tokenization = cost.tokenization.max(self.tokenization);
-    }
-}
-
-/// Adds the total time to the cost.
-fn with_total(computed: Result<Computed, Failed>, arrival: Instant) -> Result<Computed, Failed> {
-    computed.map(|Computed { outputs, cost }| Computed {
-        outputs,
-        cost: Cost { total: arrival.elapsed(), ..cost },
-    })
-}
-
-/// Ends when a request has waited for `patience` and none of its texts has been computed.
-async fn waited_in_vain(turn: &Turn, patience: Duration) {
-    tokio::time::sleep_until((turn.came() + patience).into()).await;
-    if turn.has_begun() {
-        std::future::pending::<()>().await;
     }
 }
 
@@ -340,48 +363,6 @@ impl TextMetrics {
         metrics.observe_duration(self.queue_duration, outcome.queue);
         metrics.observe_duration(self.inference_duration, outcome.inference);
         metrics.observe_duration(self.duration, tokenization + outcome.queue + outcome.inference);
-    }
-}
-
-/// The lengths of a request's texts.
-struct Sizes {
-    /// The characters of all inputs. A query counts with each input.
-    characters: usize,
-    /// The bytes to encode for each input. A common query and instruction count with the first input.
-    bytes: Vec<usize>,
-    /// The bytes of the common query and instruction.
-    common: usize,
-}
-
-impl Sizes {
-    fn new(inputs: &impl Inputs) -> Self {
-        let count = inputs.count();
-        let mut sizes = Self { characters: 0, bytes: Vec::with_capacity(count), common: 0 };
-        let common = inputs.have_one_query().then(|| inputs.input(0));
-        let Some(Input::Pair(common)) = common else {
-            for index in 0..count {
-                sizes.characters += inputs.input(index).characters();
-                sizes.bytes.push(inputs.input(index).bytes());
-            }
-            return sizes;
-        };
-        // The query is not counted again for each of a thousand documents.
-        let common = Input::Pair(PairText { document: "", ..common });
-        sizes.characters = common.characters() * count;
-        sizes.common = common.bytes();
-        for index in 0..count {
-            if let Input::Pair(PairText { document, .. }) = inputs.input(index) {
-                sizes.characters += Input::Text { prompt: "", text: document }.characters();
-                sizes.bytes.push(document.len() + if index == 0 { sizes.common } else { 0 });
-            }
-        }
-        sizes
-    }
-
-    /// An upper bound on the tokens of all inputs, if none has more than `longest`. A token is hardly ever
-    /// shorter than a byte.
-    fn max_tokens(&self, longest: usize) -> usize {
-        self.bytes.iter().map(|bytes| (bytes + self.common).min(longest)).sum()
     }
 }
 

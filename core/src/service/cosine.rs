@@ -7,14 +7,14 @@
 use super::{
     Cost, Service,
     compute::{Computed, Inputs, ModelTask},
-    request::Failed,
+    request::{Admitted, Failed},
     scoring::RawScore,
 };
 use crate::{
     error::Error,
     model::CosineRanking,
     postprocess::cosine,
-    tokenization::{Input, PairSide, Truncation},
+    tokenization::{Input, PairSide, PairText, TokenLimits, Truncation},
 };
 use std::sync::Arc;
 use text_embeddings_backend_core::{Output, Wanted};
@@ -38,12 +38,23 @@ impl<I: Inputs> Inputs for PairSides<I> {
         let Input::Pair(pair) = self.pairs.input(document.unwrap_or(index)) else {
             return self.pairs.input(index);
         };
-        let (ranking, limits) = (&self.ranking, self.truncation.limits);
-        let (prompt, text, max_tokens) = match document {
-            None => (&ranking.query_prompt, pair.query, limits.query),
-            Some(_) => (&ranking.document_prompt, pair.document, limits.document),
-        };
-        Input::Side(PairSide { instruction: pair.instruction, prompt, text, max_tokens })
+        Input::Side(match document {
+            None => self.ranking.query_side(pair, self.truncation.limits),
+            Some(_) => self.ranking.document_side(pair, self.truncation.limits),
+        })
+    }
+}
+
+impl CosineRanking {
+    fn query_side<'a>(&'a self, pair: PairText<'a>, limits: TokenLimits) -> PairSide<'a> {
+        let PairText { instruction, query, .. } = pair;
+        PairSide { instruction, prompt: &self.query_prompt, text: query, max_tokens: limits.query }
+    }
+
+    /// The document of a pair as an input of its own.
+    pub(super) fn document_side<'a>(&'a self, pair: PairText<'a>, limits: TokenLimits) -> PairSide<'a> {
+        let PairText { instruction, document, .. } = pair;
+        PairSide { instruction, prompt: &self.document_prompt, text: document, max_tokens: limits.document }
     }
 }
 
@@ -51,6 +62,7 @@ impl Service {
     /// The cosine of each pair, in the order of the request.
     pub(super) async fn pair_cosines<I: Inputs>(
         &self,
+        admitted: &Admitted,
         pairs: &Arc<I>,
         ranking: &CosineRanking,
         truncation: Truncation,
@@ -59,7 +71,7 @@ impl Service {
         let sides =
             Arc::new(PairSides { pairs: Arc::clone(pairs), ranking: ranking.clone(), truncation, queries });
         let task = ModelTask::Embed(Wanted::WHOLE);
-        let Computed { outputs, cost } = self.compute(&sides, task, truncation).await?;
+        let Computed { outputs, cost } = self.compute_admitted(admitted, &sides, task, truncation).await?;
         if !outputs.iter().all(Output::is_finite) {
             return Err(Error::MissingValues.into());
         }
@@ -80,7 +92,7 @@ mod tests {
             EmbedEncoding, RerankRequest, ScoreRequest, ServiceConfig, SimilarityRequest,
             testing::{Fixture, MAX_INPUT_LENGTH, embedder, embedding_fixture},
         },
-        tokenization::{TokenLimits, TruncationDirection},
+        tokenization::TruncationDirection,
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
 

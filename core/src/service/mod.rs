@@ -8,15 +8,19 @@
 mod cascade;
 mod compute;
 mod cosine;
+mod divider;
 mod embed;
 mod late;
 mod model;
+mod passages;
 mod predict;
 mod request;
 mod rerank;
 mod score;
+mod score_cache;
 mod scoring;
 mod show;
+mod sizes;
 mod tokenize;
 
 use crate::{
@@ -25,6 +29,7 @@ use crate::{
     model::{Model, Reranker},
     tokenization::Tokenization,
 };
+use score_cache::ModelScores;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -33,9 +38,11 @@ use text_embeddings_backend_core::{PlainSimilarity, TokenSimilarity};
 
 pub use cascade::SecondStage;
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
+pub use passages::{Chunking, Highlight, Passage};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use score::ScoreRequest;
+pub use score_cache::ScoreCache;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
@@ -96,6 +103,8 @@ pub struct Cost {
     /// The number of texts that a re-ranking left out, because their scores were too low. Absent without a
     /// least score.
     pub dropped: Option<usize>,
+    /// The number of texts whose score or vector was computed before. Absent without a score cache.
+    pub cached: Option<usize>,
     /// The time from the arrival of the request to its answer.
     pub total: Duration,
     /// The longest tokenization among the request's texts, including the wait for a tokenizer.
@@ -116,6 +125,8 @@ pub struct Service {
     /// The second stage of a cascade.
     second_stage: Option<Arc<SecondStage>>,
     similarity: Arc<dyn TokenSimilarity>,
+    /// Values that were computed before.
+    scores: Option<ModelScores>,
 }
 
 /// How requests get their permits.
@@ -135,13 +146,19 @@ impl Service {
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
         let (admission, similarity) = (ServiceAdmission::AtOnce, Arc::new(PlainSimilarity));
-        Self { tokenization, engine, config, admission, second_stage: None, similarity }
+        Self { tokenization, engine, config, admission, second_stage: None, similarity, scores: None }
     }
 
     /// The same service, which compares the vectors of tokens by `similarity`.
     #[must_use]
     pub fn with_similarity(self, similarity: Arc<dyn TokenSimilarity>) -> Self {
         Self { similarity, ..self }
+    }
+
+    /// The same service, which keeps scores and vectors in `cache`. Other models may keep theirs there, too.
+    #[must_use]
+    pub fn with_score_cache(self, cache: &Arc<ScoreCache>) -> Self {
+        Self { scores: Some(ModelScores::new(Arc::clone(cache))), ..self }
     }
 
     /// The same service, except that requests wait for a free permit instead of being refused. It is for

@@ -85,7 +85,9 @@ impl Service {
         let inputs = Arc::new(LabelledInputs(request.inputs));
         let truncation = self.truncation(request.truncate, request.truncation_direction);
         if let Some(reranker) = reranker {
-            let (raw, cost) = self.raw_scores(&inputs, truncation).await?;
+            let admitted = self.admit_request(self.max_tokens(inputs.as_ref()), 0).await?;
+            let work = self.raw_scores(&admitted, &inputs, truncation);
+            let (raw, cost) = self.in_time(&admitted, work).await?;
             let predict_pair = |raw| vec![self.predict_pair(reranker, raw, request.raw_scores)];
             return Ok(Answer { value: raw.into_iter().map(predict_pair).collect(), cost });
         }

@@ -8,13 +8,17 @@
 use super::{Answer, Service, ServiceAdmission};
 use crate::{
     error::Error,
-    infer::Permit,
+    infer::{Permit, RequestInFlight},
     metrics::{
         ModelMetrics, REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
         REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics, TOKENIZER_REQUESTS,
     },
+    queue::Turn,
 };
-use std::sync::PoisonError;
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 /// The `method` label of a request. A list is a batch, even of a single input.
 pub(super) fn method(is_batch: bool) -> &'static str {
@@ -104,13 +108,16 @@ impl ModelMetrics {
         }
     }
 
-    /// Like [`Self::counted`], and records the durations of the request and its steps.
+    /// Like [`Self::counted`], and records the durations of the request and its steps. The cost gets the
+    /// total time.
     pub(super) async fn measured<T>(
         &self,
         method: &'static str,
         work: impl Future<Output = Result<Answer<T>, Failed>>,
     ) -> Result<Answer<T>, Error> {
-        let answer = self.counted(method, work).await?;
+        let arrival = Instant::now();
+        let mut answer = self.counted(method, work).await?;
+        answer.cost.total = arrival.elapsed();
         self.observe_duration(REQUEST_DURATION, answer.cost.total);
         self.observe_duration(REQUEST_TOKENIZATION_DURATION, answer.cost.tokenization);
         self.observe_duration(REQUEST_QUEUE_DURATION, answer.cost.queue);
@@ -144,6 +151,21 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// A request that has its permit.
+pub(super) struct Admitted {
+    pub(super) request: RequestInFlight,
+    /// The tokens of its permit that the first computed inputs do not give back.
+    pub(super) later_tokens: usize,
+}
+
+/// Ends when a request has waited for `patience` and none of its texts has been computed.
+async fn waited_in_vain(turn: &Turn, patience: Duration) {
+    tokio::time::sleep_until((turn.came() + patience).into()).await;
+    if turn.has_begun() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Refuses a list that is empty or longer than `max`.
 pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Result<(), Error> {
     match got {
@@ -170,6 +192,31 @@ impl Service {
                     Some(permit) => self.engine.add_tokens(permit, tokens).await,
                     None => self.engine.acquire(tokens).await,
                 }
+            }
+        }
+    }
+
+    /// A permit for a request whose inputs have at most `tokens` tokens, and at most `later_tokens` tokens in
+    /// inputs that depend on the outputs of the others.
+    pub(super) async fn admit_request(&self, tokens: usize, later_tokens: usize) -> Result<Admitted, Failed> {
+        let permit = self.permit(tokens.saturating_add(later_tokens)).await?;
+        Ok(Admitted { request: self.engine.begin_request(permit), later_tokens })
+    }
+
+    /// Does the work of a request, and gives it up if none of its texts is computed in time.
+    pub(super) async fn in_time<T>(
+        &self,
+        admitted: &Admitted,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let Some(patience) = self.config.queue_timeout else { return work.await };
+        let turn = admitted.request.turn();
+        tokio::select! {
+            computed = work => computed,
+            // Dropping the work cancels it.
+            () = waited_in_vain(turn, patience) => {
+                let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
+                Err(Error::QueueTimeout { waited, retry_after }.into())
             }
         }
     }

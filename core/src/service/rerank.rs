@@ -10,7 +10,8 @@ use super::{
     cascade::SCORED_BY_SECOND,
     compute::{Computed, Inputs, ModelTask},
     model::PairScoring,
-    request::{Failed, check_length},
+    passages::{Chunking, Highlight, Passage, PassageWork},
+    request::{Admitted, Failed, check_length},
     scoring::RawScore,
 };
 use crate::{
@@ -46,10 +47,14 @@ pub struct RerankRequest {
     pub min_score: Option<f32>,
     /// The number of best texts to return; all if absent or 0.
     pub top_n: Option<usize>,
+    /// How texts that do not fit a prompt are divided. If absent, they are cut.
+    pub chunking: Option<Chunking>,
+    /// The number of best texts whose sentences get scores of their own.
+    pub highlight: usize,
 }
 
 /// A text's rank.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rank {
     /// The text's index in the request.
     pub index: usize,
@@ -59,6 +64,10 @@ pub struct Rank {
     pub text: Option<String>,
     /// In a cascade, the number of the model that gave the score: 1 or 2.
     pub stage: Option<u8>,
+    /// The part of the text that has this score, if the request divides long texts.
+    pub best_passage: Option<Passage>,
+    /// The scores of the text's sentences, in their order, if the request asked for them.
+    pub highlights: Option<Vec<Highlight>>,
 }
 
 /// The score of a text for a query.
@@ -68,11 +77,13 @@ pub(super) struct Score {
     pub(super) raw: f32,
     /// The score by the model's rule.
     pub(super) default: f32,
+    /// The score as a probability, for the metrics.
+    probability: f32,
 }
 
 impl Score {
     /// The score that a request wants.
-    pub(super) fn wanted(self, raw_scores: bool) -> f32 {
+    pub(super) fn wanted_score(self, raw_scores: bool) -> f32 {
         if raw_scores { self.raw } else { self.default }
     }
 }
@@ -92,7 +103,7 @@ impl Service {
         let request = Arc::new(request);
         let answer = match &self.second_stage {
             Some(stage) => self.rerank_in_stages(&request, stage).await,
-            None => self.rerank_alone(Arc::clone(&request)).await,
+            None => self.rerank_alone(Arc::clone(&request), request.highlight).await,
         };
         Ok(self.select_ranks(&request, answer?))
     }
@@ -125,56 +136,105 @@ impl Service {
         Answer { value: ranks, cost }
     }
 
-    /// Ranks all texts with this model alone.
-    pub(super) async fn rerank_alone(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Error> {
-        self.model_metrics().measured("batch", self.rank(request)).await
+    /// Ranks all texts with this model alone. The `highlight` best of those that are returned get highlights.
+    pub(super) async fn rerank_alone(
+        &self,
+        request: Arc<RerankRequest>,
+        highlight: usize,
+    ) -> Result<Answer<Vec<Rank>>, Error> {
+        self.model_metrics().measured("batch", self.rank_texts(request, highlight)).await
     }
 
-    async fn rank(&self, request: Arc<RerankRequest>) -> Result<Answer<Vec<Rank>>, Failed> {
+    async fn rank_texts(
+        &self,
+        request: Arc<RerankRequest>,
+        highlight: usize,
+    ) -> Result<Answer<Vec<Rank>>, Failed> {
         self.check_rerank(&request)?;
         let truncation = Truncation {
             limits: request.limits,
             ..self.truncation(request.truncate, request.truncation_direction)
         };
-        let (scores, cost) = self.pair_scores(&request, truncation).await?;
+        let work = PassageWork { request, truncation, highlight };
+        let admitted = self
+            .admit_request(self.max_tokens(work.request.as_ref()), self.max_passage_tokens(&work))
+            .await?;
+        // Its steps with parts of texts would make the future of every request large.
+        self.in_time(&admitted, Box::pin(self.rank_admitted(&admitted, &work))).await
+    }
+
+    async fn rank_admitted(
+        &self,
+        admitted: &Admitted,
+        work: &PassageWork,
+    ) -> Result<Answer<Vec<Rank>>, Failed> {
+        let (scores, cost) = self.text_scores(admitted, work).await?;
+        let request = &work.request;
+        let raw: Vec<f32> = scores.iter().map(|scored| scored.score.raw).collect();
         let rank = |index: usize| Rank {
             index,
-            score: scores[index].wanted(request.raw_scores),
+            score: scores[index].score.wanted_score(request.raw_scores),
             text: None,
             stage: None,
+            best_passage: scores[index].bytes.clone().map(|bytes| request.find_passage(index, bytes)),
+            highlights: None,
         };
-        let raw: Vec<f32> = scores.iter().map(|score| score.raw).collect();
-        let ranks = order(&raw).into_iter().map(rank).collect();
-        Ok(Answer { value: ranks, cost })
+        let ranks: Vec<Rank> = order(&raw).into_iter().map(rank).collect();
+        if work.highlight == 0 {
+            return Ok(Answer { value: ranks, cost });
+        }
+        self.add_highlights(admitted, work, Answer { value: ranks, cost }).await
     }
 
     /// The score of each pair of a query and a text, in the order of the request.
     pub(super) async fn pair_scores<I: Inputs>(
         &self,
+        admitted: &Admitted,
+        pairs: &Arc<I>,
+        truncation: Truncation,
+    ) -> Result<(Vec<Score>, Cost), Failed> {
+        let (scores, cost) = self.uncounted_scores(admitted, pairs, truncation).await?;
+        for score in &scores {
+            self.count_score(*score);
+        }
+        Ok((scores, cost))
+    }
+
+    /// Like [`Service::pair_scores`], for pairs that are parts of other ones.
+    pub(super) async fn uncounted_scores<I: Inputs>(
+        &self,
+        admitted: &Admitted,
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
         let scoring = self.pair_scoring()?;
         let (raw, cost) = match scoring {
-            PairScoring::Reranker(_) => self.raw_scores(pairs, truncation).await?,
-            PairScoring::Cosine(ranking) => self.pair_cosines(pairs, ranking, truncation).await?,
+            PairScoring::Reranker(_) => self.raw_scores(admitted, pairs, truncation).await?,
+            PairScoring::Cosine(ranking) => self.pair_cosines(admitted, pairs, ranking, truncation).await?,
         };
-        let mut scores = Vec::with_capacity(raw.len());
-        for raw in raw {
-            self.model_metrics().observe_probability(RERANK_SCORE, scoring.score_probability(raw));
-            scores.push(Score { raw: raw.raw, default: scoring.default_score(raw) });
-        }
-        Ok((scores, cost))
+        let scores = raw.into_iter().map(|raw| Score {
+            raw: raw.raw,
+            default: scoring.default_score(raw),
+            probability: scoring.score_probability(raw),
+        });
+        Ok((scores.collect(), cost))
+    }
+
+    /// Counts the score of a text.
+    pub(super) fn count_score(&self, score: Score) {
+        self.model_metrics().observe_probability(RERANK_SCORE, score.probability);
     }
 
     /// The raw score of each input of a re-ranker, in the order of the request.
     pub(super) async fn raw_scores<I: Inputs>(
         &self,
+        admitted: &Admitted,
         inputs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<RawScore>, Cost), Failed> {
         let scoring = self.reranker()?.scoring;
-        let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
+        let task = ModelTask::Score(scoring);
+        let Computed { outputs, cost } = self.compute_admitted(admitted, inputs, task, truncation).await?;
         let prompts = scoring.prompt_inputs(inputs.as_ref());
         let scores = if scoring == RerankScoring::MaxSim {
             // Some hundred milliseconds for a large request, which must not hold up other requests.
@@ -194,6 +254,7 @@ impl Service {
             return Err(Error::Empty { field: "query" });
         }
         check_length("texts", request.texts.len(), self.config.max_rerank_texts)?;
+        self.check_passages(request)?;
         match request.min_score {
             Some(least) if !least.is_finite() => {
                 Err(Error::Validation(format!("`min_score` must be a finite number. Given: {least}")))
@@ -229,7 +290,7 @@ mod tests {
         metrics::{self, testing::recorded},
         postprocess::sigmoid,
         service::{
-            DecodeRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest,
+            DecodeRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, ScoreCache,
             testing::{
                 Fixture, MAX_INPUT_LENGTH, block_on, classifier_fixture, embedding_fixture, fixture,
                 fixture_with, fixture_with_permits,
@@ -259,7 +320,7 @@ mod tests {
         let text = |index: usize| request.return_text.then(|| request.texts[index].clone());
         ranks
             .into_iter()
-            .map(|(index, raw)| Rank { index, score: score(raw), text: text(index), stage: None })
+            .map(|(index, raw)| Rank { index, score: score(raw), text: text(index), ..Rank::default() })
             .collect()
     }
 
@@ -470,6 +531,14 @@ mod tests {
         assert_eq!(fixture.control.batch_sizes().iter().sum::<usize>(), texts);
     }
 
+    fn rank_again_from_cache(fixture: &Fixture) {
+        let cached = fixture.service.clone().with_score_cache(&Arc::new(ScoreCache::new(10_000)));
+        for hits in [0, 1] {
+            let answer = block_on(cached.rerank(request("w200", &["w100"]))).unwrap();
+            assert_eq!(answer.cost.cached, Some(hits));
+        }
+    }
+
     #[test]
     fn every_metric_moves_exactly_once() {
         let fixture = fixture(10_000);
@@ -531,13 +600,11 @@ mod tests {
             assert_eq!(refused.keys().filter(|name| name.starts_with("te_request_failure")).count(), 1);
         }
 
-        // These, the queue's own metrics and the build's are all metrics.
-        let moved = answered
-            .keys()
-            .chain(decoded.keys())
-            .chain(embedded.keys())
-            .chain(cut.keys())
-            .chain(failed.keys())
+        let again = recorded(|| rank_again_from_cache(&fixture));
+
+        let moved = [&answered, &decoded, &embedded, &cut, &failed, &again]
+            .into_iter()
+            .flat_map(|recorded| recorded.keys())
             .map(|key| key.split('{').next().unwrap_or(key));
         let elsewhere = [
             // The router counts them.

@@ -66,8 +66,13 @@ impl Service {
             ..self.truncation(request.truncate, request.truncation_direction)
         };
         let request = Arc::new(request);
-        let (scores, cost) = self.pair_scores(&request, truncation).await?;
-        Ok(Answer { value: scores.into_iter().map(|score| score.wanted(request.raw_scores)).collect(), cost })
+        let admitted = self.admit_request(self.max_tokens(request.as_ref()), 0).await?;
+        let work = self.pair_scores(&admitted, &request, truncation);
+        let (scores, cost) = self.in_time(&admitted, work).await?;
+        Ok(Answer {
+            value: scores.into_iter().map(|score| score.wanted_score(request.raw_scores)).collect(),
+            cost,
+        })
     }
 }
 

@@ -148,6 +148,18 @@ impl Encoder {
         Ok(encoded)
     }
 
+    /// The number of tokens of a text on its own, without special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+        match self {
+            Self::Prompt(encoder) => encoder.count_tokens(text),
+            Self::Text(encoder) => encoder.count_tokens(text),
+        }
+    }
+
     /// The most tokens of an input.
     #[must_use]
     pub fn max_input_length(&self) -> usize {

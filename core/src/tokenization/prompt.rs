@@ -244,7 +244,7 @@ impl PromptEncoder {
     }
 
     /// The number of tokens of a text, whose parts are encoded one by one.
-    fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+    pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
         let (mut count, mut rest) = (0, text);
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(self.borders.part_length(rest));

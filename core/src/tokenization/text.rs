@@ -313,7 +313,7 @@ impl TextEncoder {
 
     /// The number of tokens of a text. Its parts are encoded one by one, which takes little memory. Where a
     /// part does not end at a border, the number may be wrong by a few tokens.
-    fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+    pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
         let mut count = 0;
         let mut rest = text;
         while !rest.is_empty() {

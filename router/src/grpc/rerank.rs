@@ -6,7 +6,7 @@
 
 use text_embeddings_backend_core::amount;
 use text_embeddings_core::{
-    service::{Rank, RerankRequest},
+    service::{Chunking, Highlight, Passage, Rank, RerankRequest},
     tokenization::TokenLimits,
 };
 use text_embeddings_proto::v1::{self, rerank_server::Rerank};
@@ -35,16 +35,15 @@ impl Grpc {
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),
             min_score: message.min_score,
-        };
-        let rank = |Rank { index, text, score, stage }| v1::Rank {
-            index: number(index),
-            text,
-            score,
-            stage: stage.map(u32::from),
+            chunking: message.chunking.map(|chunking| Chunking {
+                max_chunks: chunking.max_chunks_per_doc.map_or(Chunking::MAX_CHUNKS, |most| most as usize),
+                overlap: chunking.chunk_overlap as usize,
+            }),
+            highlight: message.highlight as usize,
         };
         let answer = self.0.served().service.rerank(request).await;
         let answer = answered(method, answer, |ranks: Vec<Rank>, metadata| v1::RerankResponse {
-            ranks: ranks.into_iter().map(rank).collect(),
+            ranks: ranks.into_iter().map(rank_message).collect(),
             metadata,
         })?;
         Ok(self.respond(answer))
@@ -72,6 +71,8 @@ impl Grpc {
             instruction: first.instruction,
             top_n: first.top_n,
             min_score: first.min_score,
+            chunking: first.chunking,
+            highlight: first.highlight,
         };
         while whole.texts.len() <= most {
             let Some(message) = messages.message().await? else { break };
@@ -81,6 +82,26 @@ impl Grpc {
         }
         Ok(whole)
     }
+}
+
+fn rank_message(rank: Rank) -> v1::Rank {
+    let highlights = rank.highlights.unwrap_or_default().into_iter();
+    v1::Rank {
+        index: number(rank.index),
+        text: rank.text,
+        score: rank.score,
+        stage: rank.stage.map(u32::from),
+        best_passage: rank.best_passage.map(passage_message),
+        highlights: highlights.map(highlight_message).collect(),
+    }
+}
+
+fn highlight_message(Highlight { passage, score }: Highlight) -> v1::Highlight {
+    v1::Highlight { passage: Some(passage_message(passage)), score }
+}
+
+fn passage_message(Passage { start, end, text }: Passage) -> v1::Passage {
+    v1::Passage { start: number(start), end: number(end), text }
 }
 
 /// Refuses a message whose query or direction differs from the messages before: they get one answer together.
@@ -207,6 +228,57 @@ mod tests {
         assert_eq!(plain.get_ref().metadata.unwrap().dropped_texts, None);
         let refused = client.rerank(v1::RerankRequest { min_score: Some(f32::NAN), ..message(&["a"]) }).await;
         let expected = "Input validation error: `min_score` must be a finite number. Given: NaN";
+        assert_eq!(refusal(refused), (Code::InvalidArgument, expected.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn long_texts_are_divided_and_sentences_marked_in_one_message_or_many() {
+        let server = Server::start().await;
+        let mut client = RerankClient::new(server.channel.clone());
+        // Each letter is a token; about 380 fit next to the query.
+        let long = format!("{}. 😀 {}. Two ZZ.", "A".repeat(300), "B".repeat(300));
+        let chunking = |max_chunks_per_doc| Some(v1::Chunking { max_chunks_per_doc, chunk_overlap: 0 });
+        for (chunking, raw, place) in [
+            (None, -1.0, None),
+            (chunking(None), 1.0, Some((302, 613))),
+            (chunking(Some(1)), -1.0, Some((0, 301))),
+        ] {
+            let asked =
+                v1::RerankRequest { chunking, raw_scores: true, return_text: true, ..message(&[&long]) };
+            let parts =
+                v1::RerankStreamRequest { chunking, raw_scores: true, return_text: true, ..part(&long) };
+            let one = client.rerank(asked).await.unwrap();
+            let many = client.rerank_stream(messages(vec![parts])).await.unwrap();
+            for answer in [one, many] {
+                let cut = if place.is_some_and(|(start, _)| start > 0) { "0" } else { "1" };
+                assert_eq!(answer.metadata().get("x-truncated-texts").unwrap(), cut);
+                let rank = &answer.get_ref().ranks[0];
+                let passage = rank.best_passage.clone();
+                assert_eq!(
+                    (rank.score, passage.as_ref().map(|it| (it.start as usize, it.end as usize))),
+                    (raw, place)
+                );
+                let text = place.map(|(start, end)| long.chars().skip(start).take(end - start).collect());
+                assert_eq!(passage.and_then(|passage| passage.text), text);
+            }
+        }
+        let asked = v1::RerankRequest { highlight: 1, ..message(&["x", "One Z here. Two ZZ there!"]) };
+        let first = v1::RerankStreamRequest { highlight: 1, ..part("x") };
+        let one = client.rerank(asked).await.unwrap();
+        let many =
+            client.rerank_stream(messages(vec![first, part("One Z here. Two ZZ there!")])).await.unwrap();
+        for answer in [one, many] {
+            let [best, last] = answer.get_ref().ranks.as_slice() else { unreachable!("{answer:?}") };
+            assert!(last.highlights.is_empty());
+            let highlight = |start, end, score| {
+                let passage = Some(v1::Passage { start, end, text: None });
+                v1::Highlight { passage, score }
+            };
+            assert_eq!(best.highlights, [highlight(0, 11, 0.5), highlight(12, 25, 0.731_058_6)]);
+        }
+        let refused =
+            client.rerank(v1::RerankRequest { chunking: chunking(Some(0)), ..message(&["a"]) }).await;
+        let expected = "Input validation error: `max_chunks_per_doc` must be at least 1. Given: 0";
         assert_eq!(refusal(refused), (Code::InvalidArgument, expected.to_owned()));
     }
 

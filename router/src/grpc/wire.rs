@@ -66,6 +66,7 @@ fn metadata(cost: &Cost) -> v1::Metadata {
         inference_time_ns: nanoseconds(cost.inference),
         listwise_prompts: number(cost.lists),
         dropped_texts: cost.dropped.map(number),
+        cached_texts: cost.cached.map(number),
     }
 }
 
@@ -95,6 +96,7 @@ mod tests {
             truncated: 3,
             lists: 7,
             dropped: Some(8),
+            cached: Some(9),
             total: Duration::from_secs(4),
             tokenization: Duration::from_micros(5),
             queue: Duration::from_nanos(6),
@@ -109,6 +111,7 @@ mod tests {
             inference_time_ns: u64::MAX,
             listwise_prompts: 7,
             dropped_texts: Some(8),
+            cached_texts: Some(9),
         };
         assert_eq!(metadata(&cost), expected);
     }

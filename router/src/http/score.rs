@@ -162,7 +162,7 @@ pub(crate) fn read(
 
 fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> {
     options.check()?;
-    options.refuse_min_score()?;
+    options.refuse_for_pairs()?;
     Ok(ScoreRequest {
         queries: pairs.queries.0,
         documents: pairs.documents.0,

@@ -9,6 +9,7 @@ use text_embeddings_core::service::Rank;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::parts::RankDetails;
 use crate::http::json::JsonText;
 
 /// The values of an answer in addition to the ranks.
@@ -41,9 +42,8 @@ struct ResultBody {
     #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<RepeatedDocument>,
-    /// In a cascade, the number of the model that gave the score: 1 or 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage: Option<u8>,
+    #[serde(flatten)]
+    details: RankDetails,
 }
 
 /// A document of an answer.
@@ -69,9 +69,8 @@ struct VoyageResult {
     /// The document's text, if the request asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<String>,
-    /// In a cascade, the number of the model that gave the score: 1 or 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage: Option<u8>,
+    #[serde(flatten)]
+    details: RankDetails,
 }
 
 /// The tokens of the request.
@@ -220,31 +219,34 @@ struct MixedbreadResult {
     input: Option<RepeatedDocument>,
     #[schema(example = "text_document")]
     object: &'static str,
-    /// In a cascade, the number of the model that gave the score: 1 or 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage: Option<u8>,
+    #[serde(flatten)]
+    details: RankDetails,
 }
 
 impl MixedbreadAnswer {
     pub(super) fn new(answered: Answered, ranks: Vec<Rank>, return_input: bool) -> Self {
         let Answered { model, tokens, mut objects, .. } = answered;
-        let mut result = |Rank { index, score, text, stage }| {
+        let mut data = Vec::with_capacity(ranks.len());
+        for mut rank in ranks {
+            let details = RankDetails::take_from(&mut rank);
+            let Rank { index, score, text, .. } = rank;
             let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
             let input = text.map(|text| object.unwrap_or(RepeatedDocument::Text(text)));
-            MixedbreadResult { index, score, input, object: "text_document", stage }
-        };
-        let data: Vec<_> = ranks.into_iter().map(&mut result).collect();
+            data.push(MixedbreadResult { index, score, input, object: "text_document", details });
+        }
         Self { object: "list", model, top_k: data.len(), data, usage: RerankUsage::new(tokens), return_input }
     }
 }
 
-fn result(Rank { index, score, text, stage }: Rank, objects: &mut [Option<JsonText>]) -> ResultBody {
+fn result(mut rank: Rank, objects: &mut [Option<JsonText>]) -> ResultBody {
+    let details = RankDetails::take_from(&mut rank);
+    let Rank { index, score, text, .. } = rank;
     let object = objects.get_mut(index).and_then(Option::take).map(RepeatedDocument::Object);
     let document = text.map(|text| object.unwrap_or(RepeatedDocument::Holder { text }));
-    ResultBody { index, relevance_score: score, document, stage }
+    ResultBody { index, relevance_score: score, document, details }
 }
 
 fn voyage_result(rank: &Rank) -> VoyageResult {
-    let &Rank { index, score, stage, .. } = rank;
-    VoyageResult { index, relevance_score: score, document: rank.text.clone(), stage }
+    let details = RankDetails::take_from(&mut rank.clone());
+    VoyageResult { index: rank.index, relevance_score: rank.score, document: rank.text.clone(), details }
 }

@@ -9,6 +9,7 @@ pub(crate) mod answers;
 pub(crate) mod dialect;
 mod documents;
 pub(crate) mod options;
+pub(crate) mod parts;
 mod tei;
 
 use axum::{extract::State, http::Uri, response::Response};

@@ -23,6 +23,7 @@ use text_embeddings_core::{
 };
 use utoipa::ToSchema;
 
+use super::parts::{HighlightCount, LongDocuments, wanted_chunking};
 use crate::http::{
     schemas::{only_null, prompt_tokens},
     shared::TruncationSide,
@@ -69,6 +70,21 @@ pub(crate) struct Options {
     /// The most tokens of each query; 0 for no limit but the model's.
     #[schema(default = json!(null))]
     pub(super) max_tokens_per_query: Option<usize>,
+    /// Whether a document that does not fit is cut, as by default, or divided into chunks. Then it has the
+    /// score of its best chunk, and the answer says which one that is.
+    #[schema(default = json!(null))]
+    pub(super) long_documents: Option<LongDocuments>,
+    /// The most chunks of a document; the rest of it is cut. Asks for chunks unless `long_documents` is
+    /// `cut`. Absent or null: 10.
+    #[schema(default = json!(null))]
+    pub(super) max_chunks_per_doc: Option<usize>,
+    /// The most tokens that a chunk repeats of the one before it. Asks for chunks unless `long_documents`
+    /// is `cut`. Absent or null: 0.
+    #[schema(default = json!(null))]
+    pub(super) chunk_overlap: Option<usize>,
+    /// The number of best documents whose sentences get scores of their own; true for all that are returned.
+    #[schema(default = json!(null))]
+    pub(super) highlight: Option<HighlightCount>,
     /// Scores before the sigmoid.
     #[schema(default = json!(null))]
     pub(super) raw_scores: Option<bool>,
@@ -109,6 +125,8 @@ impl Options {
             return_text: false,
             min_score: self.min_score,
             top_n: None,
+            chunking: wanted_chunking(self.long_documents, self.max_chunks_per_doc, self.chunk_overlap),
+            highlight: self.highlight.map_or(0, HighlightCount::max_texts),
         }
     }
 
@@ -173,15 +191,22 @@ impl Options {
         }
     }
 
-    /// Refuses `min_score` on a route whose answer has every pair.
+    /// Refuses options of re-ranking on a route whose answer has one score for every pair.
     ///
     /// # Errors
     ///
-    /// If it is there.
-    pub(crate) fn refuse_min_score(&self) -> Result<(), String> {
-        match self.min_score {
-            Some(_) => {
-                Err("`min_score` is for re-ranking: on this route, every pair gets its score".to_owned())
+    /// If one of them is there.
+    pub(crate) fn refuse_for_pairs(&self) -> Result<(), String> {
+        let options = [
+            ("min_score", self.min_score.is_some()),
+            ("long_documents", self.long_documents == Some(LongDocuments::Chunks)),
+            ("max_chunks_per_doc", self.max_chunks_per_doc.is_some()),
+            ("chunk_overlap", self.chunk_overlap.is_some()),
+            ("highlight", self.highlight.is_some()),
+        ];
+        match options.into_iter().find(|(_, is_there)| *is_there) {
+            Some((name, _)) => {
+                Err(format!("`{name}` is for re-ranking: on this route, every pair gets its score"))
             }
             None => Ok(()),
         }
@@ -262,6 +287,10 @@ impl<'de, A: MapAccess<'de>> OtherFields<A> {
             "max_tokens_per_query" => {
                 self.options.max_tokens_per_query = self.value("max_tokens_per_query")?;
             }
+            "long_documents" => self.options.long_documents = self.value("long_documents")?,
+            "max_chunks_per_doc" => self.options.max_chunks_per_doc = self.value("max_chunks_per_doc")?,
+            "chunk_overlap" => self.options.chunk_overlap = self.value("chunk_overlap")?,
+            "highlight" => self.options.highlight = self.value("highlight")?,
             "raw_scores" => self.options.raw_scores = self.value("raw_scores")?,
             "use_activation" => self.options.use_activation = self.value("use_activation")?,
             "min_score" => self.options.min_score = self.value("min_score")?,
@@ -314,7 +343,7 @@ mod tests {
     fn every_described_option_is_read_and_no_other_field() {
         let schema = serde_json::to_value(Options::schema()).unwrap();
         let options: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(options.len(), 16);
+        assert_eq!(options.len(), 20);
         for option in options {
             let body = format!(r#"{{"{option}":null,"query":"q","{option}":null}}"#);
             let error = serde_json::from_str::<WithOptions<Rest>>(&body).unwrap_err().to_string();

@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Rank, RerankRequest};
 use utoipa::ToSchema;
 
-use super::options::{Options, TemplateArguments};
+use super::{
+    options::{Options, TemplateArguments},
+    parts::{HighlightBody, HighlightCount, LongDocuments, PassageBody, RankDetails},
+};
 use crate::http::shared::TruncationSide;
 
 /// A query and the texts to rank.
@@ -62,6 +65,21 @@ pub(crate) struct RerankBody {
     /// `vLLM`'s opposite of `raw_scores`.
     #[schema(default = json!(null))]
     use_activation: Option<bool>,
+    /// Whether a text that does not fit is cut, as by default, or divided into chunks. Then it has the score
+    /// of its best chunk, and the answer says which one that is.
+    #[schema(default = json!(null))]
+    long_documents: Option<LongDocuments>,
+    /// The most chunks of a text; the rest of it is cut. Asks for chunks unless `long_documents` is `cut`.
+    /// Absent or null: 10.
+    #[schema(default = json!(null))]
+    max_chunks_per_doc: Option<usize>,
+    /// The most tokens that a chunk repeats of the one before it. Asks for chunks unless `long_documents` is
+    /// `cut`. Absent or null: 0.
+    #[schema(default = json!(null))]
+    chunk_overlap: Option<usize>,
+    /// The number of best texts whose sentences get scores of their own; true for all that are returned.
+    #[schema(default = json!(null))]
+    highlight: Option<HighlightCount>,
 }
 
 impl From<RerankBody> for RerankRequest {
@@ -78,6 +96,10 @@ impl From<RerankBody> for RerankRequest {
             raw_scores: body.raw_scores.then_some(true),
             use_activation: body.use_activation,
             min_score: body.min_score,
+            long_documents: body.long_documents,
+            max_chunks_per_doc: body.max_chunks_per_doc,
+            chunk_overlap: body.chunk_overlap,
+            highlight: body.highlight,
             ..Options::default()
         };
         Self {
@@ -102,11 +124,19 @@ struct RankBody {
     /// In a cascade, the number of the model that gave the score: 1 or 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     stage: Option<u8>,
+    /// The chunk that has this score, if the request divides long texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best_passage: Option<PassageBody>,
+    /// The text's sentences in their order, if the request asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    highlights: Option<Vec<HighlightBody>>,
 }
 
 impl From<Rank> for RankBody {
-    fn from(Rank { index, score, text, stage }: Rank) -> Self {
-        Self { index, text, score, stage }
+    fn from(mut rank: Rank) -> Self {
+        // TEI's description has no place for a schema that consists of two.
+        let RankDetails { stage, best_passage, highlights } = RankDetails::take_from(&mut rank);
+        Self { index: rank.index, text: rank.text, score: rank.score, stage, best_passage, highlights }
     }
 }
 

@@ -1,0 +1,453 @@
+//! Scores and vectors that were computed before, for inputs that come again.
+//!
+//! Input: the tokens of an input, and later the model's values for it. Output: the same values, bit by bit,
+//! if they are still there. What must hold: only equal inputs of one model share values; a client cannot make
+//! two inputs share them, because the hash has a secret key; memory is limited, bookkeeping included; values
+//! that no request needs again leave before values that some request does.
+
+use super::compute::ModelTask;
+use crate::{
+    metrics::{ModelMetrics, SCORE_CACHE_BYTES},
+    tokenization::Encoded,
+};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{HashMap, VecDeque, hash_map},
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use text_embeddings_backend_core::Wanted;
+
+/// The most bytes of an entry without a list of values. A bucket of the table takes 41 bytes, and there are
+/// up to 16 buckets for 7 entries; a place in a queue takes 16 bytes, and each of the two queues may have
+/// twice as many places as there are entries.
+const ENTRY_BYTES: usize = 160;
+/// The bytes of an allocation besides its content.
+const ALLOCATION_BYTES: usize = 32;
+/// The most tokens of a text whose vector is kept: about the length of a search query. Documents are
+/// rarely embedded twice.
+const MAX_VECTOR_TOKENS: usize = 64;
+/// New values take at most 1/YOUNG of the memory, once it is full.
+const YOUNG: usize = 10;
+/// The number of times that a value stays because requests needed it.
+const MAX_HITS: u8 = 3;
+
+/// The values of all models of the process.
+pub struct ScoreCache {
+    entries: Mutex<Entries>,
+    max_bytes: usize,
+    secret: [u8; 32],
+    /// The number of models that ever used it.
+    models: AtomicU64,
+}
+
+/// The hash of a model's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ScoreKey([u8; 16]);
+
+/// The model's values for an input.
+#[derive(Debug)]
+enum KeptValues {
+    /// A re-ranker's score.
+    One(f32),
+    /// The classes of a classifier, or a vector.
+    Many(Box<[f32]>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    values: KeptValues,
+    /// The number of requests that needed it since it last had a chance to leave.
+    hits: u8,
+}
+
+/// The entries in the order in which they may leave (S3-FIFO, without its list of departed keys). A new entry
+/// is young, and leaves soon unless another request needs it. So a client that sends many new texts only
+/// pushes out young entries.
+#[derive(Debug, Default)]
+struct Entries {
+    table: HashMap<ScoreKey, Entry>,
+    young: VecDeque<ScoreKey>,
+    old: VecDeque<ScoreKey>,
+    young_bytes: usize,
+    old_bytes: usize,
+}
+
+impl KeptValues {
+    fn entry_bytes(&self) -> usize {
+        match self {
+            Self::One(_) => ENTRY_BYTES,
+            Self::Many(values) => ENTRY_BYTES + ALLOCATION_BYTES + size_of_val::<[f32]>(values),
+        }
+    }
+}
+
+impl Entries {
+    fn insert_new(&mut self, key: ScoreKey, values: KeptValues, max_bytes: usize) {
+        let bytes = values.entry_bytes();
+        if bytes > max_bytes / YOUNG {
+            return;
+        }
+        if let hash_map::Entry::Vacant(place) = self.table.entry(key) {
+            place.insert(Entry { values, hits: 0 });
+            self.young.push_back(key);
+            self.young_bytes += bytes;
+        }
+        while self.young_bytes + self.old_bytes > max_bytes {
+            if self.young_bytes > max_bytes / YOUNG { self.pass_young() } else { self.pass_old() }
+        }
+    }
+
+    /// The first young entry leaves, or becomes old if a request needed it.
+    fn pass_young(&mut self) {
+        let Some(key) = self.young.pop_front() else { return };
+        let hash_map::Entry::Occupied(mut entry) = self.table.entry(key) else { return };
+        let bytes = entry.get().values.entry_bytes();
+        self.young_bytes -= bytes;
+        if entry.get().hits > 0 {
+            entry.get_mut().hits = 0;
+            self.old.push_back(key);
+            self.old_bytes += bytes;
+        } else {
+            entry.remove();
+        }
+    }
+
+    /// The first old entry leaves, or goes to the end if a request needed it.
+    fn pass_old(&mut self) {
+        let Some(key) = self.old.pop_front() else { return };
+        let hash_map::Entry::Occupied(mut entry) = self.table.entry(key) else { return };
+        if entry.get().hits > 0 {
+            entry.get_mut().hits -= 1;
+            self.old.push_back(key);
+        } else {
+            self.old_bytes -= entry.remove().values.entry_bytes();
+        }
+    }
+}
+
+impl ScoreCache {
+    /// An empty cache of at most `max_bytes` bytes.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        // The standard library takes the keys of its hashers from the system's random source.
+        let random = RandomState::new();
+        let seed: Vec<u8> = (0..4_u64).flat_map(|part| random.hash_one(part).to_le_bytes()).collect();
+        let (entries, models) = (Mutex::default(), AtomicU64::new(0));
+        Self { entries, max_bytes, secret: Sha256::digest(seed).into(), models }
+    }
+
+    /// The bytes that it holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let entries = self.lock_entries();
+        entries.young_bytes + entries.old_bytes
+    }
+
+    fn lock_entries(&self) -> MutexGuard<'_, Entries> {
+        // No code under the lock can leave the entries half changed.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ScoreCache {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ScoreCache").field("max_bytes", &self.max_bytes).finish_non_exhaustive()
+    }
+}
+
+/// The values of one model. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct ModelScores {
+    cache: Arc<ScoreCache>,
+    /// The model's number. Model, revision, template, arithmetic and adapters belong to it and never change.
+    model: u64,
+}
+
+impl ModelScores {
+    /// The values of a new model.
+    pub(super) fn new(cache: Arc<ScoreCache>) -> Self {
+        Self { model: cache.models.fetch_add(1, Ordering::Relaxed), cache }
+    }
+
+    /// The key of an input; absent if the task's output is not kept.
+    pub(super) fn find_key(&self, task: ModelTask, input: &Encoded) -> Option<ScoreKey> {
+        let is_kept = match task {
+            ModelTask::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
+            ModelTask::Embed(wanted) => wanted == Wanted::WHOLE && input.ids.len() <= MAX_VECTOR_TOKENS,
+        };
+        if !is_kept {
+            return None;
+        }
+        let Encoded { ids, second, unattended, .. } = input;
+        let second = second.map_or(u64::MAX, |second| second as u64);
+        let mut hash = Sha256::new();
+        hash.update(self.cache.secret);
+        for number in [self.model, second, *unattended as u64] {
+            hash.update(number.to_le_bytes());
+        }
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        hash.update(bytes);
+        let hash = hash.finalize();
+        hash.first_chunk().copied().map(ScoreKey)
+    }
+
+    /// The values of an input that was computed before.
+    pub(super) fn find_values(&self, key: ScoreKey) -> Option<Vec<f32>> {
+        let mut entries = self.cache.lock_entries();
+        let entry = entries.table.get_mut(&key)?;
+        entry.hits = (entry.hits + 1).min(MAX_HITS);
+        Some(match &entry.values {
+            KeptValues::One(value) => vec![*value],
+            KeptValues::Many(values) => values.to_vec(),
+        })
+    }
+
+    /// Keeps the values of an input.
+    pub(super) fn keep_values(&self, key: ScoreKey, values: &[f32]) {
+        let values = match values {
+            [value] => KeptValues::One(*value),
+            values => KeptValues::Many(values.into()),
+        };
+        self.cache.lock_entries().insert_new(key, values, self.cache.max_bytes);
+    }
+
+    /// Sets the metric of the bytes that the cache holds, for all models together.
+    pub(super) fn publish_bytes(&self) {
+        ModelMetrics::default().set_amount(SCORE_CACHE_BYTES, self.cache.held_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{
+        error::Error,
+        metrics::{self, testing::recorded},
+        model::{CosineRanking, RerankScoring},
+        service::{
+            EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, PredictInput, PredictRequest,
+            RerankRequest, ServiceConfig,
+            testing::{
+                Fixture, block_on, classifier_fixture, embedder, embedding_fixture, fixture, fixture_with,
+                reranker,
+            },
+        },
+        tokenization::TruncationDirection,
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    fn cache(bytes: usize) -> Arc<ScoreCache> {
+        Arc::new(ScoreCache::new(bytes))
+    }
+
+    fn request(query: usize, texts: &[usize]) -> RerankRequest {
+        let texts = texts.iter().map(|text| format!("w{text} w{}", 900 - text)).collect();
+        RerankRequest { query: format!("w{query}"), texts, raw_scores: true, ..RerankRequest::default() }
+    }
+
+    /// The number of texts that the device computed so far.
+    fn computed(fixture: &Fixture) -> usize {
+        fixture.control.batch_sizes().iter().sum()
+    }
+
+    #[tokio::test]
+    async fn every_bit_is_the_same_with_and_without_and_nothing_is_computed_twice() {
+        let rng = &mut StdRng::seed_from_u64(1);
+        let fixture = fixture(500);
+        let cached = fixture.service.clone().with_score_cache(&cache(1 << 20));
+        let (mut seen, mut hits) = (std::collections::HashSet::new(), 0);
+        for _ in 0..100 {
+            let query = rng.random_range(100..104);
+            let texts: Vec<usize> =
+                (0..rng.random_range(1..16)).map(|_| rng.random_range(100..130)).collect();
+            let instruction = rng.random_bool(0.3).then(|| "w7 w8".to_owned());
+            let raw_scores = rng.random_bool(0.5);
+            let asked =
+                RerankRequest { instruction: instruction.clone(), raw_scores, ..request(query, &texts) };
+            let plain = fixture.service.rerank(asked.clone()).await.unwrap();
+            let answer = cached.rerank(asked).await.unwrap();
+            assert_eq!(answer.value, plain.value);
+            let known =
+                texts.iter().filter(|text| seen.contains(&(query, **text, instruction.is_some()))).count();
+            assert_eq!((answer.cost.cached, plain.cost.cached), (Some(known), None));
+            // Everything else that the answer says about its cost is as without.
+            assert_eq!(
+                (answer.cost.texts, answer.cost.tokens, answer.cost.characters, answer.cost.truncated),
+                (plain.cost.texts, plain.cost.tokens, plain.cost.characters, plain.cost.truncated)
+            );
+            seen.extend(texts.iter().map(|text| (query, *text, instruction.is_some())));
+            hits += known;
+        }
+        assert!(hits > 300, "{hits}");
+        let before = computed(&fixture);
+        cached.rerank(request(100, &[100, 101])).await.unwrap();
+        let again = cached.rerank(request(100, &[101, 100, 101])).await.unwrap();
+        assert_eq!(again.cost.cached, Some(3));
+        assert!(computed(&fixture) - before <= 2);
+    }
+
+    #[tokio::test]
+    async fn models_that_share_the_cache_share_no_values() {
+        let shared = cache(1 << 20);
+        let scoring = RerankScoring::Logits { positive: Some(1) };
+        let fixtures = [fixture(500), fixture_with(500, |config| reranker(config).scoring = scoring)];
+        let mut answers = Vec::new();
+        for fixture in &fixtures {
+            let service = fixture.service.clone().with_score_cache(&shared);
+            for cached in [0, 4] {
+                let answer =
+                    service.rerank(request(100, &[1, 2, 3, 4].map(|text| text + 100))).await.unwrap();
+                let plain = fixture.service.rerank(request(100, &[101, 102, 103, 104])).await.unwrap();
+                assert_eq!((answer.cost.cached, &answer.value), (Some(cached), &plain.value));
+                answers.push(answer.value);
+            }
+        }
+        assert_ne!(answers[0], answers[2]);
+    }
+
+    fn embed_request(words: usize) -> EmbedRequest {
+        let inputs = vec![EmbedInput::Text("w500 ".repeat(words))];
+        EmbedRequest {
+            inputs: EmbedInputs { inputs, is_batch: false },
+            encoding: EmbedEncoding::default(),
+            normalize: true,
+            dimensions: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn vectors_of_short_texts_and_labels_are_kept_and_other_outputs_are_not() {
+        let embedding = embedding_fixture(500, |config: &mut ServiceConfig| {
+            embedder(config).cosine_ranking = Some(CosineRanking::default());
+        });
+        let cached = embedding.service.clone().with_score_cache(&cache(1 << 20));
+        // With `[CLS]`.
+        for (words, hits) in [(1, 1), (MAX_VECTOR_TOKENS - 1, 1), (MAX_VECTOR_TOKENS, 0)] {
+            let plain = embedding.service.embed(embed_request(words), Wanted::WHOLE).await.unwrap();
+            for hits in [0, hits] {
+                let answer = cached.embed(embed_request(words), Wanted::WHOLE).await.unwrap();
+                assert_eq!((answer.cost.cached, answer.value), (Some(hits), plain.value.clone()), "{words}");
+            }
+        }
+        for _ in 0..2 {
+            let answer = cached.embed(embed_request(2), Wanted::TOKENS).await.unwrap();
+            assert_eq!(answer.cost.cached, Some(0), "one vector for each token");
+        }
+        // The query's vector of one request serves another one.
+        let plain = embedding.service.rerank(request(100, &[101])).await.unwrap();
+        assert_eq!(cached.rerank(request(100, &[102])).await.unwrap().cost.cached, Some(0));
+        let answer = cached.rerank(request(100, &[101])).await.unwrap();
+        assert_eq!((answer.cost.cached, answer.value), (Some(1), plain.value));
+
+        let classifier = classifier_fixture(&["a", "b", "c"]);
+        let cached = classifier.service.clone().with_score_cache(&cache(1 << 20));
+        let predict = |first: &str, second: &str| PredictRequest {
+            inputs: vec![PredictInput::Pair(first.to_owned(), second.to_owned())],
+            is_batch: false,
+            truncate: None,
+            truncation_direction: TruncationDirection::Right,
+            raw_scores: true,
+        };
+        // The same tokens with another border between the texts.
+        for (first, second, hits) in [("w9", "w10 w11", 0), ("w9 w10", "w11", 0), ("w9", "w10 w11", 1)] {
+            let answer = cached.predict(predict(first, second)).await.unwrap();
+            let plain = classifier.service.predict(predict(first, second)).await.unwrap();
+            assert_eq!((answer.cost.cached, answer.value), (Some(hits), plain.value), "{first} {second}");
+        }
+    }
+
+    #[tokio::test]
+    async fn failures_are_not_kept() {
+        let fixture = fixture(500);
+        let cached = fixture.service.clone().with_score_cache(&cache(1 << 20));
+        let ask = |text: &str| RerankRequest { texts: vec![text.to_owned()], ..request(100, &[]) };
+        for _ in 0..2 {
+            assert_eq!(cached.rerank(ask("nan")).await.unwrap_err(), Error::MissingValues);
+            assert!(matches!(cached.rerank(ask("fail")).await, Err(Error::Inference(_))));
+        }
+    }
+
+    #[test]
+    fn hits_saved_tokens_and_bytes_are_metrics() {
+        let fixture = fixture(500);
+        let cached = fixture.service.clone().with_score_cache(&cache(1 << 20));
+        let moved = recorded(|| {
+            let first = block_on(cached.rerank(request(100, &[101, 102]))).unwrap().cost;
+            let second = block_on(cached.rerank(request(100, &[101, 102, 103]))).unwrap().cost;
+            assert_eq!((first.cached, second.cached), (Some(0), Some(2)));
+        });
+        let tokens = fixture.raw_score(None, "w100", "w101 w799").1;
+        assert_eq!(moved[metrics::SCORE_CACHE_HITS], [2.0]);
+        assert_eq!(moved[metrics::SCORE_CACHE_TOKENS], [2.0 * tokens as f64]);
+        assert_eq!(moved[SCORE_CACHE_BYTES], [3.0 * ENTRY_BYTES as f64]);
+        assert_eq!((moved["te_predict_count"][0], moved["te_predict_success"][0]), (5.0, 5.0));
+    }
+
+    fn input(ids: &[u32]) -> Encoded {
+        Encoded { ids: ids.to_vec(), second: None, marks: vec![], unattended: 0, truncated: 0, reusable: 0 }
+    }
+
+    const SCORE: ModelTask = ModelTask::Score(RerankScoring::Logits { positive: None });
+
+    #[test]
+    fn keys_depend_on_all_that_decides_the_values_and_on_a_secret() {
+        let (cache, other_cache) = (cache(1 << 20), cache(1 << 20));
+        let scores = ModelScores::new(Arc::clone(&cache));
+        let keys = [
+            scores.find_key(SCORE, &input(&[1, 2, 3])),
+            scores.find_key(SCORE, &input(&[1, 2])),
+            scores.find_key(SCORE, &input(&[1, 3, 2])),
+            scores.find_key(SCORE, &Encoded { second: Some(1), ..input(&[1, 2, 3]) }),
+            scores.find_key(SCORE, &Encoded { second: Some(2), ..input(&[1, 2, 3]) }),
+            scores.find_key(SCORE, &Encoded { unattended: 1, ..input(&[1, 2, 3]) }),
+            ModelScores::new(Arc::clone(&cache)).find_key(SCORE, &input(&[1, 2, 3])),
+            ModelScores::new(other_cache).find_key(SCORE, &input(&[1, 2, 3])),
+        ];
+        for (place, key) in keys.iter().enumerate() {
+            assert!(key.is_some() && !keys[..place].contains(key), "{place}");
+        }
+        let same = Encoded { reusable: 2, truncated: 9, ..input(&[1, 2, 3]) };
+        assert_eq!(scores.find_key(SCORE, &same), keys[0]);
+        for task in [ModelTask::Score(RerankScoring::Lists), ModelTask::Embed(Wanted::TOKENS)] {
+            assert_eq!(scores.find_key(task, &input(&[1])), None);
+        }
+    }
+
+    #[test]
+    fn memory_is_limited_and_values_that_are_used_survive_a_flood() {
+        for bytes in [0, 100, 100_000, 1 << 20] {
+            let cache = cache(bytes);
+            let scores = ModelScores::new(Arc::clone(&cache));
+            for id in 0..20_000 {
+                let key = scores.find_key(SCORE, &input(&[id])).unwrap();
+                scores.keep_values(key, &vec![1.0; id as usize % 20]);
+                assert!(cache.held_bytes() <= bytes);
+            }
+        }
+        let cache = cache(1 << 20);
+        let scores = ModelScores::new(Arc::clone(&cache));
+        let room = (1 << 20) / ENTRY_BYTES as u32;
+        let key = |id: u32| scores.find_key(SCORE, &input(&[id])).unwrap();
+        let hot = 0..room / 10;
+        let mut lost = 0;
+        // One client floods the cache with ten times its size while others ask for the same again.
+        for id in 0..room * 10 {
+            let asked = id % hot.end;
+            if scores.find_values(key(asked)).is_none() {
+                lost += u32::from(id >= hot.end);
+                scores.keep_values(key(asked), &[asked as f32]);
+            }
+            scores.keep_values(key(room * 10 + id), &[0.5]);
+        }
+        assert!(lost < hot.end / 10, "{lost} of {} asked again", hot.end);
+        for id in hot {
+            assert!(scores.find_values(key(id)).is_none_or(|values| values == [id as f32]));
+        }
+    }
+}
