@@ -77,7 +77,8 @@ impl Machine {
             cpu_quota,
             residency: Residency::with_limit(if ON_CPU { memory } else { None }),
             memory,
-            scores: (args.score_cache_bytes > 0).then(|| Arc::new(ScoreCache::new(args.score_cache_bytes))),
+            scores: (args.score_cache_bytes > 0)
+                .then(|| Arc::new(ScoreCache::with_limit(args.score_cache_bytes))),
             turns: None,
         })
     }

@@ -158,7 +158,7 @@ impl Service {
     /// The same service, which keeps scores and vectors in `cache`. Other models may keep theirs there, too.
     #[must_use]
     pub fn with_score_cache(self, cache: &Arc<ScoreCache>) -> Self {
-        Self { scores: Some(ModelScores::new(Arc::clone(cache))), ..self }
+        Self { scores: Some(ModelScores::from_cache(Arc::clone(cache))), ..self }
     }
 
     /// The same service, except that requests wait for a free permit instead of being refused. It is for

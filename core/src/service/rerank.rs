@@ -532,7 +532,7 @@ mod tests {
     }
 
     fn rank_again_from_cache(fixture: &Fixture) {
-        let cached = fixture.service.clone().with_score_cache(&Arc::new(ScoreCache::new(10_000)));
+        let cached = fixture.service.clone().with_score_cache(&Arc::new(ScoreCache::with_limit(10_000)));
         for hits in [0, 1] {
             let answer = block_on(cached.rerank(request("w200", &["w100"]))).unwrap();
             assert_eq!(answer.cost.cached, Some(hits));

@@ -38,7 +38,7 @@ const MAX_HITS: u8 = 3;
 
 /// The values of all models of the process.
 pub struct ScoreCache {
-    entries: Mutex<Entries>,
+    entries: Mutex<ScoreEntries>,
     max_bytes: usize,
     secret: [u8; 32],
     /// The number of models that ever used it.
@@ -59,7 +59,7 @@ enum KeptValues {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ScoreEntry {
     values: KeptValues,
     /// The number of requests that needed it since it last had a chance to leave.
     hits: u8,
@@ -69,8 +69,8 @@ struct Entry {
 /// is young, and leaves soon unless another request needs it. So a client that sends many new texts only
 /// pushes out young entries.
 #[derive(Debug, Default)]
-struct Entries {
-    table: HashMap<ScoreKey, Entry>,
+struct ScoreEntries {
+    table: HashMap<ScoreKey, ScoreEntry>,
     young: VecDeque<ScoreKey>,
     old: VecDeque<ScoreKey>,
     young_bytes: usize,
@@ -86,14 +86,14 @@ impl KeptValues {
     }
 }
 
-impl Entries {
+impl ScoreEntries {
     fn insert_new(&mut self, key: ScoreKey, values: KeptValues, max_bytes: usize) {
         let bytes = values.entry_bytes();
         if bytes > max_bytes / YOUNG {
             return;
         }
         if let hash_map::Entry::Vacant(place) = self.table.entry(key) {
-            place.insert(Entry { values, hits: 0 });
+            place.insert(ScoreEntry { values, hits: 0 });
             self.young.push_back(key);
             self.young_bytes += bytes;
         }
@@ -133,7 +133,7 @@ impl Entries {
 impl ScoreCache {
     /// An empty cache of at most `max_bytes` bytes.
     #[must_use]
-    pub fn new(max_bytes: usize) -> Self {
+    pub fn with_limit(max_bytes: usize) -> Self {
         // The standard library takes the keys of its hashers from the system's random source.
         let random = RandomState::new();
         let seed: Vec<u8> = (0..4_u64).flat_map(|part| random.hash_one(part).to_le_bytes()).collect();
@@ -148,7 +148,7 @@ impl ScoreCache {
         entries.young_bytes + entries.old_bytes
     }
 
-    fn lock_entries(&self) -> MutexGuard<'_, Entries> {
+    fn lock_entries(&self) -> MutexGuard<'_, ScoreEntries> {
         // No code under the lock can leave the entries half changed.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +170,7 @@ pub(super) struct ModelScores {
 
 impl ModelScores {
     /// The values of a new model.
-    pub(super) fn new(cache: Arc<ScoreCache>) -> Self {
+    pub(super) fn from_cache(cache: Arc<ScoreCache>) -> Self {
         Self { model: cache.models.fetch_add(1, Ordering::Relaxed), cache }
     }
 
@@ -243,7 +243,7 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     fn cache(bytes: usize) -> Arc<ScoreCache> {
-        Arc::new(ScoreCache::new(bytes))
+        Arc::new(ScoreCache::with_limit(bytes))
     }
 
     fn request(query: usize, texts: &[usize]) -> RerankRequest {
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn keys_depend_on_all_that_decides_the_values_and_on_a_secret() {
         let (cache, other_cache) = (cache(1 << 20), cache(1 << 20));
-        let scores = ModelScores::new(Arc::clone(&cache));
+        let scores = ModelScores::from_cache(Arc::clone(&cache));
         let keys = [
             scores.find_key(SCORE, &input(&[1, 2, 3])),
             scores.find_key(SCORE, &input(&[1, 2])),
@@ -406,8 +406,8 @@ mod tests {
             scores.find_key(SCORE, &Encoded { second: Some(1), ..input(&[1, 2, 3]) }),
             scores.find_key(SCORE, &Encoded { second: Some(2), ..input(&[1, 2, 3]) }),
             scores.find_key(SCORE, &Encoded { unattended: 1, ..input(&[1, 2, 3]) }),
-            ModelScores::new(Arc::clone(&cache)).find_key(SCORE, &input(&[1, 2, 3])),
-            ModelScores::new(other_cache).find_key(SCORE, &input(&[1, 2, 3])),
+            ModelScores::from_cache(Arc::clone(&cache)).find_key(SCORE, &input(&[1, 2, 3])),
+            ModelScores::from_cache(other_cache).find_key(SCORE, &input(&[1, 2, 3])),
         ];
         for (place, key) in keys.iter().enumerate() {
             assert!(key.is_some() && !keys[..place].contains(key), "{place}");
@@ -423,7 +423,7 @@ mod tests {
     fn memory_is_limited_and_values_that_are_used_survive_a_flood() {
         for bytes in [0, 100, 100_000, 1 << 20] {
             let cache = cache(bytes);
-            let scores = ModelScores::new(Arc::clone(&cache));
+            let scores = ModelScores::from_cache(Arc::clone(&cache));
             for id in 0..20_000 {
                 let key = scores.find_key(SCORE, &input(&[id])).unwrap();
                 scores.keep_values(key, &vec![1.0; id as usize % 20]);
@@ -431,7 +431,7 @@ mod tests {
             }
         }
         let cache = cache(1 << 20);
-        let scores = ModelScores::new(Arc::clone(&cache));
+        let scores = ModelScores::from_cache(Arc::clone(&cache));
         let room = (1 << 20) / ENTRY_BYTES as u32;
         let key = |id: u32| scores.find_key(SCORE, &input(&[id])).unwrap();
         let hot = 0..room / 10;

@@ -42,9 +42,9 @@ impl Sizes {
         sizes
     }
 
-    /// An upper bound on the tokens of all inputs, if none has more than `longest`. A token is hardly ever
+    /// An upper bound on the tokens of all inputs, if none has more than `max_length`. A token is hardly ever
     /// shorter than a byte.
-    pub(super) fn max_tokens(&self, longest: usize) -> usize {
-        self.bytes.iter().map(|bytes| (bytes + self.common).min(longest)).sum()
+    pub(super) fn max_tokens(&self, max_length: usize) -> usize {
+        self.bytes.iter().map(|bytes| (bytes + self.common).min(max_length)).sum()
     }
 }

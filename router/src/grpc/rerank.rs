@@ -36,7 +36,7 @@ impl Grpc {
             top_n: message.top_n.map(|top_n| top_n as usize),
             min_score: message.min_score,
             chunking: message.chunking.map(|chunking| Chunking {
-                max_chunks: chunking.max_chunks_per_doc.map_or(Chunking::MAX_CHUNKS, |most| most as usize),
+                max_chunks: chunking.max_chunks_per_doc.map_or(Chunking::MAX_CHUNKS, |count| count as usize),
                 overlap: chunking.chunk_overlap as usize,
             }),
             highlight: message.highlight as usize,
