@@ -120,9 +120,13 @@ class Playground:
     def open_prompt(self, document: int, ranking: int = 0) -> Locator:
         """Opens the prompt of a document, counted from 0, and waits until it is shown."""
         row = self.page.locator(".ranking").nth(ranking).locator(f".rank[data-index='{document}']")
-        row.get_by_role("button").click()
+        row.get_by_role("button", name="Prompt").click()
         row.locator(".prompt").wait_for()
         return row.locator(".prompt")
+
+    def module(self, name: str, function: str, argument: object) -> object:
+        """The result of a function of one of the page's modules."""
+        return self.page.evaluate(f"argument => import('/playground/{name}.js').then(module => ({function})(module, argument))", argument)
 
     def width(self) -> int:
         """The width of the page in CSS pixels."""

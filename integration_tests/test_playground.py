@@ -167,7 +167,7 @@ class TestOtherModels:
     def test_an_embedding_model_shows_the_nearest_texts(self, visit, served):
         server = served("embedding-last")
         page = visit(server, "/playground")
-        expect(page.page.get_by_role("status")).to_have_text(re.compile(r"5 vectors in \d+ ms\."))
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(r"6 vectors in \d+ ms\."))
         expect(page.page.locator("#query-field, #instruction-field, #raw-field")).to_have_count(3)
         for field in ("query", "instruction", "raw"):
             expect(page.page.locator(f"#{field}-field")).to_be_hidden()
@@ -242,7 +242,7 @@ class TestPrompt:
         ]
         expect(shown.locator(".mark")).to_have_count(0)
         row = page.page.locator(".rank[data-index='1']")
-        row.get_by_role("button").click()
+        row.get_by_role("button", name="Prompt").click()
         expect(row.locator(".prompt")).to_be_hidden()
 
     def test_an_empty_document_has_its_place(self, visit, server):

@@ -96,7 +96,7 @@ class TestUse:
             order.append(page.page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
             outline = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline == "solid", order
-        fields = ["query", "instruction", "compare", "documents", "raw", "run", "example", "clear", "link"]
+        fields = ["query", "instruction", "compare", "documents", "open", "raw", "run", "example", "judged", "clear", "link"]
         assert order == ["Skip to the results", "API", *fields]
         for _ in range(len(fields) - 1):
             keyboard.press("Shift+Tab")
@@ -111,9 +111,16 @@ class TestUse:
         expect(page.page.locator(".rank")).to_have_count(5)
         wanted = expected(server)
         assert page.ranks() == wanted
-        # After the fields come the two buttons that save the ranking, and the button of the first row.
-        for _ in range(8):
+        # After the fields come the three buttons that save the ranking, and the buttons of the first row.
+        for _ in range(11):
             keyboard.press("Tab")
+        relevant = page.button(f"Document {wanted[0][0]} is relevant")
+        expect(relevant).to_be_focused()
+        keyboard.press("Space")
+        expect(relevant).to_have_attribute("aria-pressed", "true")
+        expect(relevant).to_be_focused()
+        expect(page.page.locator(".measures")).to_have_text("nDCG@10 1.000MRR 1.0001 relevant")
+        keyboard.press("Tab")
         button = page.button(f"Prompt of document {wanted[0][0]}")
         expect(button).to_be_focused()
         keyboard.press("Space")
@@ -242,6 +249,33 @@ class TestSeveralModels:
             expect(page.page.locator("#documents")).to_have_value(LINES)
             page.run()
             assert page.bodies[-1]["path"] == "/models/org%2Fembedder/embed"
+
+            # Two models side by side; the second one takes no instruction.
+            choice.select_option("reranker")
+            expect(page.page.locator("#model")).to_contain_text("reranker")
+            page.field("Compare with a second instruction or model").check()
+            expect(page.field("Instruction B")).to_be_enabled()
+            expect(page.field("Model B").locator("option")).to_have_text(["reranker again", "org/embedder"])
+            page.field("Model B").select_option("org/embedder")
+            expect(page.field("Instruction B")).to_be_disabled()
+            page.fill(QUERY, LINES, instruction="Judge the planets.")
+            page.run(2)
+            # Of scores that look alike, the page fetches the raw scores too.
+            sent = [body for body in page.bodies[-4:] if body["path"].endswith("rerank") and "raw_scores" not in body]
+            texts = {"query": QUERY, "texts": LINES.split("\n")}
+            assert sent == [
+                {"path": "/models/reranker/rerank", **texts, "instruction": "Judge the planets."},
+                {"path": "/models/org%2Fembedder/rerank", **texts},
+            ]
+            answers = [server.post(f"/models/{name}/rerank", body).json() for name, body in (("reranker", sent[0]), ("org%2Fembedder", sent[1]))]
+            for ranking, ranks in enumerate(answers):
+                assert page.ranks(ranking) == [(rank["index"], pytest.approx(rank["score"], abs=2e-5)) for rank in ranks]
+            expect(page.page.locator(".by")).to_have_text(["reranker · Judge the planets.", "org/embedder · No instruction"])
+            # An embedding model reads no prompt of query and document.
+            expect(page.button("Prompt of document")).to_have_count(5)
+            before, after = ([rank["index"] for rank in ranks] for ranks in answers)
+            moved = sum(one != other for one, other in zip(before, after, strict=True))
+            expect(page.page.get_by_role("status")).to_have_text(f"Model B moves {moved} of 5 documents.")
 
     def test_one_model_offers_no_choice_and_needs_no_name(self, visit, server):
         page = visit(server, "/playground?model=other#{}")

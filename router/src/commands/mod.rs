@@ -6,10 +6,15 @@
 //! server's, because they come from its engine.
 
 mod bench;
+mod chunks;
 pub(crate) mod curl;
 mod download;
+mod embed;
 mod generated;
 mod health;
+mod input;
+mod partial;
+mod progress;
 mod rerank;
 mod screen;
 mod verify;
@@ -124,11 +129,13 @@ pub(crate) enum Invocation {
 pub(crate) enum CommandArgs {
     /// Score documents for a query and put the best first, without a server.
     Rerank(Box<rerank::RerankArgs>),
+    /// Make vectors of texts, without a server.
+    Embed(Box<embed::EmbedArgs>),
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
     /// Put a running server under load and print how fast it answers.
     Bench(Box<bench::BenchArgs>),
-    /// Check a model: its files, kind, prompt and tokens; compare its scores with published ones.
+    /// Check a model's files and prompt, and compare its scores with published ones.
     Verify(Box<verify::VerifyArgs>),
     /// Tell by the exit code whether a running server is ready: for containers without curl.
     Health(health::HealthArgs),
@@ -147,6 +154,7 @@ impl CommandArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Rerank(args) => rerank::run(*args),
+            Self::Embed(args) => embed::run(*args),
             Self::Download(args) => download::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Verify(args) => verify::run(*args),

@@ -6,32 +6,40 @@
 //! document, and with `--top-n` or `--unsorted` not at all; while there are documents, the device never waits
 //! for them.
 
-mod documents;
-mod fields;
-mod format;
-mod json_list;
+mod many;
 mod order;
 mod output;
-mod progress;
-mod score;
+mod queries;
 
 use std::{
     io::{self, BufWriter, IsTerminal},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{bail, ensure};
 use clap::Args;
-use text_embeddings_core::service::RerankRequest;
+use text_embeddings_core::{
+    error::Error,
+    families::ScoreRule,
+    service::{RerankRequest, Service},
+};
 
-use super::{Usage, block_on, screen::Screen, start_engine};
-use crate::args::{ModelArgs, at_least_one};
-use documents::{Document, DocumentSource, Documents};
-use fields::Columns;
+use super::{
+    Usage, block_on,
+    chunks::{self, ChunkResults, ChunkWork},
+    input::{Columns, Document, DocumentSource, Documents, FormatArgs},
+    progress::{Loading, Progress},
+    screen::Screen,
+    start_engine,
+};
+use crate::{
+    args::{ModelArgs, at_least_one},
+    models::Served,
+};
 use order::{Ranking, Scored};
-use output::{ScoredDocument, Writer};
-use progress::{Loading, Progress};
+use output::{OWN_NAMES, OutputFormat, ScoredDocument, Writer};
+use queries::{QueryFiles, QueryTasks};
 
 /// The arguments of `rerank`.
 #[derive(Debug, Clone, Args)]
@@ -44,9 +52,14 @@ use progress::{Loading, Progress};
       --query 'red planet' --documents - --output jsonl --unsorted
   text-embeddings-router rerank --model-id ./model --query 'red planet' \\
       --documents planets.csv.gz --field body --output csv
+  text-embeddings-router rerank --model-id ./model --queries queries.jsonl \\
+      --run bm25.run --documents corpus.jsonl --output-file new.run --resume
 
 A result has rank, index and score, then the other fields or columns of the document as they are in the file.
 A field with the name of one of the three gets `input_` in front.
+
+A line of `--queries` has `query` and `documents`, a list of texts or of objects with `text`. With `--run`, it
+has an id and `query`, and the run says which documents of `--documents` are for which query.
 
 For millions of documents on more than one machine: text_embeddings_router.ray of the Python package (docs/scaling.md).
 
@@ -61,15 +74,35 @@ pub(crate) struct RerankArgs {
     model: ModelArgs,
 
     /// The query: what the documents should be about.
-    #[arg(long, short)]
-    query: String,
+    #[arg(long, short, required_unless_present = "queries")]
+    query: Option<String>,
+
+    /// A file with many queries, which may be compressed (`.gz`); `-` for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["query", "unsorted"])]
+    queries: Option<PathBuf>,
+
+    /// A run of TREC, with the documents of each query; they are in `--documents`.
+    #[arg(long, value_name = "FILE", requires = "documents", requires = "queries")]
+    run: Option<PathBuf>,
+
+    /// The field, or column, with the text of a query.
+    #[arg(long, default_value = "query", requires = "queries")]
+    query_field: String,
+
+    /// The field, or column, with the id of a query or document [default: id, else _id].
+    #[arg(long, requires = "queries")]
+    id_field: Option<String>,
 
     /// The meaning of "relevant" [default: the model's own instruction].
     #[arg(long)]
     instruction: Option<String>,
 
     /// The documents.
-    #[arg(conflicts_with = "documents", required_unless_present = "documents", value_name = "DOCUMENT")]
+    #[arg(
+        conflicts_with_all = ["documents", "queries"],
+        required_unless_present_any = ["documents", "queries"],
+        value_name = "DOCUMENT"
+    )]
     texts: Vec<String>,
 
     /// A file with the documents, which may be compressed (`.gz`); `-` for standard input.
@@ -78,14 +111,9 @@ pub(crate) struct RerankArgs {
     #[arg(long, short, value_name = "FILE")]
     documents: Option<PathBuf>,
 
-    /// How the file is read [default: by its name; for standard input jsonl if its first line is a JSON
-    /// object, else txt].
-    #[arg(long)]
-    format: Option<format::InputFormat>,
-
-    /// The field, or column, with the text [default: text].
-    #[arg(long)]
-    field: Option<String>,
+    /// How the file is read.
+    #[command(flatten)]
+    format: FormatArgs,
 
     /// Show only the best N documents; memory then does not grow with the documents.
     #[arg(long, short = 'n', value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
@@ -95,9 +123,19 @@ pub(crate) struct RerankArgs {
     #[arg(long)]
     raw_scores: bool,
 
-    /// The format of the results, on a terminal and elsewhere.
-    #[arg(long, short, default_value = "table")]
-    output: output::OutputFormat,
+    /// The format of the results, on a terminal and elsewhere [default: table; with `--queries` jsonl, and
+    /// with `--run` trec].
+    #[arg(long, short)]
+    output: Option<OutputFormat>,
+
+    /// The file for the results of `--queries` [default: standard output]. It appears when it is complete.
+    #[arg(long, value_name = "FILE", requires = "queries")]
+    output_file: Option<PathBuf>,
+
+    /// Continue where an earlier run with the same arguments was ended. Its results are in
+    /// `OUTPUT_FILE.partial`.
+    #[arg(long, requires = "output_file")]
+    resume: bool,
 
     /// Write each result as soon as it is there, in the order of the documents; for jsonl and csv.
     #[arg(long, conflicts_with = "top_n")]
@@ -106,58 +144,65 @@ pub(crate) struct RerankArgs {
 
 /// Ranks.
 pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
-    let source = source(&args)?;
-    if args.unsorted && !matches!(args.output, output::OutputFormat::Jsonl | output::OutputFormat::Csv) {
+    let path = args.documents.as_deref();
+    if let Some(queries) = &args.queries {
+        let files = query_files(&args, queries)?;
+        if !matches!(args.output, None | Some(OutputFormat::Jsonl | OutputFormat::Trec)) {
+            return Err(usage_error("`--queries` needs `--output jsonl` or `--output trec`"));
+        }
+        return block_on("warn", rank_queries(args, files));
+    }
+    let source = args.format.find_source(path, &args.texts, "--documents", &OWN_NAMES);
+    let source = source.map_err(|problem| usage_error(&problem))?;
+    let output = args.output.unwrap_or(OutputFormat::Table);
+    if output == OutputFormat::Trec {
+        return Err(usage_error("`--output trec` needs `--queries`"));
+    }
+    if args.unsorted && !matches!(output, OutputFormat::Jsonl | OutputFormat::Csv) {
         return Err(usage_error("`--unsorted` needs `--output jsonl` or `--output csv`"));
     }
-    if args.query.trim().is_empty() {
+    let query = args.query.clone().unwrap_or_default();
+    if query.trim().is_empty() {
         return Err(usage_error("`--query` is empty: give what the documents should be about"));
     }
-    block_on("warn", rank(args, source))
+    block_on("warn", rank(args, source, query))
 }
 
 fn usage_error(text: &str) -> anyhow::Error {
     Usage(text.to_owned(), "rerank").into()
 }
 
-/// The documents that the arguments name.
-fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
-    let Some(path) = &args.documents else {
-        if args.format.is_some() || args.field.is_some() {
-            return Err(usage_error("`--format` and `--field` are about a file: give `--documents`"));
-        }
-        return Ok(DocumentSource::Arguments(args.texts.clone()));
-    };
-    // Plain text has no fields: `--field` says that standard input is JSON.
-    let by_name = || match format::InputFormat::from_name(path) {
-        Some(format::InputFormat::ByFirstLine) if args.field.is_some() => Some(format::InputFormat::Jsonl),
-        format => format,
-    };
-    let Some(format) = args.format.or_else(by_name) else {
-        let path = path.display();
-        return Err(usage_error(&format!("the name of `{path}` does not tell its format: give `--format`")));
-    };
-    let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
-    if args.field.is_some() && format == format::InputFormat::Txt {
-        return Err(usage_error(
-            "`--field` is about jsonl, json, csv and tsv, not txt: leave it out, or give `--format`",
-        ));
-    }
-    Ok(DocumentSource::File { path: path.clone(), format, field })
+/// The work on a chunk of documents.
+#[derive(Clone)]
+struct ScoreWork {
+    service: Service,
+    /// The request without its texts. It asks for raw scores.
+    request: RerankRequest,
 }
 
-async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
-    let columns = match (args.output, args.unsorted) {
-        (output::OutputFormat::Csv, true) => Columns::OfFirst(Vec::new()),
-        (output::OutputFormat::Csv, false) => Columns::Collected(Vec::new()),
-        _ => Columns::None,
-    };
-    let documents = Documents::open(&source, !args.unsorted, columns)?;
-    let has_room = !args.unsorted || !io::stdout().is_terminal();
+impl ChunkWork for ScoreWork {
+    type Value = f32;
+
+    fn reads_lists(&self) -> bool {
+        self.service.reads_lists()
+    }
+
+    async fn compute_texts(&self, texts: Vec<String>) -> Result<ChunkResults<f32>, Error> {
+        let mut values = vec![0.0; texts.len()];
+        let answer = self.service.rerank(RerankRequest { texts, ..self.request.clone() }).await?;
+        for rank in answer.value {
+            values[rank.index] = rank.score;
+        }
+        Ok(ChunkResults { values, truncated: answer.cost.truncated })
+    }
+}
+
+/// Loads the model. Returns it with the rule by which its raw scores become scores.
+async fn load_model(args: &RerankArgs, has_room: bool) -> anyhow::Result<(Served, ScoreRule)> {
     let loading = Loading::new(&args.model_id, has_room);
-    let service = start_engine(&args.model_id, args.model.clone()).await?.service;
+    let served = start_engine(&args.model_id, args.model.clone()).await?;
     drop(loading);
-    let model = &service.config().model;
+    let model = &served.service.config().model;
     let Some(reranker) = model.reranker() else {
         bail!(
             "`{}` is not a re-ranker, but {}: give another model, or its kind with `--model-type`",
@@ -165,19 +210,63 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
             model.model_type()
         );
     };
+    let rule = reranker.score.value;
+    Ok((served, rule))
+}
+
+/// The files that `--queries` and `--run` name.
+fn query_files(args: &RerankArgs, queries: &Path) -> anyhow::Result<QueryFiles> {
+    let FormatArgs { format, field } = args.format.clone();
+    let (format, run) = match (&args.run, &args.documents) {
+        (None, Some(_)) => {
+            return Err(usage_error(
+                "with `--queries`, `--documents` needs `--run`, which says what is for whom",
+            ));
+        }
+        (Some(run), documents) => {
+            let source = args.format.find_source(documents.as_deref(), &[], "--documents", &[]);
+            (None, Some((run.clone(), source.map_err(|problem| usage_error(&problem))?)))
+        }
+        (None, None) => (format, None),
+    };
+    let of_queries = FormatArgs { format, field: Some(args.query_field.clone()) };
+    let queries = of_queries.find_source(Some(queries), &[], "--queries", &[]);
+    let queries = queries.map_err(|problem| usage_error(&problem.replace("--field", "--query-field")))?;
+    let text_field = field.unwrap_or_else(|| "text".to_owned());
+    Ok(QueryFiles { queries, run, text_field, id_field: args.id_field.clone() })
+}
+
+async fn rank_queries(args: RerankArgs, files: QueryFiles) -> anyhow::Result<()> {
+    let tasks = QueryTasks::open_files(files)?;
+    let has_room = args.output_file.is_some() || !io::stdout().is_terminal();
+    let (served, rule) = load_model(&args, has_room).await?;
+    many::rank_all(&args, &served, tasks, rule).await
+}
+
+async fn rank(args: RerankArgs, source: DocumentSource, query: String) -> anyhow::Result<()> {
+    let output = args.output.unwrap_or(OutputFormat::Table);
+    let columns = match (output, args.unsorted) {
+        (OutputFormat::Csv, true) => Columns::OfFirst(Vec::new()),
+        (OutputFormat::Csv, false) => Columns::Collected(Vec::new()),
+        _ => Columns::None,
+    };
+    let documents = Documents::open(&source, !args.unsorted, columns)?;
+    let has_room = !args.unsorted || !io::stdout().is_terminal();
+    let (Served { service, .. }, rule) = load_model(&args, has_room).await?;
     let request = RerankRequest {
-        query: args.query.clone(),
+        query,
         instruction: args.instruction.clone(),
         raw_scores: true,
         ..RerankRequest::default()
     };
-    let mut progress = Progress::new(documents.length(), has_room);
-    let rule = reranker.score.value;
+    // A request waits for a permit instead of being refused.
+    let work = ScoreWork { service: service.patient(), request };
+    let mut progress = Progress::new(documents.length(), has_room, "document", "scored");
     let score = |raw: f32| if args.raw_scores { raw } else { rule.apply(raw) };
     let out = BufWriter::new(io::stdout().lock());
     if args.unsorted {
-        let mut writer = Writer::new(out, args.output, Screen::of_stdout(), Vec::new(), 0, 0)?;
-        let scored = score::each(&service, &request, documents, &mut progress, |scored| {
+        let mut writer = Writer::new(out, output, Screen::of_stdout(), Vec::new(), 0, 0)?;
+        let scored = chunks::each_chunk(&work, documents, &mut progress, |scored| {
             for (document, raw) in scored {
                 let (score, probability) = (score(raw), rule.probability(raw));
                 writer.write(&ScoredDocument { rank: None, score, probability, document })?;
@@ -188,7 +277,7 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
         return Ok(writer.finish()?);
     }
     let mut ranking = Ranking::new(args.top_n.map(NonZeroUsize::get));
-    let scored = score::each(&service, &request, documents, &mut progress, |scored| {
+    let scored = chunks::each_chunk(&work, documents, &mut progress, |scored| {
         for (Document { index, place, .. }, raw) in scored {
             ranking.push(Scored { place, index, raw });
         }
@@ -199,7 +288,7 @@ async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let ranks = ranking.into_sorted();
     let largest = ranks.iter().map(|scored| scored.index).max().unwrap_or_default();
     let columns = documents.column_names();
-    let mut writer = Writer::new(out, args.output, Screen::of_stdout(), columns, ranks.len(), largest)?;
+    let mut writer = Writer::new(out, output, Screen::of_stdout(), columns, ranks.len(), largest)?;
     let mut texts = documents.into_texts()?;
     for (rank, Scored { place, index, raw }) in (1..).zip(ranks) {
         let (score, probability, document) = (score(raw), rule.probability(raw), texts.at(place, index)?);

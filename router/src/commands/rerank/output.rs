@@ -13,11 +13,13 @@ use std::{
 use console::{measure_text_width, truncate_str};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use super::{
-    documents::Document,
-    fields::{Field, OWN_NAMES},
+use crate::commands::{
+    input::{Document, Field},
+    screen::Screen,
 };
-use crate::commands::screen::Screen;
+
+/// The fields that every result has.
+pub(super) const OWN_NAMES: [&str; 3] = ["rank", "index", "score"];
 
 /// The format of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +32,8 @@ pub(super) enum OutputFormat {
     Jsonl,
     /// Comma-separated values with a header.
     Csv,
+    /// Lines of a run as trec_eval reads it, with raw scores; with `--queries` only.
+    Trec,
 }
 
 /// A document with its score.
@@ -90,7 +94,8 @@ impl<W: Write> Writer<W> {
     ) -> io::Result<Self> {
         match format {
             OutputFormat::Json => Ok(Self::Json(out, false)),
-            OutputFormat::Jsonl => Ok(Self::Jsonl(out)),
+            // A run has many queries, and `many.rs` writes it: the arguments of one query exclude it.
+            OutputFormat::Jsonl | OutputFormat::Trec => Ok(Self::Jsonl(out)),
             OutputFormat::Csv => {
                 let out = csv::WriterBuilder::new().has_headers(false).from_writer(out);
                 Ok(Self::Csv(Box::new(out), columns, true))
@@ -211,14 +216,18 @@ fn is_harmless(character: char) -> bool {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::commands::rerank::fields;
+    use crate::commands::input::{TextField, read_json};
 
     const WIDE: Screen = Screen { width: None, colours: false };
 
+    fn own(name: &str) -> TextField {
+        TextField { name: name.to_owned(), own: &OWN_NAMES }
+    }
+
     fn rows() -> Vec<ScoredDocument> {
         let row = |rank, index, score, text: &str, line: &str| {
-            let (text, mut fields) = (text.to_owned(), Field::from_text("text", text));
-            fields.extend(fields::read_json(line, "t").unwrap().1);
+            let (text, mut fields) = (text.to_owned(), Field::from_text(&own("text"), text));
+            fields.extend(read_json(line, &own("t")).unwrap().1);
             let document = Document { index, place: 0, text, fields };
             ScoredDocument { rank: Some(rank), score, probability: score, document }
         };

@@ -38,9 +38,10 @@ struct PageFile {
     content: &'static str,
 }
 
-const FILES: [PageFile; 15] = [
+const FILES: [PageFile; 21] = [
     PageFile::new("", "text/html; charset=utf-8", include_str!("page/index.html")),
     PageFile::new("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    PageFile::new("results.css", "text/css; charset=utf-8", include_str!("page/results.css")),
     PageFile::new("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
     PageFile::new("main.js", SCRIPT, include_str!("page/main.js")),
     PageFile::new("api.js", SCRIPT, include_str!("page/api.js")),
@@ -51,9 +52,14 @@ const FILES: [PageFile; 15] = [
     PageFile::new("documents.js", SCRIPT, include_str!("page/documents.js")),
     PageFile::new("elements.js", SCRIPT, include_str!("page/elements.js")),
     PageFile::new("embedding.js", SCRIPT, include_str!("page/embedding.js")),
+    PageFile::new("evaluation.js", SCRIPT, include_str!("page/evaluation.js")),
     PageFile::new("export.js", SCRIPT, include_str!("page/export.js")),
+    PageFile::new("files.js", SCRIPT, include_str!("page/files.js")),
+    PageFile::new("judged.js", SCRIPT, include_str!("page/judged.js")),
+    PageFile::new("metrics.js", SCRIPT, include_str!("page/metrics.js")),
     PageFile::new("prompt.js", SCRIPT, include_str!("page/prompt.js")),
     PageFile::new("ranking.js", SCRIPT, include_str!("page/ranking.js")),
+    PageFile::new("score.js", SCRIPT, include_str!("page/score.js")),
 ];
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 

@@ -26,9 +26,9 @@ export function setModel(name) {
   model = name;
 }
 
-/** The address of a route for the model, relative to the page's. */
-export function address(route) {
-  return serverAddress(model === "" ? route : `models/${encodeURIComponent(model)}/${route}`);
+/** The address of a route for a model, relative to the page's; by default for the chosen model. */
+function address(route, name = model) {
+  return serverAddress(name === "" ? route : `models/${encodeURIComponent(name)}/${route}`);
 }
 
 function serverAddress(route) {
@@ -37,20 +37,23 @@ function serverAddress(route) {
   return new URL(route, base).href;
 }
 
-/** The model's `/info`. */
-export async function info() {
-  return (await send(address("info"), {})).json();
+/** The `/info` of a model. */
+export async function info(name) {
+  return (await send(address("info", name), {})).json();
 }
 
-/** The names of all models of the server. */
+/** All models of the server, with `id` and `kind`. */
 export async function models() {
-  return (await (await send(serverAddress("v1/models"), {})).json()).data.map(({ id }) => id);
+  return (await (await send(serverAddress("v1/models"), {})).json()).data;
 }
 
-/** Sends a body to a route. Returns `{result, cost, request}`; `request` is shown as code. */
-export async function ask(route, body, signal) {
-  const request = { url: address(route), body, keyed: key() !== "" };
-  const answer = await send(address(route), post(body, signal));
+/**
+ * Sends the `body` of `asked` to a route of its `model`. Returns `{result, cost, request}`, where `request`
+ * is `asked` with its address, to be shown as code.
+ */
+export async function ask(route, asked, signal) {
+  const request = { ...asked, url: address(route, asked.model), keyed: key() !== "" };
+  const answer = await send(request.url, post(asked.body, signal));
   const header = (name) => Number(answer.headers.get(name) ?? NaN);
   const cost = {
     tokens: header("x-compute-tokens"),
@@ -61,9 +64,9 @@ export async function ask(route, body, signal) {
   return { result: await answer.json(), cost, request };
 }
 
-/** The pieces of the prompt for a query and a document. */
-export async function prompt(body) {
-  return (await send(address("playground/prompt"), post(body))).json();
+/** The pieces of a model's prompt for a query and a document. */
+export async function prompt(body, name) {
+  return (await send(address("playground/prompt", name), post(body))).json();
 }
 
 function post(body, signal) {

@@ -1,23 +1,26 @@
-// The vectors of an embedding model: for each text its nearest texts, and the cosine of each two.
+// The vectors of an embedding model: the cosine of each two texts as a matrix, and the nearest texts of each.
 
 import { ask } from "./api.js";
 import { codeOf } from "./code.js";
 import { costOf } from "./cost.js";
-import { element } from "./elements.js";
+import { amount, element } from "./elements.js";
 import { exportOf } from "./export.js";
-import { barOf } from "./ranking.js";
+import { barOf } from "./score.js";
 
 const NEIGHBOURS = 3;
-/** The table of more texts would be wider than a screen. */
-const MAX_TABLE = 12;
+/** The matrix of more texts would have cells too small to read. */
+const MAX_MATRIX = 40;
+/** The shades of the matrix, from the least cosine to the greatest. */
+const SHADES = 6;
 
 const EXAMPLE = {
   documents: [
     "Which planet is red?",
-    "Mars is the red planet.",
     "How is bread baked?",
-    "Bread is baked from flour and water.",
     "The Seine flows through Paris.",
+    "Mars is the red planet.",
+    "Paris is the capital of France.",
+    "Bread is baked from flour and water.",
   ].join("\n"),
 };
 
@@ -28,11 +31,11 @@ export function embeddingView(isSparse) {
     noun: "text",
     example: EXAMPLE,
     fields: [],
-    bodies: ({ texts }) => [{ inputs: texts }],
-    ask: (body, signal) => ask(route, body, signal),
-    show: ([answer], announce) => ({
+    requests: ({ texts }) => [{ body: { inputs: texts } }],
+    ask: (request, signal) => ask(route, request, signal),
+    show: ({ answers: [answer], announce }) => ({
       columns: [vectorsOf(answer, isSparse, announce)],
-      summary: `${answer.request.body.inputs.length} vectors in ${answer.cost.total} ms.`,
+      summary: `${amount(answer.request.body.inputs.length, "vector")} in ${answer.cost.total} ms.`,
     }),
   };
 }
@@ -42,19 +45,31 @@ function vectorsOf(answer, isSparse, announce) {
   const texts = request.body.inputs;
   const vectors = result.map((vector) => unit(isSparse ? new Map(vector.map(({ index, value }) => [index, value])) : vector));
   const cosines = vectors.map((one) => vectors.map((other) => dot(one, other)));
-  const size = isSparse ? "sparse" : `${result[0].length.toLocaleString("en")} values each`;
+  const size = isSparse ? "sparse" : amount(result[0].length, "value") + " each";
+  const pairs = texts.flatMap((_, row) => cosines[row].slice(0, row).map((cosine, column) => ({ row: column, column: row, cosine })));
   const rows = texts.map((text, index) => rowOf(text, index, neighboursOf(cosines[index], index), texts));
   return element(
     "article",
     { class: "ranking", "aria-label": "Vectors" },
+    element("h2", {}, "Likeness of the texts"),
+    element("p", { class: "by" }, `Vectors: ${size}. A number is the cosine of two vectors.`),
+    costOf(answer.cost, ...extremesOf(pairs)),
+    exportOf("vectors", () => texts.map((text, index) => ({ index, text, vector: result[index] })), {
+      pairs: () => pairs.map(({ row, column, cosine }) => ({ cosine, first: texts[row], second: texts[column] })),
+    }),
+    texts.length > 1 && texts.length <= MAX_MATRIX ? matrixOf(cosines, texts) : "",
     element("h2", {}, "Nearest texts"),
-    element("p", { class: "by" }, `Vectors: ${size}. A bar is the cosine of two vectors.`),
-    costOf(answer.cost),
-    exportOf("vectors", texts.map((text, index) => ({ index, text, vector: result[index] }))),
-    texts.length <= MAX_TABLE ? tableOf(cosines) : "",
     element("ol", { class: "ranks", role: "list" }, ...rows),
     codeOf(request, announce),
   );
+}
+
+/** The most and the least alike texts, as entries of `costOf`. */
+function extremesOf(pairs) {
+  if (pairs.length < 2) return [];
+  const sorted = [...pairs].sort((a, b) => b.cosine - a.cosine);
+  const entry = (name, { row, column, cosine }) => [name, `${row} and ${column}: ${shown(cosine, 3)}`];
+  return [entry("Most alike", sorted[0]), entry("Least alike", sorted.at(-1))];
 }
 
 /** A vector of length 1 as a function of its place, and its places. */
@@ -70,13 +85,17 @@ function dot(one, other) {
   return sum;
 }
 
+function shown(cosine, digits) {
+  return cosine.toFixed(digits).replace("-", "−");
+}
+
 function neighboursOf(cosines, index) {
   const others = [...cosines.entries()].filter(([other]) => other !== index);
   return others.sort(([, a], [, b]) => b - a).slice(0, NEIGHBOURS);
 }
 
 function rowOf(text, index, neighbours, texts) {
-  const shown = neighbours.map(([other, cosine]) =>
+  const near = neighbours.map(([other, cosine]) =>
     element(
       "li",
       { class: "neighbour", "data-index": other },
@@ -89,15 +108,46 @@ function rowOf(text, index, neighbours, texts) {
     { class: "rank", "data-index": index },
     element("span", { class: "place" }, String(index)),
     element("p", { class: "text", dir: "auto" }, text),
-    element("ol", { class: "neighbours", role: "list", "aria-label": `Nearest to text ${index}` }, ...shown),
+    element("ol", { class: "neighbours", role: "list", "aria-label": `Nearest to text ${index}` }, ...near),
   );
 }
 
-function tableOf(cosines) {
-  const head = element("tr", {}, element("td"), ...cosines.map((_, index) => element("th", { scope: "col" }, String(index))));
-  const rows = cosines.map((row, index) =>
-    element("tr", {}, element("th", { scope: "row" }, String(index)), ...row.map((cosine) => element("td", {}, cosine.toFixed(2).replace("-", "−")))),
+function matrixOf(cosines, texts) {
+  const region = element("div", { class: "cosines", tabindex: "0", role: "region", "aria-label": "Cosines" });
+  const draw = (order) => region.replaceChildren(tableOf(cosines, texts, order));
+  const sorted = element("input", { type: "checkbox", autocomplete: "off", onchange: () => draw(sorted.checked ? chainOf(cosines) : [...texts.keys()]) });
+  draw([...texts.keys()]);
+  return element("div", {}, element("label", { class: "check" }, sorted, " Put alike texts next to each other"), region);
+}
+
+/** The texts in an order in which each is followed by the nearest one that is left. */
+function chainOf(cosines) {
+  const left = new Set(cosines.keys());
+  const order = [];
+  // The text with the greatest sum of cosines is in the middle of a group, where a chain should not begin.
+  const sum = (index) => cosines[index].reduce((total, cosine) => total + cosine, 0);
+  let next = [...left].sort((a, b) => sum(a) - sum(b))[0];
+  while (next !== undefined) {
+    order.push(next);
+    left.delete(next);
+    const last = cosines[next];
+    next = [...left].sort((a, b) => last[b] - last[a])[0];
+  }
+  return order;
+}
+
+function tableOf(cosines, texts, order) {
+  const others = order.flatMap((row) => order.filter((column) => column !== row).map((column) => cosines[row][column]));
+  const [least, most] = [Math.min(...others), Math.max(...others)];
+  const shade = (cosine) => Math.round(((Math.min(cosine, most) - least) / (most - least || 1)) * (SHADES - 1));
+  const head = element("tr", {}, element("td"), ...order.map((index) => element("th", { scope: "col", title: texts[index] }, String(index))));
+  const rows = order.map((row) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, element("span", { class: "origin" }, `${row} `), element("span", { class: "start", dir: "auto" }, texts[row])),
+      ...order.map((column) => element("td", { class: row === column ? "same" : `shade-${shade(cosines[row][column])}` }, shown(cosines[row][column], 2))),
+    ),
   );
-  const table = element("table", {}, element("caption", {}, "Cosines"), element("thead", {}, head), element("tbody", {}, ...rows));
-  return element("div", { class: "cosines", tabindex: "0", role: "region", "aria-label": "Cosines" }, table);
+  return element("table", {}, element("caption", { class: "offscreen" }, "Cosines"), element("thead", {}, head), element("tbody", {}, ...rows));
 }

@@ -5,15 +5,33 @@ import { CLASSIFIER } from "./classifier.js";
 import { readDocuments } from "./documents.js";
 import { amount, byId, copy, element } from "./elements.js";
 import { embeddingView } from "./embedding.js";
+import { evaluationOf } from "./evaluation.js";
+import { acceptFiles } from "./files.js";
+import { Judgements } from "./judged.js";
 import { RANKING } from "./ranking.js";
 
-/** For the kind of the model: its fields, its requests, and how answers are shown. */
+/** Queries with judged documents, to try the evaluation. */
+const JUDGED_EXAMPLE = [
+  { query: "Which planet is red?", positive: ["Mars is the red planet."], negative: ["Venus is hot.", "Bread is baked from flour and water."] },
+  { query: "What is the capital of France?", positive: ["Paris is the capital of France."], negative: ["Lyon is a large city in France.", "The Seine flows through Paris.", "Berlin is the capital of Germany."] },
+  { query: "How is bread baked?", positive: ["Bread is baked from flour and water."], negative: ["A red car drives to the bakery.", "The oven is new."] },
+];
+
+/** The server's answer to `/info`. */
+let served = {};
+/** The fields and requests for the kind of the model, and how answers are shown. */
 let view = RANKING;
+/** The kinds of the server's models by their names. */
+let kinds = new Map();
+/** The `/info` of the second model, if it is not the first one. */
+let second;
+/** Grades given by hand: by query, then by text. A typed query is "", so that it may be reworded. */
+let marks = new Map();
 /** The texts of one request by the server's `/info`. */
 let limit = Infinity;
 /** Whether nobody has typed yet, and no link has filled the fields. */
 let isUntouched = true;
-/** The requests whose answers are shown, as JSON. */
+/** The fields whose answers are shown, as JSON. */
 let shown;
 let running;
 
@@ -33,9 +51,13 @@ function start() {
   byId("key-form").addEventListener("submit", useKey);
   byId("forget").addEventListener("click", forgetKey);
   byId("compare").addEventListener("change", showSecond);
+  byId("second-model").addEventListener("change", changeSecondModel);
+  byId("task-field").addEventListener("change", changeTask);
+  acceptFiles({ area: byId("form"), button: byId("open"), input: byId("file"), field: byId("documents"), complain, done: fileOpened });
   for (const kind of ["input", "change"]) byId("form").addEventListener(kind, touch);
   byId("stop").addEventListener("click", () => running?.abort());
   byId("example").addEventListener("click", () => fill(view.example));
+  byId("judged").addEventListener("click", () => fill({ documents: JUDGED_EXAMPLE.map((line) => JSON.stringify(line)).join("\n") }));
   byId("clear").addEventListener("click", () => {
     fill({});
     focusFirst();
@@ -70,45 +92,84 @@ async function describe() {
   }
 }
 
-function show(served) {
-  const { served_model_name: model, model_kind: kind, model_dtype: dtype, max_input_length: longest, default_instruction: instruction } = served;
-  if (kind === "embedding") view = embeddingView(served.model_type?.embedding?.pooling === "splade");
-  else if (kind === "classifier") view = CLASSIFIER;
-  else view = RANKING;
-  limit = view === RANKING ? served.max_rerank_texts : served.max_client_batch_size;
+function show(answer) {
+  served = answer;
+  const { served_model_name: model, model_kind: kind, model_dtype: dtype, max_input_length: longest } = served;
   const detail = (text) => element("span", { class: "detail" }, text);
   byId("model").replaceChildren(element("code", {}, model), detail(kind), detail(dtype), detail(`up to ${amount(longest, "token")}`));
   document.title = `Playground: ${model}`;
   byId("key-form").hidden = true;
   byId("forget").hidden = key() === "";
+  // An embedding model can rank, too: by cosines.
+  byId("task-field").hidden = kind !== "embedding" || !served.cosine_reranking;
+  showView();
+}
+
+/** Shows the fields of the view. */
+function showView() {
+  const { model_kind: kind, default_instruction: instruction, cosine_reranking: cosine } = served;
+  const ranks = !byId("task-field").hidden && byId("ranks").checked;
+  if (kind === "embedding" && !ranks) view = embeddingView(served.model_type?.embedding?.pooling === "splade");
+  else if (kind === "classifier") view = CLASSIFIER;
+  else view = RANKING;
+  limit = view === RANKING ? served.max_rerank_texts : served.max_client_batch_size;
   for (const field of ["query", "instruction", "raw"]) byId(`${field}-field`).hidden = !view.fields.includes(field);
-  byId("documents-label").textContent = view.noun === "document" ? "Documents" : "Texts";
-  for (const id of ["instruction", "second"]) {
-    byId(id).placeholder = instruction ?? "";
-    byId(id).disabled = byId("compare").disabled = instruction === null;
-  }
+  byId("raw-note").textContent = cosine ? `cosines instead of ${cosine.score}` : "log-odds instead of probabilities";
+  byId("documents-label").textContent = view === RANKING ? "Documents" : "Texts";
+  byId("judged").hidden = view !== RANKING;
+  byId("instruction").placeholder = instruction ?? "";
+  byId("instruction").disabled = instruction === null;
+  byId("compare").disabled = instruction === null && byId("second-model-field").hidden;
   if (instruction === null) byId("instruction-note").textContent = "The prompt of this model has no place for an instruction.";
   showSecond();
   markOld();
 }
 
+function changeTask() {
+  const wasExample = isExample();
+  showView();
+  if (wasExample) fill(view.example);
+}
+
 /** Lets the user choose among several models. The address of the page names the chosen one. */
-function offerModels(names) {
+function offerModels(all) {
+  kinds = new Map(all.map(({ id, kind }) => [id, kind]));
+  const names = [...kinds.keys()];
   byId("models-field").hidden = names.length < 2;
   if (names.length < 2) return;
   const chosen = new URLSearchParams(location.search).get("model") ?? "";
   setModel(chosen);
   byId("models").replaceChildren(...names.map((name) => element("option", { selected: name === chosen }, name)));
+  const current = byId("models").value;
+  const rankers = names.filter((name) => name !== current && kinds.get(name) !== "classifier");
+  byId("second-model-field").hidden = rankers.length === 0;
+  byId("second-model").replaceChildren(element("option", { value: "" }, `${current} again`), ...rankers.map((name) => element("option", { value: name }, name)));
+  if (rankers.length > 0) byId("compare-label").textContent = "Compare with a second instruction or model";
+}
+
+/** Asks what the second model takes as an instruction. */
+async function changeSecondModel() {
+  const name = byId("second-model").value;
+  try {
+    second = name === "" ? undefined : await info(name);
+  } catch (error) {
+    return fail(error);
+  }
+  showSecond();
+  markOld();
 }
 
 /** Opens the page for another model, with the texts that were typed. */
 function changeModel() {
   const url = new URL(location.href);
   url.searchParams.set("model", byId("models").value);
-  const state = stateOfPage();
-  const isExample = ["query", "documents"].every((field) => state[field] === (view.example[field] ?? ""));
-  url.hash = isExample ? "" : encodeURIComponent(JSON.stringify(state));
+  url.hash = isExample() ? "" : encodeURIComponent(JSON.stringify(stateOfPage()));
   location.assign(url);
+}
+
+/** Whether the fields have the example of the view. */
+function isExample() {
+  return ["query", "documents"].every((field) => byId(field).value === (view.example[field] ?? ""));
 }
 
 function askForKey(problem) {
@@ -138,17 +199,30 @@ function focusFirst() {
   byId(view.fields.includes("query") ? "query" : "documents").focus();
 }
 
-function showSecond() {
-  const compares = byId("compare").checked && view.fields.includes("instruction");
-  byId("second-field").hidden = !compares;
-  byId("instruction-label").textContent = compares ? "Instruction A" : "Instruction";
+function compares() {
+  return byId("compare").checked && !byId("compare").disabled && view.fields.includes("instruction");
 }
 
+function showSecond() {
+  byId("second-field").hidden = !compares();
+  byId("instruction-label").textContent = compares() ? "Instruction A" : "Instruction";
+  const instruction = (second ?? served).default_instruction;
+  byId("second").placeholder = instruction ?? "";
+  byId("second").disabled = instruction === null;
+}
+
+/** Reads the documents, and says what they were understood as. */
 function countDocuments() {
-  const read = readDocuments(byId("documents").value, view.noun, limit);
+  const read = readDocuments(byId("documents").value, { noun: view.noun, limit });
   byId("documents-note").textContent = read.note;
   byId("documents-note").classList.toggle("problem", read.problem === true);
+  byId("query-field").hidden = read.queries !== undefined || !view.fields.includes("query");
   return read;
+}
+
+function fileOpened(name) {
+  touch();
+  announce(`${name} is in the field: ${byId("documents-note").textContent}`);
 }
 
 function touch() {
@@ -158,37 +232,52 @@ function touch() {
 
 /** Says whether the fields have changed since the answers that are shown. */
 function markOld() {
-  const { texts } = countDocuments();
-  const isOld = shown !== undefined && JSON.stringify(bodies(texts)) !== shown;
+  countDocuments();
+  const isOld = shown !== undefined && fieldsAsText() !== shown;
   byId("old").hidden = !isOld;
   byId("columns").classList.toggle("old", isOld);
 }
 
-/** The requests for the fields. */
-function bodies(texts) {
-  const fields = byId("compare").checked ? ["instruction", "second"] : ["instruction"];
-  const instructions = fields.map((field) => byId(field).value);
-  return view.bodies({ query: byId("query").value, texts, instructions, raw: byId("raw").checked });
+/** All that the answers depend on. */
+function fieldsAsText() {
+  return JSON.stringify([view.noun, byId("query").value, byId("documents").value, byId("raw").checked, variants()]);
 }
 
-function announce(text) {
-  byId("status").textContent = text;
+/** How the texts are ranked: by one model and instruction, or by two. */
+function variants() {
+  const first = { instruction: instructionIn("instruction"), hasPrompt: served.model_kind !== "embedding", takesInstruction: served.default_instruction !== null };
+  if (!compares()) return [first];
+  const model = byId("second-model").value;
+  const other = { instruction: instructionIn("second"), takesInstruction: !byId("second").disabled };
+  if (model === "") return [first, { ...first, ...other }];
+  return [{ ...first, name: served.served_model_name }, { ...other, model, name: model, hasPrompt: kinds.get(model) !== "embedding" }];
+}
+
+function instructionIn(field) {
+  return byId(field).disabled ? "" : byId(field).value;
 }
 
 /** Sends the texts in the fields. The example runs without a click, so that it must not scroll. */
 async function run({ isExample } = {}) {
   running?.abort();
-  const { texts, note, problem } = countDocuments();
+  const read = countDocuments();
+  const query = byId("query").value;
   complain("");
-  if (view.fields.includes("query") && byId("query").value.trim() === "") return complain("Write a query first.", "query");
-  if (problem) return complain(note, "documents");
-  if (texts.length === 0) return complain(`There are no ${view.noun}s yet.`, "documents");
-  const requests = bodies(texts);
+  if (!byId("query-field").hidden && query.trim() === "") return complain("Write a query first.", "query");
+  if (read.problem) return complain(read.note, "documents");
+  const queries = read.queries ?? [{ query, texts: read.texts, grades: read.grades ?? new Map() }];
+  if (queries[0].texts.length === 0) return complain(`There are no ${view.noun}s yet.`, "documents");
   const mine = (running = new AbortController());
+  const asked = fieldsAsText();
   busy(true);
   try {
-    const answers = await Promise.all(requests.map((body) => view.ask(body, mine.signal)));
-    if (running === mine) showAnswers(answers, requests, isExample);
+    const answers = [];
+    for (const [place, { query, texts }] of queries.entries()) {
+      if (queries.length > 1) announce(`Query ${place + 1} of ${queries.length} …`);
+      const requests = view.requests({ query, texts, variants: variants(), raw: byId("raw").checked });
+      answers.push(await Promise.all(requests.map((request) => view.ask(request, mine.signal))));
+    }
+    if (running === mine) showAnswers({ queries, answers, isJudged: read.queries !== undefined, isExample, asked });
   } catch (error) {
     if (running === mine) fail(error);
   } finally {
@@ -196,17 +285,27 @@ async function run({ isExample } = {}) {
   }
 }
 
-function showAnswers(answers, requests, isExample) {
-  const { columns, summary } = view.show(answers, announce);
-  byId("columns").replaceChildren(...columns);
-  byId("columns").classList.toggle("pair", answers.length === 2);
+function showAnswers({ queries, answers, isJudged, isExample, asked }) {
+  const columns = byId("columns");
+  const judged = queries.map(({ query, texts, grades }) => ({ query, texts, judgements: new Judgements(grades, marksOf(isJudged ? query : "")) }));
   byId("empty").hidden = true;
-  shown = JSON.stringify(requests);
+  if (isJudged) announce(evaluationOf({ queries: judged, answers, columns, announce }));
+  else {
+    const shown = view.show({ answers: answers[0], grades: queries[0].grades, judgements: judged[0].judgements, announce });
+    columns.replaceChildren(...shown.columns);
+    columns.classList.toggle("pair", shown.columns.length === 2);
+    announce(shown.summary);
+  }
+  shown = asked;
   markOld();
-  announce(summary);
   // On a phone the results are below the fields.
   const results = byId("results");
   if (!isExample && results.getBoundingClientRect().top > window.innerHeight / 2) results.scrollIntoView();
+}
+
+/** The grades that were given by hand to a query's texts. */
+function marksOf(query) {
+  return marks.get(query) ?? marks.set(query, new Map()).get(query);
 }
 
 function fail(error) {
@@ -228,14 +327,14 @@ function busy(is) {
   if (is) announce("Computing …");
 }
 
-/** The fields that a link holds. The key is never one of them. */
+/** The fields and marks that a link holds. The key is never one of them. */
 function stateOfPage() {
-  const { query, instruction, second, documents, compare, raw } = Object.fromEntries(
-    ["query", "instruction", "second", "documents", "compare", "raw"].map((id) => [id, byId(id)]),
-  );
-  const state = { query: query.value, instruction: instruction.value, documents: documents.value };
-  if (compare.checked) state.second = second.value;
-  if (raw.checked) state.raw = true;
+  const state = Object.fromEntries(["query", "instruction", "documents"].map((id) => [id, byId(id).value]));
+  if (byId("compare").checked) state.second = byId("second").value;
+  if (byId("raw").checked) state.raw = true;
+  const { texts } = countDocuments();
+  const marked = [...marksOf("")].map(([text, grade]) => [texts.indexOf(text), grade]).filter(([index]) => index >= 0);
+  if (marked.length > 0) state.marks = marked;
   return state;
 }
 
@@ -253,7 +352,7 @@ async function copyLink() {
   url.hash = encodeURIComponent(JSON.stringify(stateOfPage()));
   history.replaceState(null, "", url);
   const copied = await copy(url.href);
-  announce(copied ? "The link is copied. It holds query, instructions and documents." : "The link is in the address bar.");
+  announce(copied ? "The link is copied. It holds query, instructions, documents and marks." : "The link is in the address bar.");
 }
 
 function fill(state) {
@@ -262,6 +361,11 @@ function fill(state) {
   byId("compare").checked = typeof state.second === "string";
   byId("raw").checked = state.raw === true;
   isUntouched = false;
+  marks = new Map();
+  const { texts } = countDocuments();
+  for (const [index, grade] of Array.isArray(state.marks) ? state.marks.filter(Array.isArray) : []) {
+    if (texts[index] !== undefined && grade >= 0) marksOf("").set(texts[index], Number(grade));
+  }
   showSecond();
   markOld();
 }

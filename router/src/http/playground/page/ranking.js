@@ -1,4 +1,5 @@
-// A ranking: the texts best first, each with its score, its index in the request and, on request, its prompt.
+// Rankings: the texts best first, each with its score, its index in the request, whether it is relevant and,
+// on request, its prompt.
 
 import { ask, prompt } from "./api.js";
 import { codeOf } from "./code.js";
@@ -6,7 +7,10 @@ import { costOf } from "./cost.js";
 import { markCut } from "./cut.js";
 import { amount, element } from "./elements.js";
 import { exportOf } from "./export.js";
+import { judgedLine } from "./judged.js";
+import { measure } from "./metrics.js";
 import { promptOf } from "./prompt.js";
+import { barOf, formatted, scaleOf } from "./score.js";
 
 /** With more documents, each row is one line. */
 const MAX_TALL_ROWS = 50;
@@ -23,65 +27,118 @@ export const RANKING = {
       "Paris is the capital of France.",
       "French cheese is famous all over the world.",
     ].join("\n"),
+    marks: [[3, 1]],
   },
   fields: ["query", "instruction", "raw"],
-  /** A body for each instruction. */
-  bodies: ({ query, texts, instructions, raw }) =>
-    instructions.map((instruction) => {
+  /** A request for each variant: its instruction, and the properties of its model. */
+  requests: ({ query, texts, variants, raw }) =>
+    variants.map(({ instruction, ...model }) => {
       const body = { query, texts };
       if (instruction.trim() !== "") body.instruction = instruction;
       if (raw) body.raw_scores = true;
-      return body;
+      return { body, ...model };
     }),
-  ask: (body, signal) => ask("rerank", body, signal),
-  show: (answers, announce) => ({ columns: columnsOf(answers, announce), summary: summaryOf(answers) }),
+  ask: askRanking,
+  show: ({ answers, judgements, announce }) => ({ columns: rankingsOf({ answers, judgements, announce }), summary: summaryOf(answers) }),
 };
 
-function columnsOf(answers, announce) {
-  const titles = answers.length === 1 ? ["Ranking"] : ["Ranking A", "Ranking B"];
-  const places = placesOf(answers[0].result);
-  return answers.map((answer, index) =>
-    rankingOf({ title: titles[index], answer, places: index === 0 ? undefined : places, compares: answers.length > 1, announce }),
-  );
+/** Asks for a ranking. Scores that look the same get their raw scores, which a second request asks for. */
+async function askRanking(request, signal) {
+  const answer = await ask("rerank", request, signal);
+  const ranks = answer.result;
+  const looksTied = ranks.some(({ score }, place) => place > 0 && formatted(score) === formatted(ranks[place - 1].score));
+  if (looksTied && !request.body.raw_scores) {
+    const raw = await ask("rerank", { ...request, body: { ...request.body, raw_scores: true } }, signal);
+    const byIndex = new Map(raw.result.map(({ index, score }) => [index, score]));
+    for (const rank of ranks) rank.raw = byIndex.get(rank.index);
+  }
+  return answer;
 }
 
-function summaryOf([{ result: ranks, cost }, second]) {
+/** An element for each of one or two answers to the same query. */
+export function rankingsOf({ answers, judgements, announce }) {
+  const titles = answers.length === 1 ? ["Ranking"] : ["Ranking A", "Ranking B"];
+  return answers.map((answer, index) => rankingOf({ title: titles[index], answer, base: index === 0 ? undefined : answers[0], compares: answers.length > 1, judgements, announce }));
+}
+
+/** The measures of an answer; undefined without a relevant text. */
+export function measureOf({ result, request }, judgements) {
+  const { texts } = request.body;
+  const ranked = result.map(({ index, score, raw }) => ({ grade: judgements.grade(texts[index]), score: raw ?? score }));
+  return measure(ranked, texts.map((text) => judgements.grade(text)));
+}
+
+function summaryOf([first, second]) {
+  const { result: ranks, cost } = first;
+  if (ranks.length === 0) return "The server’s lowest score leaves no document.";
   if (!second) return `${amount(ranks.length, "document")} ranked in ${cost.total} ms. Best: document ${ranks[0].index}.`;
+  const what = first.request.name === second.request.name ? "instruction" : "model";
   const count = moved(ranks, second.result);
-  if (count === 0) return `Both instructions rank the ${amount(ranks.length, "document")} alike.`;
-  return `Instruction B moves ${count} of ${amount(ranks.length, "document")}.`;
+  if (count === 0) return `Both ${what}s rank the ${amount(ranks.length, "document")} alike.`;
+  return `${what === "model" ? "Model" : "Instruction"} B moves ${count} of ${amount(ranks.length, "document")}.`;
 }
 
 /**
- * An element that shows a ranking. `answer` is the result of `ask`; `places` maps indices to places in the
- * ranking that this one is compared with; `announce` passes a text to screen readers.
+ * An element that shows a ranking. `answer` is the result of `ask`; `base` is the answer that this one is
+ * compared with; `announce` passes a text to screen readers.
  */
-function rankingOf({ title, answer, places, compares, announce }) {
+function rankingOf({ title, answer, base, compares, judgements, announce }) {
   const { result: ranks, request, cost } = answer;
-  const body = request.body;
+  const { body } = request;
   const raw = body.raw_scores === true;
   const scale = scaleOf(ranks, raw);
+  const places = base && placesOf(base.result);
+  const ties = tiesOf(ranks);
   const rows = ranks.map((rank, place) =>
-    rowOf({ rank, place, body, bar: barOf(rank.score, raw, scale), move: moveOf(place, places?.get(rank.index)) }),
+    rowOf({ rank, place, request, judgements, bar: barOf(rank.score, raw, scale), notes: [ties[place], places && moveOf(place, places.get(rank.index))] }),
   );
   const list = element("span", {});
   const cut = cost.truncated > 0 ? [["Cut", amount(cost.truncated, "document"), list]] : [];
   // The list is not shown yet, and the search ends when it is no longer shown.
   if (cut.length > 0) {
     const byIndex = new Map(ranks.map((rank, place) => [rank.index, rows[place]]));
-    setTimeout(() => markCut({ body, count: cost.truncated, rows: byIndex, list }));
+    setTimeout(() => markCut({ request, count: cost.truncated, rows: byIndex, list }));
   }
   const size = ranks.length > MAX_TALL_ROWS ? "ranks compact" : "ranks";
+  const saved = () => ranks.map(({ index, score, raw: odds }) => ({ index, score, ...(odds === undefined ? {} : { raw_score: odds }), relevance: judgements.grade(body.texts[index]), text: body.texts[index] }));
+  const judged = () => judgedLine({ query: body.query, texts: body.texts, judgements });
   return element(
     "article",
     { class: "ranking", "aria-label": title },
     element("h2", {}, title),
-    compares ? element("p", { class: "by", dir: "auto" }, body.instruction ?? "The server’s own instruction") : "",
+    compares ? element("p", { class: "by", dir: "auto" }, variantOf(request)) : "",
     costOf(cost, ...cut),
-    exportOf("ranking", ranks.map(({ index, score }) => ({ index, score, text: body.texts[index] }))),
+    measuresOf(answer, base, judgements),
+    exportOf("ranking", saved, { judgements: () => [judged()] }),
     element("ol", { class: size, role: "list" }, ...rows),
     codeOf(request, announce),
   );
+}
+
+/** The model, if there are two, and the instruction. */
+export function variantOf({ body, name, takesInstruction }) {
+  const instruction = body.instruction ?? (takesInstruction ? "The server’s own instruction" : "No instruction");
+  return name ? `${name} · ${instruction}` : instruction;
+}
+
+/** The measures, which follow the marks. */
+function measuresOf(answer, base, judgements) {
+  const line = element("p", { class: "measures", "aria-live": "polite" });
+  judgements.follow(line, () => {
+    const now = measureOf(answer, judgements);
+    if (now === undefined) return line.replaceChildren(element("span", { class: "hint" }, "Mark relevant documents to see nDCG and MRR."));
+    const before = base && measureOf(base, judgements);
+    const value = (name, key) => element("span", { class: "measure" }, `${name} `, element("strong", {}, now[key].toFixed(3)), before ? " " : "", before ? changeOf(now[key] - before[key]) : "");
+    line.replaceChildren(value("nDCG@10", "ndcg"), value("MRR", "rr"), element("span", { class: "hint" }, `${now.relevant} relevant`));
+  });
+  return line;
+}
+
+/** A difference, green if it is a gain. */
+export function changeOf(by) {
+  const shown = Math.abs(by).toFixed(3);
+  if (Number(shown) === 0) return element("span", { class: "move" }, "±0");
+  return element("span", { class: by > 0 ? "move up" : "move down" }, `${by > 0 ? "+" : "−"}${shown}`);
 }
 
 /** Places by index. */
@@ -95,48 +152,49 @@ function moved(first, second) {
   return second.filter((rank, place) => places.get(rank.index) !== place).length;
 }
 
-function rowOf({ rank, place, body, bar, move }) {
+/** For each row: its raw score if its score looks like a neighbour's, and whether the two are the same. */
+function tiesOf(ranks) {
+  const exact = ({ raw, score }) => raw ?? score;
+  const isTied = (place) => [place - 1, place + 1].some((other) => ranks[other] && exact(ranks[other]) === exact(ranks[place]));
+  const digits = [3, 4, 5, 6].find((count) => ranks.every((rank, place) => place === 0 || isTied(place) || exact(rank).toFixed(count) !== exact(ranks[place - 1]).toFixed(count))) ?? 7;
+  return ranks.map((rank, place) => {
+    const raw = rank.raw === undefined ? "" : `raw ${rank.raw.toFixed(digits).replace("-", "−")}`;
+    const tied = isTied(place) ? "same score as its neighbour" : "";
+    return raw || tied ? element("span", { class: "raw-score" }, [raw, tied].filter(Boolean).join(", ")) : "";
+  });
+}
+
+function rowOf({ rank, place, request, judgements, bar, notes }) {
+  const { body, model, hasPrompt } = request;
+  const text = body.texts[rank.index];
   const panel = element("div", { class: "panel", id: nextId(), hidden: true });
-  const button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": panel.id }, "Prompt");
-  button.setAttribute("aria-label", `Prompt of document ${rank.index}`);
-  button.addEventListener("click", () => toggle(button, panel, { query: body.query, text: body.texts[rank.index], instruction: body.instruction }));
+  const button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": panel.id, "aria-label": `Prompt of document ${rank.index}` }, "Prompt");
+  button.addEventListener("click", () => toggle(button, panel, { query: body.query, text, instruction: body.instruction }, model));
+  const stage = rank.stage ? `, scored by model ${rank.stage}` : "";
   return element(
     "li",
     { class: "rank", "data-index": rank.index },
     element("span", { class: "place" }, String(place + 1)),
-    element("p", { class: "text", dir: "auto" }, body.texts[rank.index]),
+    element("p", { class: "text", dir: "auto" }, text),
     bar,
-    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}${rank.stage ? `, scored by model ${rank.stage}` : ""}`), move, button),
+    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}${stage}`), ...notes, element("span", { class: "buttons" }, markOf(rank.index, text, judgements), hasPrompt ? button : "")),
     panel,
   );
 }
 
-/** The score whose bar is the longest. */
-export function scaleOf(scored, raw) {
-  return raw ? Math.max(1e-9, ...scored.map(({ score }) => Math.abs(score))) : 1;
-}
-
-/** A bar from 0 to 1. A bar of a raw score starts in the middle and goes to either side. */
-export function barOf(score, raw, scale) {
-  const fill = element("span", { class: score < 0 ? "fill negative" : "fill" });
-  const width = (Math.abs(score) / scale) * (raw ? 50 : 100);
-  fill.style.width = `${width}%`;
-  if (raw) fill.style.insetInlineStart = `${score < 0 ? 50 - width : 50}%`;
-  return element(
-    "div",
-    { class: "score" },
-    element("span", { class: raw ? "bar raw" : "bar", "aria-hidden": "true" }, fill),
-    element("data", { value: score }, formatted(score, raw)),
-  );
-}
-
-function formatted(score, raw) {
-  if (raw) return score.toFixed(3).replace("-", "−");
-  return (score > 0 && score < 0.00005 ? score.toExponential(1) : score.toFixed(4)).replace("-", "−");
+/** A button that marks a document as relevant. */
+function markOf(index, text, judgements) {
+  const button = element("button", { type: "button", class: "quiet relevant", "aria-label": `Document ${index} is relevant`, onclick: () => judgements.toggle(text) });
+  judgements.follow(button, () => {
+    const grade = judgements.grade(text);
+    button.setAttribute("aria-pressed", String(grade > 0));
+    button.textContent = grade > 0 ? `★ Relevant${grade === 1 ? "" : ` ${grade}`}` : "☆ Relevant";
+  });
+  return button;
 }
 
 function moveOf(place, before) {
-  if (before === undefined) return "";
+  if (before === undefined) return element("span", { class: "move up" }, "↑ new");
   const by = before - place;
   if (by === 0) return element("span", { class: "move" }, "= same place");
   const [arrow, word] = by > 0 ? ["↑", "up"] : ["↓", "down"];
@@ -144,7 +202,7 @@ function moveOf(place, before) {
 }
 
 /** Opens or closes a prompt. It is fetched when it is first opened, and again after a failure. */
-async function toggle(button, panel, body) {
+async function toggle(button, panel, body, model) {
   const opens = panel.hidden;
   panel.hidden = !opens;
   button.setAttribute("aria-expanded", String(opens));
@@ -152,7 +210,7 @@ async function toggle(button, panel, body) {
   panel.dataset.state = "asked";
   panel.replaceChildren(element("p", { class: "hint" }, "Asking for the prompt …"));
   try {
-    panel.replaceChildren(promptOf(await prompt(body)));
+    panel.replaceChildren(promptOf(await prompt(body, model)));
   } catch (error) {
     panel.replaceChildren(element("p", { class: "problem", role: "alert" }, error.message));
     delete panel.dataset.state;

@@ -1,9 +1,10 @@
-//! The progress of a long ranking, on standard error if that is a terminal.
+//! The progress of a long command, on standard error if that is a terminal.
 //!
-//! Input: the scored documents of each chunk. Output: a word while the model is loaded; then a bar with the
-//! number of documents, their rate and the remaining time; without a known end, no remaining time. What must
-//! hold: no bar is shown for work that ends within a second, nor anything where standard error is not a
-//! terminal.
+//! Input: the number of finished documents of each chunk. Output: a word while the model is loaded; then a
+//! bar with the number of documents, their rate and the remaining time; without a known end, no remaining
+//! time.
+//! What must hold: no bar is shown for work that ends within a second, nor anything where standard error is
+//! not a terminal.
 
 use std::{
     collections::VecDeque,
@@ -20,11 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_millis(200);
 
 /// The word while a model is loaded. Dropping it removes it.
-pub(super) struct Loading(Option<ProgressBar>);
+pub(crate) struct Loading(Option<ProgressBar>);
 
 impl Loading {
     /// Says that `model` is loaded; `wanted`: whether anything may be shown.
-    pub(super) fn new(model: &str, wanted: bool) -> Self {
+    pub(crate) fn new(model: &str, wanted: bool) -> Self {
         Self((wanted && io::stderr().is_terminal()).then(|| {
             let spinner = ProgressBar::new_spinner().with_message(format!("Loading {model}"));
             spinner.enable_steady_tick(TURN);
@@ -41,9 +42,13 @@ impl Drop for Loading {
     }
 }
 
-/// The progress of a ranking.
-pub(super) struct Progress {
+/// The progress of a command.
+pub(crate) struct Progress {
     bar: Option<ProgressBar>,
+    /// The word for one of the things that are counted, such as `document`.
+    unit: &'static str,
+    /// The word for the work on it, such as `scored`.
+    done: &'static str,
     started: Instant,
     documents: u64,
     is_shown: bool,
@@ -51,8 +56,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of `length` bytes or documents; absent if that is not known. `wanted`: whether a bar may be shown.
-    pub(super) fn new(length: Option<u64>, wanted: bool) -> Self {
+    /// Of `length` bytes or documents; absent if that is not known. `wanted`: whether a bar may be shown. It
+    /// counts each `unit` as `done`.
+    pub(crate) fn new(length: Option<u64>, wanted: bool, unit: &'static str, done: &'static str) -> Self {
         let bar = (wanted && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
             let template = if length.is_some() {
@@ -64,11 +70,19 @@ impl Progress {
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
         });
-        Self { bar, started: Instant::now(), documents: 0, is_shown: false, speed: Speed::default() }
+        Self {
+            bar,
+            unit,
+            done,
+            started: Instant::now(),
+            documents: 0,
+            is_shown: false,
+            speed: Speed::default(),
+        }
     }
 
     /// Adds `documents` scored; `position` is the total so far, in the unit of the length.
-    pub(super) fn advance(&mut self, documents: usize, position: u64) {
+    pub(crate) fn advance(&mut self, documents: usize, position: u64) {
         self.documents += documents as u64;
         let Some(bar) = &self.bar else { return };
         let elapsed = self.started.elapsed();
@@ -77,7 +91,7 @@ impl Progress {
             self.is_shown = true;
         }
         let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
-        bar.set_message(format!("{} scored, {rate:.1}/s", amount(self.documents, "document")));
+        bar.set_message(format!("{} {}, {rate:.1}/s", amount(self.documents, self.unit), self.done));
         bar.set_position(position);
         self.speed.add_sample(elapsed, position);
         if let Some(left) = self.speed.remaining_time(bar.length().unwrap_or(position)) {
@@ -86,7 +100,7 @@ impl Progress {
     }
 
     /// Removes the bar.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

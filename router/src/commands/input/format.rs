@@ -22,7 +22,7 @@ use text_embeddings_backend_core::amount;
 
 use super::{
     documents::Document,
-    fields::{Field, Header, read_json},
+    fields::{Field, Header, TextField, read_json},
 };
 
 /// The longest line or record in bytes: far more than any model takes, and small enough to be kept in memory.
@@ -32,7 +32,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum InputFormat {
+pub(crate) enum InputFormat {
     /// A document on each line.
     Txt,
     /// A JSON object on each line.
@@ -51,7 +51,7 @@ pub(super) enum InputFormat {
 
 impl InputFormat {
     /// The format by a file's name; for standard input, by its first line.
-    pub(super) fn from_name(path: &Path) -> Option<Self> {
+    pub(crate) fn from_name(path: &Path) -> Option<Self> {
         if path == Path::new("-") {
             return Some(Self::ByFirstLine);
         }
@@ -70,12 +70,12 @@ impl InputFormat {
 }
 
 /// Whether a file is compressed by gzip, by its name.
-pub(super) fn is_compressed(path: &Path) -> bool {
+pub(crate) fn is_compressed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }
 
 /// Reads documents from a stream.
-pub(super) struct Parser {
+pub(crate) struct Parser {
     name: String,
     format: InputFormat,
     kind: ParserInput,
@@ -101,13 +101,13 @@ struct LineReader {
 #[derive(Debug, Clone)]
 enum LineContent {
     /// A document.
-    Text,
+    Text(TextField),
     /// A JSON object with the text in this field.
-    Json(String),
+    Json(TextField),
     /// The same as an element of a list, which may also be a text alone.
-    Element(String),
+    Element(TextField),
     /// By the first line: either; the field is for JSON.
-    Unknown(String),
+    Unknown(TextField),
 }
 
 /// Records of separated values.
@@ -146,10 +146,10 @@ impl Parser {
     /// # Errors
     ///
     /// If the header cannot be read or lacks the field.
-    pub(super) fn new(
+    pub(crate) fn new(
         mut stream: Box<dyn BufRead + Send>,
         format: InputFormat,
-        field: &str,
+        field: &TextField,
         name: String,
     ) -> anyhow::Result<Self> {
         let place = skip_byte_order_mark(&mut stream).map_err(|error| match error.kind() {
@@ -160,15 +160,17 @@ impl Parser {
             _ => anyhow!("{name} cannot be read: check the path and its permissions: {error}"),
         })?;
         let kind = match format {
-            InputFormat::Txt => ParserInput::Lines(LineReader::new(stream, LineContent::Text, place)),
+            InputFormat::Txt => {
+                ParserInput::Lines(LineReader::new(stream, LineContent::Text(field.clone()), place))
+            }
             InputFormat::Jsonl => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Json(field.to_owned()), place))
+                ParserInput::Lines(LineReader::new(stream, LineContent::Json(field.clone()), place))
             }
             InputFormat::Json => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Element(field.to_owned()), place))
+                ParserInput::Lines(LineReader::new(stream, LineContent::Element(field.clone()), place))
             }
             InputFormat::ByFirstLine => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Unknown(field.to_owned()), place))
+                ParserInput::Lines(LineReader::new(stream, LineContent::Unknown(field.clone()), place))
             }
             InputFormat::Csv | InputFormat::Tsv => {
                 let separator = match format {
@@ -184,7 +186,7 @@ impl Parser {
     }
 
     /// The next document; none at the end.
-    pub(super) fn next_document(&mut self) -> anyhow::Result<Option<Document>> {
+    pub(crate) fn next_document(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
             ParserInput::Lines(lines) => lines.next_document(&self.name),
             ParserInput::Records { records, header, .. } => records.next_document(header, &self.name),
@@ -192,7 +194,7 @@ impl Parser {
     }
 
     /// The words for a document in messages, without its number.
-    pub(super) fn document_unit(&self) -> String {
+    pub(crate) fn document_unit(&self) -> String {
         let unit = match self.kind {
             ParserInput::Lines(LineReader { content: LineContent::Element(_), .. }) => "element",
             ParserInput::Lines(_) => "line",
@@ -203,7 +205,7 @@ impl Parser {
 
     /// A function that reads a single document again, from a file at its place. The document's number is
     /// wrong.
-    pub(super) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> {
+    pub(crate) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> {
         let Self { name, format, kind } = self;
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
@@ -256,7 +258,7 @@ impl LineReader {
                 LineContent::Element(field) if text.trim_start().starts_with('"') => {
                     let text = serde_json::from_str(text);
                     let text: String = text
-                        .map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{field}`"))
+                        .map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{}`", field.name))
                         .with_context(at)?;
                     let fields = Field::from_text(field, &text);
                     (text, fields)
@@ -264,8 +266,8 @@ impl LineReader {
                 LineContent::Json(field) | LineContent::Element(field) => {
                     read_json(text, field).with_context(at)?
                 }
-                LineContent::Text | LineContent::Unknown(_) => {
-                    (text.to_owned(), Field::from_text("text", text))
+                LineContent::Text(field) | LineContent::Unknown(field) => {
+                    (text.to_owned(), Field::from_text(field, text))
                 }
             };
             let index = index_of(line - 1).with_context(at)?;
@@ -276,17 +278,17 @@ impl LineReader {
 
 /// The content of lines that begin with `line`. JSON in another form than one object per line is refused,
 /// because it would be scored as plain text.
-fn content_by(line: &str, field: &str) -> anyhow::Result<LineContent> {
+fn content_by(line: &str, field: &TextField) -> anyhow::Result<LineContent> {
     const REMEDY: &str = "put an object such as {\"text\": \"…\"} on each line, or give `--format json` if this is a list, \
          `--format txt` if it is text";
     let trimmed = line.trim();
     ensure!(!matches!(trimmed, "{" | "[" | "[{"), "begins JSON over several lines: {REMEDY}");
     Ok(match serde_json::from_str(trimmed) {
-        Ok(Value::Object(_)) => LineContent::Json(field.to_owned()),
+        Ok(Value::Object(_)) => LineContent::Json(field.clone()),
         Ok(Value::Array(list)) if list.iter().any(Value::is_object) => {
             bail!("is a list of JSON objects: {REMEDY}")
         }
-        _ => LineContent::Text,
+        _ => LineContent::Text(field.clone()),
     })
 }
 
@@ -318,7 +320,7 @@ impl Records {
     }
 
     /// Reads the header, in which `field` names the column with the text.
-    fn read_header(&mut self, field: &str, name: &str) -> anyhow::Result<Header> {
+    fn read_header(&mut self, field: &TextField, name: &str) -> anyhow::Result<Header> {
         ensure!(self.read(name)?, "{name} is empty: its first line must name the columns");
         let columns: Vec<_> = self.record.iter().map(String::from_utf8_lossy).collect();
         let columns: Vec<_> = columns.iter().map(AsRef::as_ref).collect();

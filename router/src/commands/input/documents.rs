@@ -16,16 +16,16 @@ use anyhow::{Context, bail};
 use flate2::read::MultiGzDecoder;
 
 use super::{
-    fields::{Columns, Field},
+    fields::{Columns, Field, TextField},
     format::{InputFormat, Parser, is_compressed},
     json_list::JsonList,
 };
 
 /// The source of documents.
 #[derive(Debug, Clone)]
-pub(super) enum DocumentSource {
-    /// The command line.
-    Arguments(Vec<String>),
+pub(crate) enum DocumentSource {
+    /// The command line. The texts are in this field of the results.
+    Arguments(Vec<String>, TextField),
     /// A file; `-` is standard input.
     File {
         /// Its path.
@@ -33,25 +33,25 @@ pub(super) enum DocumentSource {
         /// How it is read.
         format: InputFormat,
         /// The field or column with the text.
-        field: String,
+        field: TextField,
     },
 }
 
 /// A document.
 #[derive(Debug, Clone)]
-pub(super) struct Document {
+pub(crate) struct Document {
     /// Its number from 0. In a file it is the number of its line or record, so that blank lines count.
-    pub(super) index: u32,
+    pub(crate) index: u32,
     /// Its place in the source, for [`Texts`].
-    pub(super) place: u64,
+    pub(crate) place: u64,
     /// Its text.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// All its fields, if the output shows them; otherwise empty.
-    pub(super) fields: Vec<Field>,
+    pub(crate) fields: Vec<Field>,
 }
 
 /// Reads documents in order.
-pub(super) struct Documents {
+pub(crate) struct Documents {
     stream: DocumentStream,
     /// Whether documents come with their fields the first time.
     keeps_fields: bool,
@@ -62,13 +62,13 @@ pub(super) struct Documents {
 /// The documents that are still to be read.
 enum DocumentStream {
     /// From memory.
-    Arguments { texts: Vec<String>, next: usize },
+    Arguments { texts: Vec<String>, field: TextField, next: usize },
     /// From a stream.
     Stream { parser: Parser, texts: TextSource, length: Option<u64> },
 }
 
 /// The file from which the texts of a stream can be read again.
-pub(super) enum TextSource {
+pub(crate) enum TextSource {
     /// The file itself.
     File(File),
     /// A temporary copy of a stream that can be read only once; absent if its texts are not needed again.
@@ -76,9 +76,9 @@ pub(super) enum TextSource {
 }
 
 /// Reads documents again, in any order.
-pub(super) enum Texts {
+pub(crate) enum Texts {
     /// From memory.
-    Arguments(Vec<String>),
+    Arguments(Vec<String>, TextField),
     /// From a file.
     File { file: File, again: Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> },
 }
@@ -91,7 +91,7 @@ impl Documents {
     /// # Errors
     ///
     /// If the file cannot be opened or its header does not name the field.
-    pub(super) fn open(source: &DocumentSource, again: bool, columns: Columns) -> anyhow::Result<Self> {
+    pub(crate) fn open(source: &DocumentSource, again: bool, columns: Columns) -> anyhow::Result<Self> {
         Ok(Self { stream: DocumentStream::open_source(source, again)?, keeps_fields: !again, columns })
     }
 
@@ -100,7 +100,7 @@ impl Documents {
     /// # Errors
     ///
     /// If it cannot be read, or has a field for which the table has no column.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         let Some(mut document) = self.stream.next_document()? else { return Ok(None) };
         self.columns.add_fields(&document.fields).with_context(|| self.names().describe(document.index))?;
         if !self.keeps_fields {
@@ -109,8 +109,27 @@ impl Documents {
         Ok(Some(document))
     }
 
+    /// The same documents with their fields the first time already.
+    pub(crate) fn with_fields(self) -> Self {
+        Self { keeps_fields: true, ..self }
+    }
+
+    /// Reads up to `count` documents and drops them. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot be read.
+    pub(crate) fn skip_documents(&mut self, count: u64) -> anyhow::Result<u64> {
+        for skipped in 0..count {
+            if self.stream.next_document()?.is_none() {
+                return Ok(skipped);
+            }
+        }
+        Ok(count)
+    }
+
     /// The bytes of the file, or the number of arguments; absent for a stream of unknown length.
-    pub(super) fn length(&self) -> Option<u64> {
+    pub(crate) fn length(&self) -> Option<u64> {
         match &self.stream {
             DocumentStream::Arguments { texts, .. } => Some(texts.len() as u64),
             DocumentStream::Stream { length, .. } => *length,
@@ -118,7 +137,7 @@ impl Documents {
     }
 
     /// The words for single documents in messages.
-    pub(super) fn names(&self) -> Names {
+    pub(crate) fn names(&self) -> Names {
         Names(match &self.stream {
             DocumentStream::Arguments { .. } => "document".to_owned(),
             DocumentStream::Stream { parser, .. } => parser.document_unit(),
@@ -126,7 +145,7 @@ impl Documents {
     }
 
     /// The columns for a table of the documents so far, in their order.
-    pub(super) fn column_names(&self) -> Vec<Arc<str>> {
+    pub(crate) fn column_names(&self) -> Vec<Arc<str>> {
         self.columns.names_so_far().to_vec()
     }
 
@@ -135,9 +154,9 @@ impl Documents {
     /// # Errors
     ///
     /// If the stream was opened without `again`.
-    pub(super) fn into_texts(self) -> anyhow::Result<Texts> {
+    pub(crate) fn into_texts(self) -> anyhow::Result<Texts> {
         match self.stream {
-            DocumentStream::Arguments { texts, .. } => Ok(Texts::Arguments(texts)),
+            DocumentStream::Arguments { texts, field, .. } => Ok(Texts::Arguments(texts, field)),
             DocumentStream::Stream { parser, texts, .. } => {
                 let file = match texts {
                     TextSource::File(file) => file,
@@ -152,10 +171,12 @@ impl Documents {
 impl DocumentStream {
     fn open_source(source: &DocumentSource, again: bool) -> anyhow::Result<Self> {
         let (path, format, field) = match source {
-            DocumentSource::Arguments(texts) => return Ok(Self::Arguments { texts: texts.clone(), next: 0 }),
+            DocumentSource::Arguments(texts, field) => {
+                return Ok(Self::Arguments { texts: texts.clone(), field: field.clone(), next: 0 });
+            }
             DocumentSource::File { path, format, field } => (path, *format, field),
         };
-        let name = name(path);
+        let name = name_in_messages(path);
         if path == Path::new("-") {
             return Self::from_stream(Box::new(io::stdin()), format, field, name, again);
         }
@@ -181,7 +202,7 @@ impl DocumentStream {
     fn from_stream(
         stream: Box<dyn Read + Send>,
         format: InputFormat,
-        field: &str,
+        field: &TextField,
         name: String,
         again: bool,
     ) -> anyhow::Result<Self> {
@@ -189,7 +210,7 @@ impl DocumentStream {
             InputFormat::Json => Box::new(JsonList::new(BufReader::with_capacity(BUFFER, stream))),
             _ => stream,
         };
-        let (stream, copy) = copied(stream, again)?;
+        let (stream, copy) = copy_stream(stream, again)?;
         let parser = Parser::new(stream, format, field, name)?;
         Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None })
     }
@@ -198,11 +219,11 @@ impl DocumentStream {
     fn next_document(&mut self) -> anyhow::Result<Option<Document>> {
         match self {
             Self::Stream { parser, .. } => parser.next_document(),
-            Self::Arguments { texts, next } => {
+            Self::Arguments { texts, field, next } => {
                 let Some(text) = texts.get(*next) else { return Ok(None) };
                 let index = *next as u32;
                 *next += 1;
-                let fields = Field::from_text("text", text);
+                let fields = Field::from_text(field, text);
                 Ok(Some(Document { index, place: u64::from(index), text: text.clone(), fields }))
             }
         }
@@ -210,11 +231,11 @@ impl DocumentStream {
 }
 
 /// The words for the documents of a source in messages.
-pub(super) struct Names(String);
+pub(crate) struct Names(String);
 
 impl Names {
     /// The words for the document with this number, such as `` `a.txt`, line 3 ``.
-    pub(super) fn describe(&self, index: u32) -> String {
+    pub(crate) fn describe(&self, index: u32) -> String {
         format!("{} {}", self.0, u64::from(index) + 1)
     }
 }
@@ -225,11 +246,11 @@ impl Texts {
     /// # Errors
     ///
     /// If the file cannot be read, or was changed in the meantime.
-    pub(super) fn at(&mut self, place: u64, index: u32) -> anyhow::Result<Document> {
+    pub(crate) fn at(&mut self, place: u64, index: u32) -> anyhow::Result<Document> {
         match self {
-            Self::Arguments(texts) => {
+            Self::Arguments(texts, field) => {
                 let text = texts[place as usize].clone();
-                let fields = Field::from_text("text", &text);
+                let fields = Field::from_text(field, &text);
                 Ok(Document { index, place, text, fields })
             }
             Self::File { file, again } => {
@@ -244,12 +265,12 @@ impl Texts {
 const BUFFER: usize = 64 * 1024;
 
 /// The words for a file in messages.
-fn name(path: &Path) -> String {
+fn name_in_messages(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
 /// A buffered stream, and with `wanted` a temporary file that receives a copy of everything that is read.
-fn copied(
+fn copy_stream(
     stream: impl Read + Send + 'static,
     wanted: bool,
 ) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<File>)> {
@@ -286,18 +307,19 @@ mod tests {
 
     /// The documents of a file with this content, each read again from the last to the first.
     fn read(content: &[u8], format: InputFormat, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
+        let field = TextField { name: field.to_owned(), own: &[] };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, content).unwrap();
         let documents = Documents::open(
-            &DocumentSource::File { path, format, field: field.to_owned() },
+            &DocumentSource::File { path, format, field: field.clone() },
             true,
             Columns::None,
         )?;
         let from_file = read_all(documents)?;
         // A stream that can be read only once gives the same from its copy.
         let stream = Box::new(io::Cursor::new(content.to_vec()));
-        let stream = DocumentStream::from_stream(stream, format, field, "x".to_owned(), true)?;
+        let stream = DocumentStream::from_stream(stream, format, &field, "x".to_owned(), true)?;
         let documents = Documents { stream, keeps_fields: false, columns: Columns::None };
         assert_eq!(read_all(documents)?, from_file);
         // So does a compressed file.
@@ -306,7 +328,7 @@ mod tests {
         packed.write_all(content)?;
         packed.finish()?;
         let documents = Documents::open(
-            &DocumentSource::File { path, format, field: field.to_owned() },
+            &DocumentSource::File { path, format, field: field.clone() },
             true,
             Columns::None,
         )?;
@@ -447,7 +469,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (path, expected) in [("nowhere.txt", "nowhere.txt` cannot be read"), (".", "is a folder")] {
             let path = folder.path().join(path);
-            let source = DocumentSource::File { path, format: InputFormat::Txt, field: String::new() };
+            let source = DocumentSource::File {
+                path,
+                format: InputFormat::Txt,
+                field: TextField { name: String::new(), own: &[] },
+            };
             let message = format!("{:#}", Documents::open(&source, false, Columns::None).err().unwrap());
             assert!(message.contains(expected), "{message}");
         }
@@ -455,7 +481,10 @@ mod tests {
 
     #[test]
     fn arguments_are_documents_too() {
-        let source = DocumentSource::Arguments(vec!["a".to_owned(), String::new()]);
+        let source = DocumentSource::Arguments(
+            vec!["a".to_owned(), String::new()],
+            TextField { name: "text".to_owned(), own: &[] },
+        );
         let documents = Documents::open(&source, true, Columns::None).unwrap();
         assert_eq!(documents.length(), Some(2));
         assert_eq!(read_all(documents).unwrap(), [(0, "a".to_owned()), (1, String::new())]);

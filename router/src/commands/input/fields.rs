@@ -13,25 +13,31 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// The fields that every result has.
-pub(super) const OWN_NAMES: [&str; 3] = ["rank", "index", "score"];
+/// The field with the text of a document.
+#[derive(Debug, Clone)]
+pub(crate) struct TextField {
+    /// Its name in the file.
+    pub(crate) name: String,
+    /// The names of the fields that every result has. A document's field of such a name gets another one.
+    pub(crate) own: &'static [&'static str],
+}
 
 /// The most fields of a document, and the most columns of a table: each search goes through all of them.
 const MAX_FIELDS: usize = 10_000;
 
 /// A field of a document.
 #[derive(Debug, Clone)]
-pub(super) struct Field {
+pub(crate) struct Field {
     /// Its name in a result.
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Its value.
-    pub(super) value: InputValue,
+    pub(crate) value: InputValue,
 }
 
 /// The value of a field.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-pub(super) enum InputValue {
+pub(crate) enum InputValue {
     /// A text, of a file that has nothing else.
     Text(String),
     /// JSON as it was written, so that long numbers keep their digits.
@@ -40,13 +46,13 @@ pub(super) enum InputValue {
 
 impl Field {
     /// The only field of a document that is a text.
-    pub(super) fn from_text(name: &str, text: &str) -> Vec<Self> {
-        let names = result_names(&[name]);
+    pub(crate) fn from_text(field: &TextField, text: &str) -> Vec<Self> {
+        let names = result_names(&[&field.name], field.own);
         names.into_iter().map(|name| Self { name, value: InputValue::Text(text.to_owned()) }).collect()
     }
 
     /// The bytes that it takes, but for a constant.
-    pub(super) fn byte_count(&self) -> usize {
+    pub(crate) fn byte_count(&self) -> usize {
         self.name.len()
             + match &self.value {
                 InputValue::Text(text) => text.len(),
@@ -57,7 +63,7 @@ impl Field {
 
 impl InputValue {
     /// The value in a cell of a table: a text without quotes, nothing for `null`, all else as JSON.
-    pub(super) fn cell_text(&self) -> Cow<'_, str> {
+    pub(crate) fn cell_text(&self) -> Cow<'_, str> {
         match self {
             Self::Text(text) => text.into(),
             Self::Json(json) if json.get() == "null" => "".into(),
@@ -74,7 +80,8 @@ impl InputValue {
 /// # Errors
 ///
 /// If the line is not an object, or its field `field` is not a text.
-pub(super) fn read_json(line: &str, field: &str) -> anyhow::Result<(String, Vec<Field>)> {
+pub(crate) fn read_json(line: &str, text_field: &TextField) -> anyhow::Result<(String, Vec<Field>)> {
+    let field = &text_field.name;
     ensure!(
         line.trim_start().starts_with('{') || serde_json::from_str::<&RawValue>(line).is_err(),
         "is not a JSON object: each line must be one such as {{\"{field}\": \"…\"}}"
@@ -92,7 +99,7 @@ pub(super) fn read_json(line: &str, field: &str) -> anyhow::Result<(String, Vec<
     let text =
         serde_json::from_str(text).map_err(|error| anyhow!("the field `{field}` is not JSON ({error})"))?;
     let values = fields.iter().map(|(_, value)| InputValue::Json((*value).to_owned()));
-    let fields = result_names(&names).into_iter().zip(values);
+    let fields = result_names(&names, text_field.own).into_iter().zip(values);
     Ok((text, fields.map(|(name, value)| Field { name, value }).collect()))
 }
 
@@ -129,7 +136,7 @@ impl<'a> Visitor<'a> for ObjectVisitor {
 
 /// The header of separated values.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The place of the text.
     text: usize,
     /// The names of the columns in a result.
@@ -142,17 +149,18 @@ impl Header {
     /// # Errors
     ///
     /// If it lacks the column.
-    pub(super) fn from_columns(columns: &[&str], field: &str) -> anyhow::Result<Self> {
+    pub(crate) fn from_columns(columns: &[&str], text_field: &TextField) -> anyhow::Result<Self> {
+        let field = &text_field.name;
         let count = columns.len();
         ensure!(count <= MAX_FIELDS, "has {count} columns, and at most {MAX_FIELDS} are read");
-        let text = columns.iter().position(|column| *column == field).with_context(|| {
+        let text = columns.iter().position(|column| column == field).with_context(|| {
             format!("has no column `{field}`, but {}: choose one with `--field`", name_list(columns))
         })?;
-        Ok(Self { text, names: result_names(columns) })
+        Ok(Self { text, names: result_names(columns, text_field.own) })
     }
 
     /// The text in a record, and all its fields; absent if the record is too short.
-    pub(super) fn read_record(&self, values: Vec<&str>) -> Option<(String, Vec<Field>)> {
+    pub(crate) fn read_record(&self, values: Vec<&str>) -> Option<(String, Vec<Field>)> {
         let text = (*values.get(self.text)?).to_owned();
         let values = values.into_iter().map(|value| InputValue::Text(value.to_owned()));
         let fields = self.names.iter().cloned().zip(values);
@@ -162,7 +170,7 @@ impl Header {
 
 /// The columns of a table of documents.
 #[derive(Debug)]
-pub(super) enum Columns {
+pub(crate) enum Columns {
     /// The results are not a table.
     None,
     /// The fields of all documents so far. The table is written after the last of them.
@@ -177,7 +185,7 @@ impl Columns {
     /// # Errors
     ///
     /// If one of them has no column, and none can be added.
-    pub(super) fn add_fields(&mut self, fields: &[Field]) -> anyhow::Result<()> {
+    pub(crate) fn add_fields(&mut self, fields: &[Field]) -> anyhow::Result<()> {
         let (names, is_fixed) = match self {
             Self::None => return Ok(()),
             Self::Collected(names) => (names, false),
@@ -207,7 +215,7 @@ impl Columns {
     }
 
     /// The names of the columns so far.
-    pub(super) fn names_so_far(&self) -> &[Arc<str>] {
+    pub(crate) fn names_so_far(&self) -> &[Arc<str>] {
         match self {
             Self::None => &[],
             Self::Collected(names) | Self::OfFirst(names) => names,
@@ -217,8 +225,8 @@ impl Columns {
 
 /// The names that fields have in a result: see [`result_name`], but for columns whose name is empty or
 /// repeated.
-fn result_names(names: &[&str]) -> Vec<Arc<str>> {
-    let own: Vec<_> = names.iter().map(|name| result_name(name)).collect();
+fn result_names(names: &[&str], reserved: &[&str]) -> Vec<Arc<str>> {
+    let own: Vec<_> = names.iter().map(|name| result_name(name, reserved)).collect();
     let mut taken: HashSet<Cow<'_, str>> = own.iter().cloned().collect();
     let mut seen = HashSet::new();
     let mut named = Vec::with_capacity(own.len());
@@ -244,8 +252,8 @@ fn result_names(names: &[&str]) -> Vec<Arc<str>> {
 
 /// The name of a field in a result. `score` becomes `input_score`, and that `input_input_score`: if the
 /// documents are the results of another model, each has that model's score under the same name.
-fn result_name(name: &str) -> Cow<'_, str> {
-    let is_own = OWN_NAMES.contains(&name.trim_start_matches("input_"));
+fn result_name<'a>(name: &'a str, reserved: &[&str]) -> Cow<'a, str> {
+    let is_own = reserved.contains(&name.trim_start_matches("input_"));
     if is_own { format!("input_{name}").into() } else { name.into() }
 }
 
@@ -259,6 +267,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
+    fn text_field(name: &str) -> TextField {
+        TextField { name: name.to_owned(), own: &["rank", "index", "score"] }
+    }
+
     #[test]
     fn no_two_fields_of_a_result_have_one_name() {
         let table: [(&[&str], &[&str]); 7] = [
@@ -271,7 +283,7 @@ mod tests {
             (&["score", "score"], &["input_score", "input_score_2"]),
         ];
         for (names, expected) in table {
-            let got = result_names(names);
+            let got = result_names(names, text_field("text").own);
             assert_eq!(got.iter().map(AsRef::as_ref).collect::<Vec<&str>>(), expected, "{names:?}");
         }
     }
@@ -279,7 +291,7 @@ mod tests {
     #[test]
     fn json_keeps_the_bytes_of_its_values_and_the_last_of_equal_names() {
         let line = r#" {"id": 12345678901234567890123, "a": 1.50, "t": "x\ty", "a": [1,  {"b": null}], "s":"\ud800"} "#;
-        let (text, fields) = read_json(line, "t").unwrap();
+        let (text, fields) = read_json(line, &text_field("t")).unwrap();
         assert_eq!(text, "x\ty");
         let got: Vec<_> = fields
             .iter()
@@ -289,7 +301,9 @@ mod tests {
             ["id=12345678901234567890123", r#"t="x\ty""#, r#"a=[1,  {"b": null}]"#, r#"s="\ud800""#];
         assert_eq!(got, expected);
         let many: Vec<_> = (0..=MAX_FIELDS).map(|number| format!("\"{number}\":1")).collect();
-        let error = read_json(&format!("{{{},\"t\":\"a\"}}", many.join(",")), "t").unwrap_err().to_string();
+        let error = read_json(&format!("{{{},\"t\":\"a\"}}", many.join(",")), &text_field("t"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("10002 fields, and at most 10000"), "{error}");
     }
 
@@ -306,7 +320,7 @@ mod tests {
     #[test]
     fn columns_are_the_fields_of_all_documents_or_of_the_first() {
         let fields = |names: &[&str]| -> Vec<Field> {
-            names.iter().flat_map(|name| Field::from_text(name, "")).collect()
+            names.iter().flat_map(|name| Field::from_text(&text_field(name), "")).collect()
         };
         let mut all = Columns::Collected(Vec::new());
         let mut first = Columns::OfFirst(Vec::new());

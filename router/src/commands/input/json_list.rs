@@ -15,7 +15,7 @@ enum ListPlace {
 }
 
 /// Reads a list as lines.
-pub(super) struct JsonList<R> {
+pub(crate) struct JsonList<R> {
     stream: R,
     place: ListPlace,
     /// The brackets and braces that are open in an element.
@@ -26,7 +26,7 @@ pub(super) struct JsonList<R> {
 
 impl<R: BufRead> JsonList<R> {
     /// Reads the list in a stream.
-    pub(super) fn new(stream: R) -> Self {
+    pub(crate) fn new(stream: R) -> Self {
         Self { stream, place: ListPlace::Before, depth: 0, in_string: false, is_escaped: false }
     }
 

@@ -1,9 +1,9 @@
-//! Documents to scores, through the engine, in chunks.
+//! Documents to results of the engine, in chunks.
 //!
-//! Input: a service and a stream of documents. Output: each document's score, in the order of the documents.
-//! What must hold: the first answers come soon, and while the stream pauses every document before the pause
-//! is answered; another chunk waits while one is computed; memory stays bounded however long the stream is;
-//! an error about a document names it.
+//! Input: the work on a chunk of texts, and a stream of documents. Output: the result of each document, in
+//! the order of the documents. What must hold: the first answers come soon, and while the stream pauses every
+//! document before the pause is answered; another chunk waits while one is computed; memory stays bounded
+//! however long the stream is; an error about a document names it.
 
 use std::{
     collections::VecDeque,
@@ -15,10 +15,7 @@ use std::{
 
 use anyhow::{anyhow, ensure};
 use text_embeddings_backend_core::amount;
-use text_embeddings_core::{
-    error::Error,
-    service::{RerankRequest, Service},
-};
+use text_embeddings_core::error::Error;
 use tokio::{
     runtime::Handle,
     sync::{
@@ -29,8 +26,7 @@ use tokio::{
 };
 
 use super::{
-    documents::{Document, Documents},
-    fields::Field,
+    input::{Document, Documents, Field},
     progress::Progress,
 };
 
@@ -52,7 +48,30 @@ const READ_AHEAD: usize = 1 << 20;
 /// The bytes that a document takes in addition to its text.
 const OVERHEAD: usize = 64;
 
-/// Documents that are scored together.
+/// The work on the texts of a chunk.
+pub(crate) trait ChunkWork: Clone + Send + Sync + 'static {
+    /// The result for one text.
+    type Value: Send + 'static;
+
+    /// Whether the model reads all documents together, in one chunk.
+    fn reads_lists(&self) -> bool;
+
+    /// The results of `texts`, in their order.
+    fn compute_texts(
+        &self,
+        texts: Vec<String>,
+    ) -> impl Future<Output = Result<ChunkResults<Self::Value>, Error>> + Send;
+}
+
+/// The results of a chunk's texts.
+pub(crate) struct ChunkResults<T> {
+    /// One for each text.
+    pub(crate) values: Vec<T>,
+    /// The number of texts that were cut.
+    pub(crate) truncated: usize,
+}
+
+/// Documents that are computed together.
 #[derive(Debug, Default)]
 struct Chunk {
     /// Its documents without their texts.
@@ -64,78 +83,72 @@ struct Chunk {
     field_bytes: usize,
 }
 
-/// A chunk's raw scores in the order of the chunk.
-struct Scores {
-    chunk: Chunk,
-    values: Vec<f32>,
-    truncated: usize,
-}
-
-/// A document that cannot be scored, and why.
-type DocumentFailure = (u32, Error);
+/// A chunk and its results, or the number of the document that has none, and why.
+type ChunkOutcome<T> = Result<(Chunk, ChunkResults<T>), (u32, Error)>;
 
 /// A document that was read ahead, with its share of [`READ_AHEAD`].
 type ReadAhead = (Document, OwnedSemaphorePermit);
 
-/// Scores every document and hands the raw scores to `take`, chunk by chunk, with documents that have lost
-/// their texts. Returns the number of documents, and their source. `request` must ask for raw scores; it
-/// has no texts.
+/// Computes every document and hands the results to `take`, chunk by chunk, with documents that have lost
+/// their texts. Returns the number of documents, and their source.
 ///
 /// # Errors
 ///
-/// If a document cannot be read or scored, with its line; and the errors of `take`.
-pub(super) async fn each(
-    service: &Service,
-    request: &RerankRequest,
+/// If a document cannot be read or computed, with its line; and the errors of `take`.
+pub(crate) async fn each_chunk<W: ChunkWork>(
+    work: &W,
     documents: Documents,
     progress: &mut Progress,
-    mut take: impl FnMut(Zip<vec::IntoIter<Document>, vec::IntoIter<f32>>) -> anyhow::Result<()>,
+    mut take: impl FnMut(Zip<vec::IntoIter<Document>, vec::IntoIter<W::Value>>) -> anyhow::Result<()>,
 ) -> anyhow::Result<(usize, Documents)> {
-    // A request waits for a permit instead of being refused.
-    let service = service.patient();
     let names = documents.names();
     let (sender, receiver) = unbounded_channel();
     // Reading from a pipe may block for any time.
     let reader = spawn_blocking(move || read_all(documents, &sender));
-    let mut chunks = Chunks::new(receiver, service.reads_lists());
-    let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, DocumentFailure>>)> = VecDeque::new();
+    let mut chunks = Chunks::new(receiver, work.reads_lists());
+    let mut in_flight: VecDeque<(Instant, JoinHandle<ChunkOutcome<W::Value>>)> = VecDeque::new();
     let (mut count, mut truncated, mut last_done) = (0, 0, Instant::now());
     loop {
         tokio::select! {
             biased;
-            (started, scores) = oldest(&mut in_flight), if !in_flight.is_empty() => {
-                let scores = scores?.map_err(|(index, error)| anyhow!("{}: {error}", names.describe(index)))?;
-                chunks.took(scores.values.len(), started.max(last_done).elapsed());
+            (started, done) = await_oldest(&mut in_flight), if !in_flight.is_empty() => {
+                let (chunk, results) =
+                    done?.map_err(|(index, error)| anyhow!("{}: {error}", names.describe(index)))?;
+                let documents = chunk.documents.len();
+                chunks.note_time(documents, started.max(last_done).elapsed());
                 last_done = Instant::now();
-                progress.advance(scores.values.len(), scores.chunk.position);
-                count += scores.values.len();
-                truncated += scores.truncated;
-                take(scores.chunk.documents.into_iter().zip(scores.values))?;
+                progress.advance(documents, chunk.position);
+                count += documents;
+                truncated += results.truncated;
+                take(chunk.documents.into_iter().zip(results.values))?;
             }
             chunk = chunks.next(), if !chunks.ended && in_flight.len() < IN_FLIGHT => {
                 let Some(chunk) = chunk? else { continue };
-                let scores = tokio::spawn(score(service.clone(), request.clone(), chunk));
-                in_flight.push_back((Instant::now(), scores));
+                in_flight.push_back((Instant::now(), tokio::spawn(compute_chunk(work.clone(), chunk))));
             }
             else => break,
         }
     }
     let documents = reader.await??;
     progress.finish();
-    if truncated > 0 {
-        let documents = amount(count, "document");
-        tracing::warn!("Cut to `--max-input-length`: {truncated} of {documents}");
-    }
+    warn_of_cut(truncated, count);
     Ok((count, documents))
 }
 
-/// Waits for the scores of the oldest chunk in flight; for ever if there is none.
-async fn oldest<T>(in_flight: &mut VecDeque<(Instant, JoinHandle<T>)>) -> (Instant, anyhow::Result<T>) {
+/// Logs how many of `count` documents were cut.
+pub(crate) fn warn_of_cut(truncated: usize, count: usize) {
+    if truncated > 0 {
+        tracing::warn!("Cut to `--max-input-length`: {truncated} of {}", amount(count, "document"));
+    }
+}
+
+/// Waits for the results of the oldest chunk in flight; for ever if there is none.
+async fn await_oldest<T>(in_flight: &mut VecDeque<(Instant, JoinHandle<T>)>) -> (Instant, anyhow::Result<T>) {
     match in_flight.front_mut() {
-        Some((started, scores)) => {
-            let (started, scores) = (*started, scores.await);
+        Some((started, done)) => {
+            let (started, done) = (*started, done.await);
             in_flight.pop_front();
-            (started, scores.map_err(Into::into))
+            (started, done.map_err(Into::into))
         }
         None => std::future::pending().await,
     }
@@ -215,7 +228,7 @@ impl Chunks {
     }
 
     /// Makes the next chunks larger or smaller, after one of `documents` took this long.
-    fn took(&mut self, documents: usize, time: Duration) {
+    fn note_time(&mut self, documents: usize, time: Duration) {
         if time > CHUNK_TIME * 2 {
             self.most = (self.most / 2).max(1);
         } else if time < CHUNK_TIME / 2 && documents >= self.most {
@@ -224,36 +237,26 @@ impl Chunks {
     }
 }
 
-/// Scores a chunk. If that fails, scores its documents one by one, to find the one that cannot be scored.
-async fn score(
-    service: Service,
-    request: RerankRequest,
-    mut chunk: Chunk,
-) -> Result<Scores, DocumentFailure> {
+/// Computes a chunk. If that fails, computes its documents one by one, to find the one that is the cause.
+async fn compute_chunk<W: ChunkWork>(work: W, mut chunk: Chunk) -> ChunkOutcome<W::Value> {
     let texts = std::mem::take(&mut chunk.texts);
-    let answer = match service.rerank(RerankRequest { texts: texts.clone(), ..request.clone() }).await {
-        Ok(answer) => answer,
+    match work.compute_texts(texts.clone()).await {
+        Ok(results) => Ok((chunk, results)),
         Err(error) => {
             for (document, text) in chunk.documents.iter().zip(texts) {
-                let alone = RerankRequest { texts: vec![text], ..request.clone() };
-                service.rerank(alone).await.map_err(|error| (document.index, error))?;
+                work.compute_texts(vec![text]).await.map_err(|error| (document.index, error))?;
             }
-            // Each can be scored alone, so no document is the cause: the first stands for the chunk.
-            return Err((chunk.documents[0].index, error));
+            // Each can be computed alone, so no document is the cause: the first stands for the chunk.
+            Err((chunk.documents[0].index, error))
         }
-    };
-    let truncated = answer.cost.truncated;
-    let mut values = vec![0.0; chunk.documents.len()];
-    for rank in answer.value {
-        values[rank.index] = rank.score;
     }
-    Ok(Scores { chunk, values, truncated })
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::commands::input::TextField;
 
     fn document(index: u32, text: &str) -> Document {
         Document { index, place: u64::from(index), text: text.to_owned(), fields: Vec::new() }
@@ -276,7 +279,8 @@ mod tests {
         sent(&sender, (0..9).map(|index| document(index, "c")));
         assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), FIRST_DOCUMENTS);
         let long = "x".repeat(CHUNK_BYTES);
-        let fields = Field::from_text("vector", &"0".repeat(CHUNK_FIELD_BYTES));
+        let field = TextField { name: "vector".to_owned(), own: &[] };
+        let fields = Field::from_text(&field, &"0".repeat(CHUNK_FIELD_BYTES));
         sent(&sender, [document(9, &long), Document { fields, ..document(10, "d") }, document(11, "e")]);
         drop(sender);
         assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), FIRST_DOCUMENTS);
@@ -306,15 +310,15 @@ mod tests {
         for (documents, milliseconds, most) in
             [(4, 10, 8), (3, 10, 8), (8, 10, 16), (16, 500, 16), (16, 900, 8), (8, 5000, 4)]
         {
-            chunks.took(documents, Duration::from_millis(milliseconds));
+            chunks.note_time(documents, Duration::from_millis(milliseconds));
             assert_eq!(chunks.most, most, "{documents} {milliseconds}");
         }
         for _ in 0..20 {
-            chunks.took(MOST_DOCUMENTS, Duration::ZERO);
+            chunks.note_time(MOST_DOCUMENTS, Duration::ZERO);
         }
         assert_eq!(chunks.most, MOST_DOCUMENTS);
         for _ in 0..20 {
-            chunks.took(1, Duration::from_secs(9));
+            chunks.note_time(1, Duration::from_secs(9));
         }
         assert_eq!(chunks.most, 1);
     }

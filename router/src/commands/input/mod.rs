@@ -1,0 +1,77 @@
+//! The texts that the commands read: from arguments, files and standard input, in several formats.
+//!
+//! Input: `--format`, `--field`, and a file or texts. Output: a [`DocumentSource`] for [`Documents`]. What
+//! must hold: every command reads the same formats in the same way.
+
+mod documents;
+mod fields;
+mod format;
+mod json_list;
+
+use std::path::Path;
+
+use clap::Args;
+
+pub(crate) use documents::{Document, DocumentSource, Documents, Texts};
+pub(crate) use fields::{Columns, Field, InputValue, TextField, read_json};
+pub(crate) use format::InputFormat;
+
+/// The name of the field with the text, unless `--field` names another.
+const TEXT: &str = "text";
+
+/// How a file of texts is read.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FormatArgs {
+    /// How the file is read [default: by its name; for standard input jsonl if its first line is a JSON
+    /// object, else txt].
+    #[arg(long)]
+    pub(crate) format: Option<InputFormat>,
+
+    /// The field, or column, with the text [default: text].
+    #[arg(long)]
+    pub(crate) field: Option<String>,
+}
+
+impl FormatArgs {
+    /// The documents in `file`, which the flag `flag` names, or without one `texts`. Results have fields of
+    /// their `own`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the arguments that contradict each other, or about a file whose name does not tell
+    /// its format.
+    pub(crate) fn find_source(
+        &self,
+        file: Option<&Path>,
+        texts: &[String],
+        flag: &str,
+        own: &'static [&'static str],
+    ) -> Result<DocumentSource, String> {
+        let name = self.field.clone().unwrap_or_else(|| TEXT.to_owned());
+        let field = TextField { name, own };
+        let Some(path) = file else {
+            if self.format.is_some() || self.field.is_some() {
+                return Err(format!("`--format` and `--field` are about a file: give `{flag}`"));
+            }
+            return Ok(DocumentSource::Arguments(texts.to_owned(), field));
+        };
+        // Plain text has no fields: `--field` says that standard input is JSON.
+        let by_name = || match InputFormat::from_name(path) {
+            Some(InputFormat::ByFirstLine) if self.field.is_some() => Some(InputFormat::Jsonl),
+            format => format,
+        };
+        let Some(format) = self.format.or_else(by_name) else {
+            return Err(format!(
+                "the name of `{}` does not tell its format: give `--format`",
+                path.display()
+            ));
+        };
+        if self.field.is_some() && format == InputFormat::Txt {
+            return Err(
+                "`--field` is about jsonl, json, csv and tsv, not txt: leave it out, or give `--format`"
+                    .to_owned(),
+            );
+        }
+        Ok(DocumentSource::File { path: path.to_owned(), format, field })
+    }
+}
