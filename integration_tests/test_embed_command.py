@@ -22,7 +22,7 @@ ONE_THREAD = ("--threads", "1")
 
 
 def texts(count: int, seed: int, words: int = 12) -> list[str]:
-    """Random texts, no two of which are equal."""
+    """Different random texts."""
     generator = random.Random(seed)
     return [" ".join(generator.choices(WORDS, k=generator.randint(1, words)) + [str(number)]) for number in range(count)]
 

@@ -45,8 +45,6 @@ impl PartialFile {
             remove_file(&about)?;
             return Ok(None);
         }
-        let advice =
-            || format!("`{}` cannot be written: check the folder and its permissions", partial.display());
         if partial.try_exists()? {
             ensure!(
                 resume,
@@ -60,14 +58,10 @@ impl PartialFile {
                 )
             })?;
         } else {
-            // First in another file, so that it is whole whenever the partial file is there.
-            let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-            let mut new = tempfile::NamedTempFile::new_in(folder).with_context(advice)?;
-            serde_json::to_writer_pretty(&mut new, settings)?;
-            new.persist(&about).with_context(advice)?;
+            write_settings(&about, settings).with_context(|| not_writable(&partial))?;
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&partial);
-        let file = file.with_context(advice)?;
+        let file = file.with_context(|| not_writable(&partial))?;
         ensure!(file.try_lock().is_ok(), "another process writes `{}`", partial.display());
         Ok(Some(Self { target: target.to_owned(), writer: BufWriter::with_capacity(BUFFER, file) }))
     }
@@ -225,6 +219,19 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn not_writable(path: &Path) -> String {
+    format!("`{}` cannot be written: check the folder and its permissions", path.display())
+}
+
+/// Writes the settings first into another file, so that they are whole whenever the partial file is there.
+fn write_settings(about: &Path, settings: &Map<String, Value>) -> anyhow::Result<()> {
+    let folder = about.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut new, settings)?;
+    new.persist(about)?;
+    Ok(())
 }
 
 /// Refuses settings that differ from the written ones, and names the first difference.

@@ -146,19 +146,19 @@ async fn rank_one(work: QueryWork, mut task: QueryTask) -> anyhow::Result<Ranked
     let texts = task.candidates.iter_mut().map(|candidate| std::mem::take(&mut candidate.text));
     let texts: Vec<_> = texts.collect();
     // More documents than one request may have are several requests: each score is the same.
-    let most = work.service.config().max_rerank_texts;
+    let limit = work.service.config().max_rerank_texts;
     ensure!(
-        texts.len() <= most || !work.service.reads_lists(),
-        "{}: this model reads all documents together, and at most {most}",
+        texts.len() <= limit || !work.service.reads_lists(),
+        "{}: this model reads all documents together, and at most {limit}",
         task.name
     );
-    for (part, texts) in texts.chunks(most).enumerate() {
+    for (part, texts) in texts.chunks(limit).enumerate() {
         let request =
             RerankRequest { query: task.query.clone(), texts: texts.to_vec(), ..work.request.clone() };
         let answer = work.service.rerank(request).await.with_context(|| task.name.clone())?;
         truncated += answer.cost.truncated;
         for rank in answer.value {
-            let index = (part * most + rank.index) as u32;
+            let index = (part * limit + rank.index) as u32;
             ranking.push(Scored { place: 0, index, raw: rank.score });
         }
     }

@@ -257,6 +257,10 @@ function instructionIn(field) {
   return byId(field).disabled ? "" : byId(field).value;
 }
 
+function announce(text) {
+  byId("status").textContent = text;
+}
+
 /** Sends the texts in the fields. The example runs without a click, so that it must not scroll. */
 async function run({ isExample } = {}) {
   running?.abort();
