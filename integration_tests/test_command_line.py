@@ -362,6 +362,9 @@ def test_bash_completes_commands_and_flags(tmp_path):
     assert complete("re") == ["rerank"]
     assert complete("rerank", "--top") == ["--top-n"]
     assert complete("rerank", "--output", "js") == ["json", "jsonl"]
+    assert complete("em") == ["embed"]
+    assert complete("embed", "--output", "n") == ["npy"]
+    assert complete("rerank", "--queries", str(tmp_path / "comp")) == [str(script)]
     assert complete("--prom") == ["--prometheus-port"]
     assert complete("--instruction-set", "port") == ["portable"]
     # A template is a family's name or a file.

@@ -1,7 +1,7 @@
 //! `embed`: vectors of texts, without a server.
 //!
 //! Input: texts as arguments or in a file. Output: a vector for each, in their order, as lines of JSON or as
-//! an array of NumPy. What must hold: the vectors are the server's for the same texts; memory does not grow
+//! an array of `NumPy`. What must hold: the vectors are the server's for the same texts; memory does not grow
 //! with the texts; a run that was killed is continued to the file that it would have written.
 
 mod output;

@@ -1,4 +1,4 @@
-//! Vectors as lines of JSON or as an array of NumPy.
+//! Vectors as lines of JSON or as an array of `NumPy`.
 //!
 //! Input: documents with their vectors, in order. Output: bytes on standard output or in a file. What must
 //! hold: a file that was continued equals one that was written in one go, byte for byte; a value is the bits
@@ -25,7 +25,7 @@ const HEADER: usize = 128;
 pub(super) enum VectorFormat {
     /// An object on each line: index, embedding, and the fields of the document.
     Jsonl,
-    /// An array of NumPy: float32, a row for each document; into a file only.
+    /// An array of `NumPy`: float32, a row for each document; into a file only.
     Npy,
 }
 
@@ -132,7 +132,7 @@ impl VectorWriter {
     }
 }
 
-/// The header of an array in version 1.0 of NumPy's format, always of the same length.
+/// The header of an array in version 1.0 of `NumPy`'s format, always of the same length.
 fn array_header(rows: u64, dimensions: usize) -> [u8; HEADER] {
     let mut header = [b' '; HEADER];
     let words = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimensions}), }}");

@@ -32,7 +32,7 @@ pub(super) enum OutputFormat {
     Jsonl,
     /// Comma-separated values with a header.
     Csv,
-    /// Lines of a run as trec_eval reads it, with raw scores; with `--queries` only.
+    /// Lines of a run as `trec_eval` reads it, with raw scores; with `--queries` only.
     Trec,
 }
 
