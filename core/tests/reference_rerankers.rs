@@ -144,6 +144,8 @@ fn models_that_generate_are_refused_with_a_reason() {
     for (name, model_type, part) in [
         ("ERank-4B", "qwen3", "chain of reasoning"),
         ("lb-reranker-0.5B-v1.0", "qwen2", "generates its ranking"),
+        ("LightOn-rerank-LW-4B", "qwen3_5", "generates its ranking"),
+        ("UEmbed-2B", "qwen3_5", "several end tokens"),
         ("rank_zephyr_7b_v1_full", "mistral", "generates its ranking"),
         ("bge-reranker-v2.5-gemma2-lightweight", "cost_wise_gemma", "compress_ratio"),
     ] {

@@ -363,9 +363,15 @@ pub static UNSERVED: &[Unserved] = &[
             "rankgpt",
             "rank1-",
             "reasonrank",
+            "lighton-rerank-lw",
         ],
         reason: "it generates its ranking as text, and this server computes scores in one forward pass for each pair; run \
                  it with a server that generates text",
+    },
+    Unserved {
+        names: &["uembed"],
+        reason: "its vector is the state before several end tokens that only its own chat template writes, which is not \
+                 computed",
     },
     Unserved {
         names: &["bge-reranker-v2.5-gemma2"],

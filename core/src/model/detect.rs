@@ -293,6 +293,7 @@ fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
     } else if files.static_tokens.is_some() {
         (pooling_of_files(files)?, "its files have a vector for each token, and no layers")
     } else if files.pooling.is_some() {
+        refuse_unserved(files)?;
         (pooling_of_files(files)?, "its files name a pooling")
     } else if files.is_bert() && !files.is_causal() {
         let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if \
@@ -315,9 +316,7 @@ fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
         let reason = "its chat template has the roles query and document";
         return Ok(Detected::new(ModelType::ListwiseReranker, reason));
     }
-    if let Some(reason) = evidence.unserved() {
-        return Err(DetectError::Unserved { name, reason });
-    }
+    refuse_unserved(files)?;
     if let Some(embedder) = evidence.embedder() {
         let reason = format!("its name is that of {}", embedder.name);
         return Ok(Detected::new(ModelType::Embedding(Pool::LastToken), reason));
@@ -337,6 +336,14 @@ fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
         return Err(DetectError::Ambiguous { name });
     };
     Ok(Detected::new(ModelType::ListwiseReranker, reason))
+}
+
+/// Refuses a model by its name, if this server does not compute it.
+fn refuse_unserved(files: &ModelFolder) -> Result<(), DetectError> {
+    match files.evidence().unserved() {
+        Some(reason) => Err(DetectError::Unserved { name: files.name(), reason }),
+        None => Ok(()),
+    }
 }
 
 fn require_masked_head(files: &ModelFolder) -> Result<ModelType, DetectError> {
