@@ -50,6 +50,7 @@ def variables() -> set[str]:
 # Values that change which manifests there are, or what is in them.
 VALUES: dict[str, dict] = {
     "cpu": {"monitoring": True},
+    "file": {"modelsFile": "[models.m]\nmodel-id = 'BAAI/bge-m3'\n", "monitoring": True},
     "gpu": {"gpu": True, "monitoring": True},
     "shared": {"weights": {"from": "shared", "storageClass": "nfs"}, "autoscaling": {"by": "keda"}, "expose": {"by": "gateway", "host": "rerank.example.org", "gateway": "public"}},
     "image": {
@@ -61,7 +62,7 @@ VALUES: dict[str, dict] = {
     },
 }
 # Kinds of operators, which have schemas of their own.
-OF_OPERATORS = {"cpu": {"PrometheusRule", "ServiceMonitor"}, "gpu": {"PrometheusRule", "ServiceMonitor"}, "shared": {"HTTPRoute", "ScaledObject"}, "image": set()}
+OF_OPERATORS = {"cpu": {"PrometheusRule", "ServiceMonitor"}, "file": {"PrometheusRule", "ServiceMonitor"}, "gpu": {"PrometheusRule", "ServiceMonitor"}, "shared": {"HTTPRoute", "ScaledObject"}, "image": set()}
 # The chart adds its name to a release's name that lacks it.
 RELEASE = "text-embeddings-router"
 
@@ -114,8 +115,7 @@ class TestKubernetes:
 
     @staticmethod
     def settings(manifests: dict[str, dict]) -> dict[str, str]:
-        (settings,) = [manifest["data"] for manifest in manifests.values() if manifest["kind"] == "ConfigMap"]
-        return settings
+        return manifests["ConfigMap/text-embeddings-router"]["data"]
 
     def test_each_variable_is_a_flag_of_the_server(self, manifests, variables):
         pod = self.pod(manifests)
@@ -158,7 +158,8 @@ class TestKubernetes:
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], container["name"]
             assert security["capabilities"]["drop"] == ["ALL"]
-            assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp"}
+            mounts = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+            assert mounts == {"/data", "/tmp"}
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]) and "memory" in container["resources"]["limits"]
 
     def test_every_selector_finds_the_pods(self, manifests):
@@ -232,9 +233,31 @@ class TestKubernetes:
         labels = [manifests[f"Deployment/{RELEASE}-{model}"]["spec"]["template"]["metadata"]["labels"] for model in settings]
         assert [[selector.items() <= pod.items() for pod in labels] for selector in selectors] == [[True, False], [False, True]]
 
+    def test_a_models_file_takes_the_place_of_the_model(self, tmp_path):
+        example = (CHART / "values.yaml").read_text().split("#   modelsFile: |\n")[1].split("modelsFile:")[0]
+        content = re.sub(r"^# {5}", "", example, flags=re.MULTILINE)
+        rest = {"settings": {"REVISION": "v1"}, "weights": {"from": "image"}}
+        changed, manifests = (
+            by_name(rendered(tmp_path, {"modelsFile": text, **rest})) for text in (content + "# changed\n", content)
+        )
+        assert manifests[f"ConfigMap/{RELEASE}-models-file"]["data"] == {"models.toml": content}
+        settings = self.settings(manifests)
+        assert "MODEL_ID" not in settings and "REVISION" not in settings
+        pod = self.pod(manifests)
+        (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "models-file"]
+        assert settings["MODELS_FILE"] == f"{mount['mountPath']}/models.toml"
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "models-file"]
+        assert volume["configMap"] == {"name": f"{RELEASE}-models-file"}
+        deployments = [manifests["Deployment/text-embeddings-router"] for manifests in (changed, manifests)]
+        assert deployments[0] != deployments[1], "a change starts no rollout"
+        # The server reads the file: it fails later, because the models of the Hub are not here.
+        (tmp_path / "models.toml").write_text(content)
+        ended = run("--models-file", str(tmp_path / "models.toml"), "--port", "0", "--prometheus-port", "0")
+        assert ended.returncode == 1 and "model `embedder`: " in ended.stderr, ended.stderr
+
     @pytest.mark.parametrize(
         "wrong",
-        [{"setting": {}}, {"settings": {"PORT": 8080}}, {"settings": {"port": "1"}}, {"weights": {"from": "nowhere"}}, {"models": [{}]}, {"autoscaling": {"busyShare": 70}}],
+        [{"setting": {}}, {"modelsFile": []}, {"settings": {"PORT": 8080}}, {"settings": {"port": "1"}}, {"weights": {"from": "nowhere"}}, {"models": [{}]}, {"autoscaling": {"busyShare": 70}}],
     )
     def test_wrong_values_are_refused(self, tmp_path, wrong):
         (tmp_path / "values.yaml").write_text(json.dumps(wrong))

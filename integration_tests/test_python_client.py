@@ -285,6 +285,17 @@ def test_serve_gives_a_client_and_stops_the_server():
         ter.Client(client.url, attempts=1).info()
 
 
+def test_serve_takes_a_models_file(tmp_path):
+    file = tmp_path / "models.toml"
+    folder = MODELS / "embedding-last"
+    file.write_text(f'[models.embeds]\nmodel-id = "{folder}"\n[models.ranks]\nmodel-id = "demo"\n', encoding="utf-8")
+    with ter.serve(file, dtype="float32") as client:
+        assert len(client.embed(TEXTS)) == len(TEXTS)
+        assert TEXTS[client.rerank(QUERY, TEXTS)[0].index] == "Mars is red."
+    with pytest.raises(ter.FlagError, match="`models_file` is set by `serve` itself"):
+        ter.serve(DEMO, models_file=file)
+
+
 def test_serve_for_asyncio_with_flags_of_every_kind():
     async def ask() -> dict:
         flags = {"auto_truncate": False, "pin_threads": True, "max_rerank_texts": 2, "served_model_name": "-name", "revision": None}

@@ -237,7 +237,7 @@ def test_an_idle_model_leaves_memory_and_answers_the_same_when_it_is_back(tmp_pa
         weights.rename(folder / "away")
         body = {"query": QUERY, "texts": DOCUMENTS}
         answer = server.post("/rerank", body)
-        assert answer.status_code == 424 and "its files have changed since the start" in answer.text
+        assert answer.status_code == 424 and "its files have changed since it was first loaded" in answer.text
         assert "its files have changed" in model()["failure"]
         (folder / "away").rename(weights)
         assert server.rerank(QUERY, DOCUMENTS) == expected
@@ -246,4 +246,4 @@ def test_an_idle_model_leaves_memory_and_answers_the_same_when_it_is_back(tmp_pa
         wait_for(lambda: not model()["loaded"])
         os.utime(weights, (1, 1))
         answer = server.post("/rerank", body)
-        assert answer.status_code == 424 and "its files have changed since the start" in answer.text
+        assert answer.status_code == 424 and "its files have changed since it was first loaded" in answer.text

@@ -186,6 +186,22 @@ def test_serve_answers_as_the_server_and_scales(cluster):
         serve.shutdown()
 
 
+def test_an_embedder_and_a_reranker_in_each_replica(cluster, tmp_path):
+    file = tmp_path / "models.toml"
+    file.write_text(f'[models.embeds]\nmodel-id = "{EMBEDDING_MODEL}"\n[models.ranks]\nmodel-id = "demo"\n')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve.start(http_options={"port": port})
+    try:
+        serve.run(deployment(str(file), replicas=(1, 1), cpus=1, **FLAGS), route_prefix="/", name="both")
+        texts = ["Bread is baked.", "Mars is red."]
+        with ter.Client(f"http://127.0.0.1:{port}") as through, ter.serve(file, **FLAGS) as direct:
+            assert through.embed(texts) == direct.embed(texts)
+            assert through.rerank("red planet", texts) == direct.rerank("red planet", texts)
+    finally:
+        serve.shutdown()
+
+
 def replicas() -> int:
     (found,) = serve.status().applications["demo"].deployments.values()
     return found.replica_states.get("RUNNING", 0)

@@ -33,7 +33,7 @@ READY = re.compile(r"Ready: listening on (\S+):(\d+)")
 # The modules whose events tell the progress of a download.
 DOWNLOAD_TARGETS = ("text_embeddings_core::files::progress", "text_embeddings_core::files::hub::transfer")
 # Flags that this module sets itself; and those for TLS, for which a local client has no certificate.
-OWN_FLAGS = {"model_id", "json_output", "stop_with_stdin"}
+OWN_FLAGS = {"model_id", "models_file", "json_output", "stop_with_stdin"}
 TLS_FLAGS = {"tls_cert", "tls_key"}
 # Passed as variables of the same name, because others can read arguments in the list of processes.
 SECRET_FLAGS = {"api_key", "hf_token", "otlp_endpoint"}
@@ -59,11 +59,11 @@ def serve(
         with text_embeddings_router.serve("demo") as client:
             client.rerank("red planet", ["Bread is baked.", "Mars is red."])
 
-    `model_id` is a Hub id, a folder, or `demo`. `flags` are the server's flags: `max_batch_tokens=4096` is
-    `--max-batch-tokens 4096`. The server listens on 127.0.0.1, on a free port unless `port` is given.
-    `start_timeout` (seconds) includes the download of the model. `client` has the client's settings
-    `timeout`, `attempts` and `longest_pause`. With `async with`, the client is an `AsyncClient`. `progress`
-    says whether the progress of a download is written to stderr.
+    `model_id` is a Hub id, a folder, `demo`, or a models file (`models.toml`) with several models. `flags`
+    are the server's flags: `max_batch_tokens=4096` is `--max-batch-tokens 4096`. The server listens on
+    127.0.0.1, on a free port unless `port` is given. `start_timeout` (seconds) includes the download of the
+    model. `client` has the client's settings `timeout`, `attempts` and `longest_pause`. With `async with`,
+    the client is an `AsyncClient`. `progress` says whether the progress of a download is written to stderr.
 
     In a notebook, call `start` and `stop` instead of a block:
 
@@ -293,7 +293,9 @@ def _command_line(
     model_id: str | os.PathLike[str], flags: dict[str, FlagValue], known: frozenset[str]
 ) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of the process."""
-    arguments = [str(find_binary()), "--model-id", os.fspath(model_id), "--json-output", "--stop-with-stdin"]
+    model = os.fspath(model_id)
+    named_by = "--models-file" if model.endswith(".toml") else "--model-id"
+    arguments = [str(find_binary()), named_by, model, "--json-output", "--stop-with-stdin"]
     environment = environment_without({name.upper() for name in TLS_FLAGS} | COLOUR_VARIABLES)
     environment["LOG_LEVEL"] = _log_filter()
     defaults: dict[str, FlagValue] = {"hostname": "127.0.0.1", "port": 0, "prometheus_port": 0}

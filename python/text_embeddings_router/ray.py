@@ -113,6 +113,9 @@ def deployment(
     """An application for Ray Serve with all routes of the server:
     `serve.run(deployment("BAAI/bge-reranker-v2-m3"))`.
 
+    A models file gives each replica several models: `deployment("models.toml")` with an embedding model and a
+    re-ranker answers `/embed` and `/rerank`. Every node needs the file under this path.
+
     The number of replicas changes between `replicas[0]` and `replicas[1]`, so that each replica has about
     `ongoing_requests` requests waiting or being computed. A replica accepts at most four times as many;
     further requests wait in Ray Serve.

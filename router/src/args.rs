@@ -14,7 +14,11 @@ mod model;
 pub(crate) mod models;
 mod values;
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{
     ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
@@ -31,7 +35,7 @@ pub(crate) use self::{
     given::{Given, variables_of},
     model::{ChatTemplateSource, HubArgs, ModelArgs},
     models::CascadeArgs,
-    values::{at_least_one, port, seconds, whole},
+    values::{LoadTime, at_least_one, port, seconds, whole},
 };
 
 /// The model that is served without `--model-id`, as in text-embeddings-inference.
@@ -39,7 +43,7 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, as a replacement for
 /// text-embeddings-inference.
-#[derive(Debug, Clone, Parser)]
+#[derive(Debug, Clone, PartialEq, Parser)]
 #[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"))]
 #[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct Args {
@@ -63,6 +67,15 @@ pub(crate) struct Args {
         help_heading = "Model"
     )]
     pub(crate) models_file: Option<PathBuf>,
+
+    /// When a model of a models file is loaded and checked: `at-start`, or at the `first-request` for it.
+    ///
+    /// One at least is loaded at the start. Until then, requests find the others by their names only.
+    #[arg(
+        long, env, default_value = "at-start", value_parser = values::load_time, value_name = "TIME",
+        help_heading = "Model"
+    )]
+    pub(crate) load: LoadTime,
 
     /// How the model is fetched, prompted and computed.
     #[command(flatten)]
@@ -169,6 +182,15 @@ pub(crate) struct Args {
         help_heading = "Limits"
     )]
     pub(crate) device_timeout: u32,
+
+    /// The model's share of the device's time while others of the process wait for it, too: 1 to 100.
+    ///
+    /// A model of weight 2 gets twice the time of one of weight 1.
+    #[arg(
+        long, env, default_value = "1", value_parser = values::device_weight, value_name = "WEIGHT",
+        help_heading = "Limits"
+    )]
+    pub(crate) device_weight: NonZeroU32,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
     #[arg(long, env, default_value = "0.0.0.0", help_heading = "Network")]

@@ -4,14 +4,20 @@
 //! hold: of the engines that wait, the one whose model has had the least of the device comes next. A model
 //! that was idle starts with as much as the one that computes now, so that it need not wait for a flood of
 //! another, and cannot save up time. This is start-time fair queueing
-//! (Goyal, Vin and Cheng, 1996), with the time of each batch as its cost.
+//! (Goyal, Vin and Cheng, 1996), with the time of each batch, divided by the model's weight, as its cost.
 
 use std::{
+    num::NonZeroU32,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Packing, Predictions, Text};
+
+/// How long a device stays free for a model that just computed and has had less of it than those that wait.
+/// An engine with waiting texts forms its next batch in half of this time. Without it, two models would
+/// always take turns one by one, however long their batches are.
+const GRACE: Duration = Duration::from_micros(300);
 
 /// The turns of a device. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -31,35 +37,68 @@ struct TurnState {
     tickets: u64,
     /// The start of the last turn, in device time of one model.
     clock: Duration,
+    /// The model of the last turn, until it asks for another one.
+    last: Option<EndedTurn>,
+}
+
+/// A turn that has ended.
+#[derive(Debug, Clone, Copy)]
+struct EndedTurn {
+    /// The device time that its model has had, divided by its weight.
+    had: Duration,
+    ended: Instant,
+}
+
+impl TurnState {
+    /// How long a claim must still wait for a turn if nobody else asks; absent if until a turn ends.
+    fn wait_of(&self, ticket: Ticket) -> Option<Duration> {
+        if self.is_taken || self.waiting.iter().min() != Some(&ticket) {
+            return None;
+        }
+        let last = self.last.filter(|last| last.had < ticket.start);
+        Some(last.map_or(Duration::ZERO, |last| GRACE.saturating_sub(last.ended.elapsed())))
+    }
 }
 
 /// A claim to a turn. The smallest one comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket {
-    /// The device time that its model has had, or would have had if it had not been idle.
+    /// The device time that its model has had, divided by its weight, or would have had if it had not been
+    /// idle.
     start: Duration,
     number: u64,
 }
 
 impl DeviceTurns {
-    /// A backend that computes in its turn.
-    pub(crate) fn share_device(&self, backend: Box<dyn Backend>) -> Box<dyn Backend> {
-        Box::new(TurnTaking { backend, turns: self.clone(), had: Duration::ZERO })
+    /// A backend that computes in its turn. While several wait, each gets time in proportion to its weight.
+    pub(crate) fn share_device(&self, backend: Box<dyn Backend>, weight: NonZeroU32) -> Box<dyn Backend> {
+        Box::new(TurnTaking { backend, turns: self.clone(), weight, had: Duration::ZERO })
     }
 
     /// Waits for a turn of a model that has had this much of the device.
     fn take_turn(&self, had: Duration) -> DeviceTurn<'_> {
         let mut state = self.0.lock_state();
+        if state.last.is_some_and(|last| last.had == had) {
+            state.last = None;
+        }
         let ticket = Ticket { start: had.max(state.clock), number: state.tickets };
         state.tickets += 1;
         state.waiting.push(ticket);
-        let mut state = (self.0.changed)
-            .wait_while(state, |state| state.is_taken || state.waiting.iter().min() != Some(&ticket))
-            .unwrap_or_else(PoisonError::into_inner);
+        // A model that was waited for is here.
+        self.0.changed.notify_all();
+        loop {
+            state = match state.wait_of(ticket) {
+                Some(Duration::ZERO) => break,
+                None => self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(wait) => {
+                    self.0.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
         state.waiting.retain(|other| *other != ticket);
         state.is_taken = true;
         state.clock = ticket.start;
-        DeviceTurn { queue: &self.0, start: ticket.start }
+        DeviceTurn { queue: &self.0, start: ticket.start, had: ticket.start }
     }
 }
 
@@ -73,11 +112,16 @@ impl TurnQueue {
 struct DeviceTurn<'a> {
     queue: &'a TurnQueue,
     start: Duration,
+    /// The device time that its model has had with it, divided by the weight.
+    had: Duration,
 }
 
 impl Drop for DeviceTurn<'_> {
     fn drop(&mut self) {
-        self.queue.lock_state().is_taken = false;
+        let mut state = self.queue.lock_state();
+        state.is_taken = false;
+        state.last = Some(EndedTurn { had: self.had, ended: Instant::now() });
+        drop(state);
         self.queue.changed.notify_all();
     }
 }
@@ -85,16 +129,18 @@ impl Drop for DeviceTurn<'_> {
 struct TurnTaking {
     backend: Box<dyn Backend>,
     turns: DeviceTurns,
-    /// The device time that the model has had.
+    weight: NonZeroU32,
+    /// The device time that the model has had, divided by its weight.
     had: Duration,
 }
 
 impl Backend for TurnTaking {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        let turn = self.turns.take_turn(self.had);
+        let mut turn = self.turns.take_turn(self.had);
         let began = Instant::now();
         let predictions = self.backend.predict(batch);
-        self.had = turn.start + began.elapsed();
+        turn.had = turn.start + began.elapsed() / self.weight.get();
+        self.had = turn.had;
         predictions
     }
 
@@ -118,6 +164,7 @@ mod tests {
         sync::atomic::{AtomicUsize, Ordering},
         thread,
     };
+    use text_embeddings_backend_core::BatchBuilder;
 
     /// Lets models that have had these milliseconds of the device ask one after the other while another one
     /// computes, which began at `clock`. Returns their order.
@@ -154,5 +201,63 @@ mod tests {
         // Models 1 and 3 were idle: they are even, and come before those that had more.
         assert_eq!(order_of_turns(50, &[60, 0, 51, 20]), [1, 3, 2, 0]);
         assert_eq!(order_of_turns(0, &[0; 6]), [0, 1, 2, 3, 4, 5]);
+    }
+
+    /// A model whose batches take a millisecond.
+    struct Slow;
+
+    impl Backend for Slow {
+        fn predict(&mut self, _: &Batch) -> Result<Predictions, BackendError> {
+            thread::sleep(Duration::from_millis(1));
+            Ok(Predictions::default())
+        }
+
+        fn packing(&self) -> Packing {
+            Packing::SHARED
+        }
+
+        fn batch_bytes(&self, tokens: usize) -> usize {
+            tokens
+        }
+    }
+
+    #[test]
+    fn a_batch_costs_its_time_divided_by_the_weight() {
+        let (turns, batch) = (DeviceTurns::default(), BatchBuilder::new(Packing::SHARED).build());
+        for (weight, claims) in [(1, 3), (4, 5)] {
+            let weight = NonZeroU32::MIN.saturating_add(weight - 1);
+            let mut model = TurnTaking {
+                backend: Box::new(Slow),
+                turns: turns.clone(),
+                weight,
+                had: Duration::from_secs(weight.get().into()),
+            };
+            let before = (model.had, Instant::now());
+            for _ in 0..claims {
+                assert!(model.predict(&batch).is_ok());
+            }
+            let cost = model.had.saturating_sub(before.0) * weight.get();
+            assert!(cost >= Duration::from_millis(claims) && cost <= before.1.elapsed(), "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_has_had_less_is_waited_for_a_moment() {
+        let ticket = |start, number| Ticket { start: Duration::from_millis(start), number };
+        let state = |had, ended, waiting: &[Ticket]| TurnState {
+            waiting: waiting.to_vec(),
+            last: Some(EndedTurn { had: Duration::from_millis(had), ended }),
+            ..TurnState::default()
+        };
+        let (now, both) = (Instant::now(), [ticket(100, 0), ticket(120, 1)]);
+        let soon = state(90, now + GRACE, &both);
+        assert_eq!(soon.wait_of(both[0]), Some(GRACE));
+        assert_eq!(soon.wait_of(both[1]), None, "another one comes before");
+        assert_eq!(TurnState { is_taken: true, ..state(90, now, &both) }.wait_of(both[0]), None);
+        let long_ago = now.checked_sub(GRACE).unwrap_or(now);
+        for (had, ended) in [(100, now + GRACE), (130, now + GRACE), (90, long_ago)] {
+            assert_eq!(state(had, ended, &both).wait_of(both[0]), Some(Duration::ZERO), "{had}");
+        }
+        assert_eq!(TurnState { last: None, ..soon }.wait_of(both[0]), Some(Duration::ZERO));
     }
 }

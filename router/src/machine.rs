@@ -3,11 +3,17 @@
 //! Input: the flags. Output: a [`Machine`], which is read once and lent to each model. What must hold: the
 //! same flags give the same numbers on the same machine.
 
-use std::{fmt, fs, num::NonZeroUsize, sync::Arc};
+use std::{
+    fmt, fs,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::amount;
-use text_embeddings_core::{metrics::ModelMetrics, service::ScoreCache};
+use text_embeddings_core::{
+    error::Error, metrics::ModelMetrics, service::ScoreCache, tokenization::TokenizerThreads,
+};
 
 use crate::{
     args::Args,
@@ -43,6 +49,8 @@ pub(crate) struct Machine {
     pub(crate) scores: Option<Arc<ScoreCache>>,
     /// The turns of the models on the device; absent if there is one model.
     pub(crate) turns: Option<DeviceTurns>,
+    /// The threads that tokenize, while a model uses them.
+    tokenizers: Arc<Mutex<Weak<TokenizerThreads>>>,
 }
 
 impl Machine {
@@ -80,7 +88,23 @@ impl Machine {
             scores: (args.score_cache_bytes > 0)
                 .then(|| Arc::new(ScoreCache::with_limit(args.score_cache_bytes))),
             turns: None,
+            tokenizers: Arc::default(),
         })
+    }
+
+    /// The threads that tokenize for all models.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses a thread.
+    pub(crate) fn tokenizer_threads(&self) -> Result<Arc<TokenizerThreads>, Error> {
+        let mut shared = self.tokenizers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(threads) = shared.upgrade() {
+            return Ok(threads);
+        }
+        let threads = Arc::new(TokenizerThreads::start_threads(self.tokenization_workers)?);
+        *shared = Arc::downgrade(&threads);
+        Ok(threads)
     }
 }
 

@@ -13,8 +13,10 @@ mod commands;
 mod config;
 mod control_groups;
 mod cost;
+mod current;
 mod device_turn;
 mod features;
+mod file_versions;
 #[cfg(feature = "grpc")]
 mod grpc;
 #[cfg(feature = "http")]
@@ -25,6 +27,7 @@ mod memory;
 mod models;
 mod parent;
 mod reload;
+mod renewal;
 mod residency;
 mod secret;
 mod serve;
@@ -47,21 +50,24 @@ use std::{
 use anyhow::Context;
 use text_embeddings_core::metrics::ModelMetrics;
 use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, ReservedPath, Stop};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     args::{Args, Given},
     auth::ApiKeys,
     commands::{Invocation, ServeArgs},
     config::{ServerConfig, Shutdown, client_limits, descriptors},
+    current::{CurrentModels, LoadLimits},
     device_turn::DeviceTurns,
     machine::Machine,
-    models::{Models, Served},
+    models::{Models, PendingModel, Served},
     parent::Parent,
+    renewal::Renewal,
     serve::Ended,
     signals::StopSignals,
     state::AppState,
     telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
-    transports::{Listeners, Transports},
+    transports::{CurrentApplications, Listeners, Transports},
 };
 
 fn main() -> ExitCode {
@@ -104,27 +110,17 @@ fn run_server(args: ServeArgs, given: &Given) -> anyhow::Result<ExitCode> {
 /// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
 /// the model is ready.
 async fn start_and_serve(
-    ServeArgs { server: args, list }: ServeArgs,
+    ServeArgs { server: args, list, file }: ServeArgs,
     server: ServerConfig,
     transports: Transports,
     traces: Traces,
 ) -> anyhow::Result<Ended> {
-    for notice in features::notices() {
-        tracing::info!("{notice}");
-    }
-    if args.model.hub.hf_api_token.is_some() {
-        tracing::warn!("`--hf-api-token` is deprecated, as in text-embeddings-inference: give `--hf-token`");
-    }
-    if let Some(name) = &args.ignored_hostname {
-        tracing::warn!("the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0");
-    }
-    for variable in &args.ignored_variables {
-        tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
-    }
+    log_notices(&args);
     let keys = ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
     let door = Door::new(client_limits(&args.door, server.payload_limit, descriptors())?);
     let mut machine = Machine::from_args(&args)?;
-    if list.models.len() > 1 {
+    // A models file may get more of them.
+    if list.models.len() > 1 || file.is_some() {
         machine.turns = Some(DeviceTurns::default());
     }
     let names: Vec<ModelMetrics> =
@@ -137,25 +133,55 @@ async fn start_and_serve(
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
     let signals = StopSignals::listen();
+    let hangups = file.as_ref().map(|_| signal(SignalKind::hangup())).transpose()?;
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
-        started = tokio::spawn(start_models(list.models, machine)) => started.context("the start broke off")??,
+        started = tokio::spawn(start_models(list.models_at_start(), machine.clone())) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
-    let models = Models::new(started, &list.cascades)?;
-    let all = models.all_models();
-    let max_input = all.iter().map(|served| served.info.config.model.limits.max_input_length).max();
-    metrics.watch(all.iter().map(|served| served.service.gauges()).collect(), max_input.unwrap_or_default());
-    let summary = all.iter().map(|served| served.summary.as_str()).collect::<Vec<_>>().join("; ");
+    let pending = list.later_models().map(|args| Arc::new(PendingModel::from_args(args))).collect();
+    let models = Models::new(started, &list.cascades, pending)?;
+    metrics.watch(&models);
+    let summaries = models.all_models().iter().map(|served| served.summary.as_str());
+    let summary = summaries.collect::<Vec<_>>().join("; ");
     memory::give_back().context("the system gives no thread to look after memory")?;
-    let Shutdown { delay, drain } = server.shutdown;
-    let first_signal = signals.clone().received(1);
+    let drain = server.shutdown.drain;
+    let stop = stop_when_asked(signals.clone(), parent, server.shutdown);
+    let patience = startup::flags::device_timeout(&args);
+    let limits = LoadLimits { max_waiting: args.max_concurrent_requests.get(), patience };
+    let (current, orders) = CurrentModels::from_models(models.clone(), &limits);
+    let server = Arc::new(server);
+    let state =
+        AppState { models, current: current.clone(), server, keys, metrics, traces, stop: stop.clone() };
+    let listeners = ports.listen(&summary)?;
+    let applications = CurrentApplications::from_state(transports, &state, listeners.second.is_some())
+        .context("a transport cannot be set up")?;
+    let ports = applications.open_ports(listeners);
+    if let (Some(file), Some(hangups)) = (file, hangups) {
+        tokio::spawn(
+            Renewal { file, list, machine, state, applications, patience }.run_renewal(hangups, orders),
+        );
+    }
+    let ended = tokio::select! {
+        ended = serve::serve(&current, &stop, ports, &door, drain) => ended,
+        () = signals.received(2) => {
+            tracing::warn!("a second signal: requests in flight are dropped");
+            Ended::Asked
+        }
+    };
+    // Dropping a model would wait for its batch, or for a load that hangs.
+    std::mem::forget(current);
+    Ok(ended)
+}
+
+/// The end of the server, which a signal or the end of the parent asks for.
+fn stop_when_asked(signals: StopSignals, parent: Parent, Shutdown { delay, drain }: Shutdown) -> Stop {
     let asked = async move {
         let reason = tokio::select! {
-            () = first_signal => "",
+            () = signals.received(1) => "",
             () = parent.gone() => "standard input ended, ",
         };
         let first = if delay.is_zero() {
@@ -167,17 +193,22 @@ async fn start_and_serve(
             "{reason}stopping: {first}no new connections, up to {drain:?} for the requests in flight"
         );
     };
-    let stop = Stop::on(asked, delay);
-    let server = Arc::new(server);
-    let state = AppState { models: models.clone(), server, keys, metrics, traces, stop };
-    let listeners = ports.listen(&summary)?;
-    let ports = transports.open_ports(&state, listeners).context("a transport cannot be set up")?;
-    tokio::select! {
-        ended = serve::serve(state, ports, &door, drain) => Ok(ended),
-        () = signals.received(2) => {
-            tracing::warn!("a second signal: requests in flight are dropped");
-            Ok(Ended::Asked)
-        }
+    Stop::on(asked, delay)
+}
+
+/// Logs consequences of the build and of flags that the user may not have meant.
+fn log_notices(args: &Args) {
+    for notice in features::notices() {
+        tracing::info!("{notice}");
+    }
+    if args.model.hub.hf_api_token.is_some() {
+        tracing::warn!("`--hf-api-token` is deprecated, as in text-embeddings-inference: give `--hf-token`");
+    }
+    if let Some(name) = &args.ignored_hostname {
+        tracing::warn!("the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0");
+    }
+    for variable in &args.ignored_variables {
+        tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
 }
 
@@ -192,17 +223,16 @@ fn browser_address(address: SocketAddr, has_tls: bool) -> String {
 }
 
 /// Loads the models one after the other.
-async fn start_models(models: Vec<Args>, machine: Machine) -> anyhow::Result<Vec<Served>> {
-    if let [only] = &models[..] {
-        return Ok(vec![startup::start(only, &machine).await?]);
+async fn start_models(models: Vec<Args>, machine: Machine) -> anyhow::Result<Vec<Arc<Served>>> {
+    if let ([only], None) = (&models[..], &machine.turns) {
+        return Ok(vec![Arc::new(startup::start(only, &machine).await?)]);
     }
     let mut started = Vec::with_capacity(models.len());
     for args in models {
         let name = args.model_name();
         tracing::info!("Loading the model `{name}`");
         let served = startup::start(&args, &machine).await;
-        let served = served.with_context(|| format!("model `{name}`"))?;
-        started.push(Served { aliases: args.aliases, ..served });
+        started.push(Arc::new(served.with_context(|| format!("model `{name}`"))?));
     }
     Ok(started)
 }

@@ -3,7 +3,10 @@
 //! What must hold: no two models have a name in common (`args/models.rs`); with one model, every request is
 //! for that model, whatever it names.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, ensure};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,7 +17,12 @@ use text_embeddings_core::{
     service::{SecondStage, Service},
 };
 
-use crate::{args::CascadeArgs, info::Info, residency::Resident};
+use crate::{
+    args::{Args, CascadeArgs},
+    file_versions::FileVersions,
+    info::Info,
+    residency::Resident,
+};
 
 /// The header of an answer that names its model, if there are several.
 const MODEL_HEADER: HeaderName = HeaderName::from_static("x-model");
@@ -31,6 +39,61 @@ pub(crate) struct Served {
     pub(crate) resident: Arc<Resident>,
     /// Model, arithmetic, device and memory in a few words, for the log.
     pub(crate) summary: String,
+    /// The version of its files.
+    pub(crate) versions: FileVersions,
+}
+
+/// A model that the first request for it will load.
+#[derive(Debug)]
+pub(crate) struct PendingModel {
+    /// Its own name first.
+    names: Vec<String>,
+    /// The model as the user named it.
+    pub(crate) model_id: String,
+    /// Why it could not be loaded the last time.
+    failure: Mutex<Option<String>>,
+}
+
+impl PendingModel {
+    pub(crate) fn from_args(args: &Args) -> Self {
+        let names = std::iter::once(args.model_name()).chain(args.aliases.iter().map(String::as_str));
+        let names = names.map(str::to_owned).collect();
+        Self { names, model_id: args.model_id.clone(), failure: Mutex::default() }
+    }
+
+    pub(crate) fn own_name(&self) -> &str {
+        &self.names[0]
+    }
+
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    pub(crate) fn further_names(&self) -> &[String] {
+        &self.names[1..]
+    }
+
+    /// The names by which requests may ask for the model, its own first.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Notes why it could not be loaded.
+    pub(crate) fn note_failure(&self, failure: String) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+    }
+
+    /// Why it could not be loaded the last time.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The model that a request is for.
+#[derive(Debug, Clone)]
+pub(crate) enum ChosenModel {
+    /// The one at this place.
+    Served(usize),
+    /// One that must be loaded first.
+    Pending(Arc<PendingModel>),
 }
 
 /// A kind of work that some models can do and others cannot.
@@ -78,6 +141,18 @@ impl Served {
         }
     }
 
+    /// The same model with these further names.
+    pub(crate) fn with_aliases(&self, aliases: &[String]) -> Self {
+        Self {
+            service: self.service.clone(),
+            info: self.info.clone(),
+            aliases: aliases.to_vec(),
+            resident: Arc::clone(&self.resident),
+            summary: self.summary.clone(),
+            versions: self.versions.clone(),
+        }
+    }
+
     /// Whether requests may ask for the model by this name.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         self.all_names().any(|known| known == name)
@@ -86,7 +161,7 @@ impl Served {
 
 impl CascadeArgs {
     /// The cascade as a model of its own.
-    fn serve_cascade(&self, models: &[Served]) -> anyhow::Result<Served> {
+    fn serve_cascade(&self, models: &[Arc<Served>]) -> anyhow::Result<Served> {
         let Self { name, aliases, first, then, keep, budget_ms } = self;
         let (first, strong) = (find_reranker(models, first)?, find_reranker(models, then)?);
         let max = strong.service.config().max_rerank_texts;
@@ -105,66 +180,93 @@ impl CascadeArgs {
             aliases: aliases.clone(),
             resident: Arc::clone(&first.resident),
             summary: format!("{name}: {}, then the best {keep} by {then}", self.first),
+            versions: FileVersions::default(),
         })
     }
 }
 
 /// The model of a cascade.
-fn find_reranker<'a>(models: &'a [Served], name: &str) -> anyhow::Result<&'a Served> {
-    let served = models.iter().find(|served| served.has_name(name));
+fn find_reranker<'a>(models: &'a [Arc<Served>], name: &str) -> anyhow::Result<&'a Served> {
+    let served = models.iter().map(|served| &**served).find(|served| served.has_name(name));
     let served = served.with_context(|| format!("there is no model `{name}`"))?;
     let is_reranker = RequestTask::Rerank.fits_model(&served.service.config().model);
     ensure!(is_reranker, "`{name}` is not a re-ranker: a cascade has two re-rankers");
     Ok(served)
 }
 
-/// The models of the process, at least one. Cheap to clone.
+/// The models of the process, at least one that is served. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Models(Arc<[Arc<Served>]>);
+pub(crate) struct Models {
+    served: Arc<[Arc<Served>]>,
+    pending: Arc<[Arc<PendingModel>]>,
+}
 
 /// A request asks for a model that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no model `{asked}`: choose one of {known}")]
+#[error("there is no model `{asked}`{advice}")]
 pub(crate) struct UnknownModel {
     asked: String,
-    known: String,
+    advice: String,
+}
+
+impl UnknownModel {
+    /// The same for a client who may not learn the names.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no probe of one model"))]
+    pub(crate) fn without_names(self) -> Self {
+        Self { advice: String::new(), ..self }
+    }
 }
 
 /// A message repeats at most this many characters of a name.
 const MAX_NAME: usize = 100;
 
 impl Models {
-    /// A registry of these models, at least one, and of these cascades of them.
+    /// A registry of these models, at least one, of these cascades of them, and of models that are loaded
+    /// later.
     ///
     /// # Errors
     ///
     /// A sentence about a cascade of models that do not fit.
-    pub(crate) fn new(mut models: Vec<Served>, cascades: &[CascadeArgs]) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        mut models: Vec<Arc<Served>>,
+        cascades: &[CascadeArgs],
+        pending: Vec<Arc<PendingModel>>,
+    ) -> anyhow::Result<Self> {
         for cascade in cascades {
             let served =
                 cascade.serve_cascade(&models).with_context(|| format!("[cascade.{}]", cascade.name))?;
-            models.push(served);
+            models.push(Arc::new(served));
         }
-        Ok(Self(models.into_iter().map(Arc::new).collect()))
+        Ok(Self { served: models.into(), pending: pending.into() })
     }
 
     /// All of them, in the order in which they were given.
     pub(crate) fn all_models(&self) -> &[Arc<Served>] {
-        &self.0
+        &self.served
+    }
+
+    /// The models that are loaded later.
+    pub(crate) fn pending_models(&self) -> &[Arc<PendingModel>] {
+        &self.pending
+    }
+
+    /// Whether there is one model, so that names have no meaning.
+    pub(crate) fn is_single(&self) -> bool {
+        self.served.len() == 1 && self.pending.is_empty()
     }
 
     /// The model of requests that do not choose one.
     pub(crate) fn first_model(&self) -> &Served {
-        &self.0[0]
+        &self.served[0]
     }
 
     /// A registry with each model alone.
     pub(crate) fn each_alone(&self) -> impl Iterator<Item = Self> {
-        self.0.iter().map(|served| Self([Arc::clone(served)].into()))
+        self.served.iter().map(|served| Self { served: [Arc::clone(served)].into(), pending: [].into() })
     }
 
-    /// The place of the model that a request is for: the one that it names, else the first that is made for
-    /// the task, else the first that can do it, else the first.
+    /// The model that a request is for: the one that it names, else the first served one that is made for the
+    /// task, else the first that can do it, else the first.
     ///
     /// # Errors
     ///
@@ -173,34 +275,42 @@ impl Models {
         &self,
         name: Option<&str>,
         task: Option<RequestTask>,
-    ) -> Result<usize, UnknownModel> {
+    ) -> Result<ChosenModel, UnknownModel> {
         let Some(name) = name else {
-            let Some(task) = task else { return Ok(0) };
+            let Some(task) = task else { return Ok(ChosenModel::Served(0)) };
             let made_for = self.first_place(|model| task.is_made_for(model));
-            return Ok(made_for.or_else(|| self.first_place(|model| task.fits_model(model))).unwrap_or(0));
+            let place = made_for.or_else(|| self.first_place(|model| task.fits_model(model)));
+            return Ok(ChosenModel::Served(place.unwrap_or(0)));
         };
-        self.0.iter().position(|served| served.has_name(name)).ok_or_else(|| UnknownModel {
-            asked: name.chars().take(MAX_NAME).collect(),
-            known: self.0.iter().flat_map(|served| served.all_names()).collect::<Vec<_>>().join(", "),
-        })
+        if let Some(place) = self.served.iter().position(|served| served.has_name(name)) {
+            return Ok(ChosenModel::Served(place));
+        }
+        let mut pending = self.pending.iter();
+        if let Some(pending) = pending.find(|pending| pending.all_names().any(|known| known == name)) {
+            return Ok(ChosenModel::Pending(Arc::clone(pending)));
+        }
+        let pending = self.pending.iter().flat_map(|pending| pending.all_names());
+        let known = self.served.iter().flat_map(|served| served.all_names()).chain(pending);
+        let advice = format!(": choose one of {}", known.collect::<Vec<_>>().join(", "));
+        Err(UnknownModel { asked: name.chars().take(MAX_NAME).collect(), advice })
     }
 
     fn first_place(&self, fits: impl Fn(&Model) -> bool) -> Option<usize> {
-        self.0.iter().position(|served| fits(&served.service.config().model))
+        self.served.iter().position(|served| fits(&served.service.config().model))
     }
 
     /// Whether every model can compute.
     pub(crate) async fn are_healthy(&self) -> bool {
-        join_all(self.0.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)
+        join_all(self.served.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)
     }
 
     /// Waits until the device of a model is lost.
     pub(crate) async fn device_lost(&self) {
-        select_all(self.0.iter().map(|served| Box::pin(served.service.device_lost()))).await;
+        select_all(self.served.iter().map(|served| Box::pin(served.service.device_lost()))).await;
     }
 
     /// Whether the device of a model is lost.
     pub(crate) fn is_device_lost(&self) -> bool {
-        self.0.iter().any(|served| served.service.is_device_lost())
+        self.served.iter().any(|served| served.service.is_device_lost())
     }
 }

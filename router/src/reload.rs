@@ -20,8 +20,8 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// The time to read them. A network's file system may hang.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Reads the files again on SIGHUP and at intervals, for ever. Without such files SIGHUP keeps its meaning,
-/// which is to end the process.
+/// Reads the files again on SIGHUP and at intervals, for ever. Without such files, and without a models file,
+/// SIGHUP keeps its meaning, which is to end the process.
 pub(crate) async fn watch(keys: ApiKeys, certificate: Option<Certificate>) {
     if !keys.has_file() && certificate.is_none() {
         return;

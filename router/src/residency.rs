@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -61,6 +61,17 @@ pub(crate) struct Resident {
     last_used: Mutex<Instant>,
     /// Why it could not be loaded the last time.
     failure: Mutex<Option<String>>,
+    /// The number of [`StayInMemory`] that keep it.
+    kept_by: AtomicUsize,
+}
+
+/// Keeps a model in memory while a later version of it is loaded: its own files may be gone.
+pub(crate) struct StayInMemory(Arc<Resident>);
+
+impl Drop for StayInMemory {
+    fn drop(&mut self) {
+        self.0.kept_by.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Residency {
@@ -75,9 +86,12 @@ impl Residency {
     }
 
     /// Unloads models that may leave until `bytes` more fit, or none is left.
-    pub(crate) fn make_room(&self, bytes: u64) {
-        // Whoever loads the model finds out whether it fits.
-        let _ = self.0.make_room(&lock_value(&self.0.models), bytes);
+    ///
+    /// # Errors
+    ///
+    /// The numbers, if they do not fit then.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), String> {
+        self.0.make_room(&lock_value(&self.0.models), bytes)
     }
 
     /// Takes in a loaded model. Returns the backend that loads it again when it has left.
@@ -96,6 +110,7 @@ impl Residency {
             is_loaded: AtomicBool::new(true),
             last_used: Mutex::new(Instant::now()),
             failure: Mutex::default(),
+            kept_by: AtomicUsize::new(0),
         });
         let mut models = lock_value(&self.0.models);
         models.retain(|model| model.strong_count() > 0);
@@ -117,7 +132,7 @@ impl ResidencyLedger {
             if held + promised + bytes <= available.bytes {
                 return Ok(());
             }
-            let may_leave = loaded_models(models).filter(|model| model.tenant.idle_limit.is_some());
+            let may_leave = loaded_models(models).filter(|model| model.may_leave());
             let Some(model) = may_leave.min_by_key(|model| *lock_value(&model.last_used)) else {
                 return Err(format!(
                     "it takes {}, {} are in use, batches and prefixes of other models may take {}, and {}: \
@@ -148,6 +163,17 @@ impl Resident {
         self.is_loaded.load(Ordering::Acquire)
     }
 
+    /// Keeps the model in memory, if it is there.
+    pub(crate) fn stay_in_memory(self: &Arc<Self>) -> StayInMemory {
+        self.kept_by.fetch_add(1, Ordering::AcqRel);
+        StayInMemory(Arc::clone(self))
+    }
+
+    /// Whether the model may leave memory now.
+    fn may_leave(&self) -> bool {
+        self.tenant.idle_limit.is_some() && self.kept_by.load(Ordering::Acquire) == 0
+    }
+
     /// Why the model could not be loaded the last time.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
     pub(crate) fn last_failure(&self) -> Option<String> {
@@ -157,7 +183,7 @@ impl Resident {
     /// Frees the model's memory, after the batch that is computed now.
     fn leave_memory(&self, reason: &str) {
         let mut backend = lock_value(&self.backend);
-        if backend.is_some() {
+        if backend.is_some() && self.may_leave() {
             *backend = None;
             self.note_loaded(false);
             memory::trim();
@@ -272,10 +298,7 @@ fn lock_value<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use std::{
-        sync::{atomic::AtomicUsize, mpsc},
-        thread,
-    };
+    use std::{sync::mpsc, thread};
     use text_embeddings_backend_core::{BatchBuilder, Wanted};
 
     /// More bytes than any machine has.
@@ -379,7 +402,7 @@ mod tests {
         let residency = room_for(2);
         let kept = Model::take_in(&residency, "kept", None);
         let mut first = Model::take_in(&residency, "first", HOUR);
-        residency.make_room(LARGE);
+        assert!(residency.make_room(LARGE).is_ok());
         let mut second = Model::take_in(&residency, "second", HOUR);
         assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);
         assert_eq!(residency.promised_bytes(), 2 * LARGE);
@@ -393,7 +416,7 @@ mod tests {
         let residency = room_for(2);
         let mut models = ["a", "b"].map(|name| Model::take_in(&residency, name, HOUR));
         assert!(models[0].compute().is_ok());
-        residency.make_room(LARGE);
+        assert!(residency.make_room(LARGE).is_ok());
         assert_eq!(loaded(&[&models[0], &models[1]]), [true, false]);
     }
 
@@ -401,7 +424,7 @@ mod tests {
     async fn a_model_for_which_no_other_may_leave_is_refused_with_the_numbers() {
         let residency = room_for(2);
         let mut model = Model::take_in(&residency, "m", HOUR);
-        residency.make_room(2 * LARGE);
+        assert!(residency.make_room(2 * LARGE).is_ok());
         let kept = ["a", "b"].map(|name| Model::take_in(&residency, name, None));
         let error = model.compute().unwrap_err().to_string();
         for part in ["it takes 1125899907 MB", "batches and prefixes of other models may take 2251799814 MB"]
@@ -415,18 +438,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn twenty_models_are_served_with_room_for_three() {
+    async fn two_hundred_models_are_served_with_room_for_three() {
         let residency = room_for(3);
-        let models: Vec<Model> = (0..20)
+        let models: Vec<Model> = (0..200)
             .map(|_| {
-                residency.make_room(LARGE);
+                assert!(residency.make_room(LARGE).is_ok());
                 Model::take_in(&residency, "m", HOUR)
             })
             .collect();
         let residents: Vec<_> = models.iter().map(|model| Arc::clone(&model.resident)).collect();
         thread::scope(|scope| {
             for mut model in models {
-                scope.spawn(move || (0..10).for_each(|_| assert!(model.compute().is_ok())));
+                scope.spawn(move || (0..3).for_each(|_| assert!(model.compute().is_ok())));
             }
         });
         let loaded = residents.iter().filter(|resident| resident.is_loaded()).count();
@@ -437,7 +460,7 @@ mod tests {
     async fn a_model_that_cannot_be_loaded_fails_its_own_requests_and_is_tried_again() {
         let residency = room_for(1);
         let mut model = Model::take_in(&residency, "m", HOUR);
-        residency.make_room(LARGE);
+        assert!(residency.make_room(LARGE).is_ok());
         let mut other = Model::take_in(&residency, "other", HOUR);
         model.fails.store(true, Ordering::Relaxed);
         let error = model.compute().unwrap_err().to_string();
@@ -465,5 +488,34 @@ mod tests {
             assert!(batch.join().unwrap().is_ok());
         });
         assert!(!resident.is_loaded());
+    }
+
+    #[tokio::test]
+    async fn a_model_whose_next_version_is_loaded_stays_in_memory() {
+        let residency = room_for(1);
+        let limit = Duration::from_millis(10);
+        let model = Model::take_in(&residency, "m", Some(limit));
+        let stays = [model.resident.stay_in_memory(), model.resident.stay_in_memory()];
+        let error = residency.make_room(LARGE).unwrap_err();
+        assert!(error.starts_with("it takes 1125899907 MB"), "{error}");
+        for held in stays {
+            tokio::time::sleep(3 * limit).await;
+            assert!(model.resident.is_loaded());
+            drop(held);
+        }
+        while model.resident.is_loaded() {
+            tokio::time::sleep(limit).await;
+        }
+        assert!(residency.make_room(LARGE).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_request_during_the_unloading_of_its_model_loads_it_again() {
+        // Idle after no time at all: the model is unloaded whenever no batch is computed.
+        let mut model = Model::take_in(&Residency::default(), "m", Some(Duration::from_nanos(1)));
+        for _ in 0..200 {
+            assert!(model.compute().is_ok());
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Serves every transport on its port until a signal or a lost device ends the server, and ends it in order.
 //!
-//! Input: an [`AppState`], open ports and a door. Output: the reason for the end, once everything is
+//! Input: the models, open ports and a door. Output: the reason for the end, once everything is
 //! answered or the time for it is over. What must hold: after the signal or the loss, no connection is
 //! accepted, connections without a request are closed, and requests in flight finish within the time limit.
 
@@ -8,9 +8,9 @@ use std::{convert::Infallible, process::ExitCode, time::Duration};
 
 use axum::Router;
 use futures_util::future::join_all;
-use text_embeddings_door::{Door, Listener, Protocol};
+use text_embeddings_door::{Door, Listener, Protocol, Stop};
 
-use crate::state::AppState;
+use crate::current::CurrentModels;
 
 /// Why a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +37,17 @@ pub(crate) struct OpenPort {
     pub(crate) app: Router,
 }
 
-/// Serves until [`AppState::stop`] is due or the device is lost, and then until the requests in flight are
+/// Serves until `stop` is due or the device is lost, and then until the requests in flight are
 /// answered, but no longer than `drain`.
-pub(crate) async fn serve(state: AppState, ports: Vec<OpenPort>, door: &Door, drain: Duration) -> Ended {
-    let stop = &state.stop;
+pub(crate) async fn serve(
+    models: &CurrentModels,
+    stop: &Stop,
+    ports: Vec<OpenPort>,
+    door: &Door,
+    drain: Duration,
+) -> Ended {
     let lost = async {
-        state.models.device_lost().await;
+        models.device_lost().await;
         // Nobody needs time to send requests elsewhere: none is answered here any more.
         stop.close_now();
         std::future::pending::<Infallible>().await
@@ -66,7 +71,7 @@ pub(crate) async fn serve(state: AppState, ports: Vec<OpenPort>, door: &Door, dr
             tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
         }
     }
-    if state.models.is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
+    if models.read_models().is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
 }
 
 #[cfg(all(test, feature = "http", feature = "grpc"))]
@@ -188,6 +193,82 @@ mod tests {
         assert_eq!(ended, Ended::DeviceLost);
         assert_eq!([ended, Ended::Asked].map(ExitCode::from), [ExitCode::FAILURE, ExitCode::SUCCESS]);
         assert_eq!(server.control.seen(), 1, "nothing was given to a device that is lost");
+    }
+
+    const RERANK: &str = r#"{"query":"q","texts":["ZZ"]}"#;
+    const EMBED: &str = r#"{"inputs":"ab"}"#;
+
+    /// A server with an embedding model, and a re-ranker that is not in memory and whose loads are held.
+    async fn with_held_load(flags: &str, drain: Duration) -> Server {
+        let models =
+            "--model-type embedding --served-model-name e --and --served-model-name r --idle-unload 0.01s";
+        let server = Server::start_draining(&format!("{flags} {models} {flags}"), drain).await;
+        server.control.hold_loads(true);
+        while !server.get("/v1/models").await.body.contains(r#""loaded":false"#) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server
+    }
+
+    #[tokio::test]
+    async fn a_load_that_hangs_fails_its_own_models_requests_and_no_others() {
+        let server = with_held_load("--device-timeout 1", Duration::from_secs(30)).await;
+        let hung = async {
+            let answer = server.post("/rerank", RERANK, &[]).await;
+            assert!(
+                answer.status == 424 && answer.body.contains("longer than `--device-timeout`"),
+                "{answer:?}"
+            );
+            assert_eq!(server.post("/rerank", RERANK, &[]).await.status, 503, "it still hangs");
+            for (model, status) in [("r", 503), ("e", 200)] {
+                assert_eq!(server.get(&format!("/health?model={model}")).await.status, status);
+            }
+        };
+        let others = async {
+            for _ in 0..20 {
+                assert_eq!(server.post("/embed", EMBED, &[]).await.status, 200);
+            }
+        };
+        tokio::join!(hung, others);
+        server.control.hold_loads(false);
+        while server.get("/health?model=r").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Its model leaves memory again and again meanwhile.
+        for _ in 0..50 {
+            assert_eq!(server.post("/rerank", RERANK, &[]).await.status, 200);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_asked_to_stop_ends_in_time_although_a_model_loads() {
+        let mut server = with_held_load("", Duration::from_millis(200)).await;
+        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", RERANK.len());
+        let _waiting = sent(&server, &format!("{head}{RERANK}")).await;
+        // A later connection was answered, so the server has accepted both.
+        assert_eq!(server.post("/embed", EMBED, &[]).await.status, 200);
+        server.stop();
+        assert_eq!(server.ended().await, Ended::Asked);
+    }
+
+    #[tokio::test]
+    async fn a_model_that_loses_its_device_ends_the_server_after_the_requests_to_others() {
+        let mut server =
+            Server::start_with("--model-type embedding --served-model-name e --and --served-model-name r")
+                .await;
+        let head = format!("POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", EMBED.len());
+        let (half, rest) = EMBED.split_at(8);
+        let in_flight = sent(&server, &format!("{head}{half}")).await;
+        assert_eq!(server.post("/embed", EMBED, &[]).await.status, 200);
+        let answer = server.post("/rerank", r#"{"query":"q","texts":["$"]}"#, &[]).await;
+        assert!(
+            answer.status == 503 && answer.body.contains("the device that computes is lost"),
+            "{answer:?}"
+        );
+        let answer = finished(in_flight, rest).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("[["), "{answer}");
+        assert_eq!(server.ended().await, Ended::DeviceLost);
     }
 
     #[tokio::test]

@@ -9,12 +9,10 @@ mod check;
 pub(crate) mod flags;
 mod memory;
 mod python;
+mod steps;
 mod suggestion;
 
-use std::{
-    fmt, fs,
-    time::{Instant, SystemTime},
-};
+use std::{num::NonZeroU32, path::Path};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -30,11 +28,13 @@ use text_embeddings_core::{
 use tokenizers::Tokenizer;
 
 use memory::MemoryPlan;
+use steps::StepTimes;
 
 use crate::{
-    args::{Args, DEFAULT_MODEL_ID, HubArgs},
+    args::{Args, ChatTemplateSource, DEFAULT_MODEL_ID, HubArgs},
     device_turn::DeviceTurns,
     features::flash_attention,
+    file_versions::FileVersions,
     info::{Computation, Info},
     machine::{Machine, megabytes},
     memory::held_bytes,
@@ -49,28 +49,66 @@ use crate::{
 ///
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Served> {
+    start_found(find_files(args).await?, args, machine)
+}
+
+/// The files of a model that `args` name, which were read but for the weights.
+pub(crate) struct FoundModel {
+    flags: ModelFlags,
+    folder: ModelFolder,
+    pub(crate) versions: FileVersions,
+    steps: StepTimes,
+}
+
+/// Finds the files of the model that `args` name, and reads those that are not weights.
+///
+/// # Errors
+///
+/// If there is no model, or none that is served with these flags.
+pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
     let flags = flags::model_flags(args)?;
     flags.check_backend(DEVICE)?;
     let mut steps = StepTimes::start();
     let mut source = model_source(&args.model_id, &args.model.hub);
     source.reader.dense_path.clone_from(&flags.dense_path);
+    // A change while they are read makes another version.
+    let mut versions = FileVersions::read_model(Path::new(&args.model_id));
     let folder =
         load(&source, Some(&flags)).await.map_err(|error| with_default_model(error, &args.model_id))?;
+    if folder.revision_sha.is_some() {
+        versions = FileVersions::read_model(&folder.root);
+    }
+    if let Some(ChatTemplateSource::File(path)) = &args.model.chat_template {
+        versions = versions.with_others(FileVersions::read_files([path.as_path()]));
+    }
     steps.done("files");
+    Ok(FoundModel { flags, folder, versions, steps })
+}
+
+/// Loads a model that was found, checks it and starts the engine. This takes seconds and blocks. It needs a
+/// tokio runtime.
+///
+/// # Errors
+///
+/// As [`start`].
+pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> anyhow::Result<Served> {
+    let FoundModel { flags, folder, versions, mut steps } = found;
     let tokenizer = tokenizer(&folder)?;
     let model = Model::resolve(&folder, &tokenizer, &flags)?;
     let encoder = model.encoder(&folder, tokenizer, &flags)?;
     log_model(&model, &flags, machine);
     steps.done("tokenizer");
     if let Some(memory) = machine.memory {
-        memory.check_weights(memory::weights(&folder), args.model.dtype, flags.backend)?;
+        memory.check_weights(memory::weight_bytes(&folder), args.model.dtype, flags.backend)?;
     }
     let load = weights_loader(args, machine, &flags, &folder, &model, &encoder)?;
-    machine.residency.make_room(memory::weights(&folder));
+    memory::make_room(machine, args, &folder)?;
     let before = held_bytes();
     let mut loaded = load()?;
     let weights = held_bytes().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     steps.done("weights");
+    let (turns, weight) = (machine.turns.clone(), args.device_weight);
+    loaded.backend = with_turns(loaded.backend, turns.as_ref(), weight);
     let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
     let limits = flags::engine_limits(args, machine, &model.kind);
@@ -101,20 +139,18 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         computation,
         cascade: None,
     };
-    let turns = machine.turns.clone();
-    let backend = with_turns(loaded.backend, turns.as_ref());
     let metrics = machine.metrics_of(&info.served_model_name);
     let tenant = Tenant {
         name: info.served_model_name.clone(),
         weights,
         promised: memory.map_or(0, |plan| plan.batch + plan.prefixes),
         idle_limit: args.model.idle_unload.0,
-        load: Box::new(move || load().map(|loaded| with_turns(loaded.backend, turns.as_ref()))),
+        load: Box::new(move || load().map(|loaded| with_turns(loaded.backend, turns.as_ref(), weight))),
         metrics: metrics.clone(),
     };
-    let (backend, resident) = machine.residency.take_in(backend, tenant);
+    let (backend, resident) = machine.residency.take_in(loaded.backend, tenant);
     let service = Service::new(
-        Tokenization::start(encoder, machine.tokenization_workers)?,
+        Tokenization::on_threads(encoder, machine.tokenizer_threads()?),
         Engine::start(backend, limits, metrics)?,
         config,
     )
@@ -123,13 +159,17 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
         Some(cache) => service.with_score_cache(cache),
         None => service,
     };
-    Ok(Served { service, info, aliases: Vec::new(), resident, summary })
+    Ok(Served { service, info, aliases: args.aliases.clone(), resident, summary, versions })
 }
 
 /// The backend, which waits for its turn if there are turns.
-fn with_turns(backend: Box<dyn Backend>, turns: Option<&DeviceTurns>) -> Box<dyn Backend> {
+fn with_turns(
+    backend: Box<dyn Backend>,
+    turns: Option<&DeviceTurns>,
+    weight: NonZeroU32,
+) -> Box<dyn Backend> {
     match turns {
-        Some(turns) => turns.share_device(backend),
+        Some(turns) => turns.share_device(backend, weight),
         None => backend,
     }
 }
@@ -202,11 +242,13 @@ fn weights_loader(
         device_timeout: flags::device_timeout(args),
     };
     let python = python::options(args, model, folder, encoder)?;
-    let versions = file_versions(&options.weights);
+    let versions = weight_versions(&options);
     Ok(move || {
-        if file_versions(&options.weights) != versions {
+        if weight_versions(&options) != versions {
             return Err(BackendError::Load(
-                "its files have changed since the start: start the server again".to_owned(),
+                "its files have changed since it was first loaded: start the server again, or with \
+                 `--models-file` send it SIGHUP"
+                    .to_owned(),
             ));
         }
         match &python {
@@ -216,13 +258,8 @@ fn weights_loader(
     })
 }
 
-/// The length of each file, and when it was changed, as far as the system tells.
-fn file_versions(files: &[ModelFile]) -> Vec<(Option<u64>, Option<SystemTime>)> {
-    let files = files.iter().map(|file| {
-        let metadata = fs::metadata(file.path());
-        (file.length().ok(), metadata.and_then(|metadata| metadata.modified()).ok())
-    });
-    files.collect()
+fn weight_versions(options: &LoadOptions) -> FileVersions {
+    FileVersions::read_files(options.weights.iter().map(ModelFile::path))
 }
 
 /// The error, and if the model is the default one, how to choose another: the user may not have meant this
@@ -235,36 +272,6 @@ fn with_default_model(error: anyhow::Error, model_id: &str) -> anyhow::Error {
         "{error:#}; `{DEFAULT_MODEL_ID}` is the default model: `--model-id` names another, and `--model-id \
          {DEMO_MODEL_ID}` one that needs no download"
     )
-}
-
-/// The time of each step of the start, for the log.
-struct StepTimes {
-    start: Instant,
-    /// The name of each step, and when it ended.
-    done: Vec<(&'static str, Instant)>,
-}
-
-impl StepTimes {
-    fn start() -> Self {
-        Self { start: Instant::now(), done: Vec::new() }
-    }
-
-    fn done(&mut self, step: &'static str) {
-        self.done.push((step, Instant::now()));
-    }
-}
-
-impl fmt::Display for StepTimes {
-    /// `2.4 s (files 0.1, weights 2.3)`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut last = self.start;
-        let mut steps = Vec::with_capacity(self.done.len());
-        for &(step, done) in &self.done {
-            steps.push(format!("{step} {:.1}", (done - last).as_secs_f32()));
-            last = done;
-        }
-        write!(formatter, "{:.1} s ({})", (last - self.start).as_secs_f32(), steps.join(", "))
-    }
 }
 
 /// Fetches and reads a model. With `flags`, a model that is not served with them is refused before its
@@ -364,19 +371,5 @@ fn log_answers(model: &Model, dimensions: usize) {
             }
             tracing::info!("{reranker}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn each_step_is_shown_with_its_own_time() {
-        let start = Instant::now();
-        let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let steps = StepTimes { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
-        assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
     }
 }

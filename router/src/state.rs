@@ -7,6 +7,7 @@ use text_embeddings_door::Stop;
 use crate::{
     auth::ApiKeys,
     config::ServerConfig,
+    current::CurrentModels,
     models::{Models, Served},
     telemetry::{metrics::Metrics, traces::Traces},
 };
@@ -14,8 +15,10 @@ use crate::{
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AppState {
-    /// The models that answer requests.
+    /// The models that answer requests which reach these handlers.
     pub(crate) models: Models,
+    /// The models that answer later requests.
+    pub(crate) current: CurrentModels,
     /// Limits and origins.
     pub(crate) server: Arc<ServerConfig>,
     /// The keys of clients that may pass.

@@ -4,8 +4,9 @@
 //! come the flags of a further model. Output: a [`Running`] server. What must hold: a test can read every
 //! expected number off the request. A prompt's raw score is its number of `Z`s less one. A text's vector, and
 //! a classifier's logits, are its numbers of `Z`s, of `a`s and of tokens. A token's vector is the vector of
-//! the text up to this token. A prompt with `#` fails, and one with `%` scores NaN. [`Control`] can hold all
-//! prompts, let them fail, lose the device, or let it run out of memory.
+//! the text up to this token. A prompt with `#` fails, one with `%` scores NaN, and one with `$` loses the
+//! device. [`Control`] can hold all prompts, let them fail, lose the device, let it run out of memory, or
+//! hold the loads of models with `--idle-unload`.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -38,6 +39,8 @@ use crate::{
     args::Args,
     auth::ApiKeys,
     config::{ServerConfig, client_limits},
+    current::{CurrentModels, LoadLimits},
+    file_versions::FileVersions,
     info::{Computation, Info},
     machine::Machine,
     models::{Models, Served},
@@ -46,7 +49,7 @@ use crate::{
     startup::flags::{engine_limits, service_config},
     state::AppState,
     telemetry::{self, metrics::Metrics, traces::Traces},
-    transports::{Listeners, Transports},
+    transports::{CurrentApplications, Listeners, Transports},
 };
 
 /// Small limits, so that tests can exceed them.
@@ -59,6 +62,8 @@ pub(crate) struct Running {
     pub(crate) traces: Traces,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<Ended>,
+    /// As in the process, the end of serving does not wait for the models.
+    _models: CurrentModels,
 }
 
 impl Running {
@@ -74,10 +79,14 @@ impl Running {
         let args = &models[0];
         let door = Door::new(client_limits(&args.door, args.payload_limit.get(), None).unwrap());
         let state = state(&models, &control, stopped);
-        let traces = state.traces.clone();
-        let ports = Transports::resolve(args).unwrap().open_ports(&state, listeners).unwrap();
-        let served = tokio::spawn(async move { serve(state, ports, &door, drain).await });
-        Self { control, traces, stop: Some(stop), served }
+        let (traces, current, stopped) = (state.traces.clone(), state.current.clone(), state.stop.clone());
+        let transports = Transports::resolve(args).unwrap();
+        let applications =
+            CurrentApplications::from_state(transports, &state, listeners.second.is_some()).unwrap();
+        let ports = applications.open_ports(listeners);
+        let models = current.clone();
+        let served = tokio::spawn(async move { serve(&current, &stopped, ports, &door, drain).await });
+        Self { control, traces, stop: Some(stop), served, _models: models }
     }
 
     /// Asks the server to stop.
@@ -95,6 +104,7 @@ impl Drop for Running {
     /// Whatever a failed test left held would keep the engine, and with it the process, from ending.
     fn drop(&mut self) {
         self.control.hold(false);
+        self.control.hold_loads(false);
     }
 }
 
@@ -110,8 +120,12 @@ fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
     let args = &models[0];
     let server = ServerConfig::resolve(args).unwrap();
     let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
+    let models = models.iter().map(|args| Arc::new(served(args, control))).collect();
+    let models = Models::new(models, &[], Vec::new()).unwrap();
+    let limits = LoadLimits { max_waiting: 1, patience: None };
     AppState {
-        models: Models::new(models.iter().map(|args| served(args, control)).collect(), &[]).unwrap(),
+        current: CurrentModels::from_models(models.clone(), &limits).0,
+        models,
         server: Arc::new(server),
         keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
         traces,
@@ -149,8 +163,10 @@ fn served(args: &Args, control: &Control) -> Served {
         counted: ["Z", "a"].map(|letter| tokenizer.token_to_id(letter).unwrap()),
         failing: tokenizer.token_to_id("#").unwrap(),
         nan: tokenizer.token_to_id("%").unwrap(),
+        losing: tokenizer.token_to_id("$").unwrap(),
         control: control.clone(),
     };
+    let again = backend.clone();
     let encoder = encoder(args, &config.model, tokenizer);
     let tokenization = Tokenization::start(encoder, machine.tokenization_workers).unwrap();
     let (backend, resident) = machine.residency.take_in(
@@ -159,8 +175,11 @@ fn served(args: &Args, control: &Control) -> Served {
             name: args.model_name().to_owned(),
             weights: 0,
             promised: 0,
-            idle_limit: None,
-            load: Box::new(|| Err(BackendError::Load("only once".to_owned()))),
+            idle_limit: args.model.idle_unload.0,
+            load: Box::new(move || {
+                again.control.wait_for_load();
+                Ok(Box::new(again.clone()))
+            }),
             metrics: ModelMetrics::default(),
         },
     );
@@ -171,6 +190,7 @@ fn served(args: &Args, control: &Control) -> Served {
         aliases: args.aliases.clone(),
         resident,
         summary: String::new(),
+        versions: FileVersions::default(),
     }
 }
 
@@ -259,8 +279,10 @@ fn tokenizer() -> Tokenizer {
 pub(crate) struct Control(Arc<(Mutex<Mood>, Condvar)>);
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "a test may want any of them")]
 struct Mood {
     held: bool,
+    loads_held: bool,
     broken: bool,
     /// Whether the device is lost.
     lost: bool,
@@ -273,6 +295,16 @@ impl Control {
     /// Holds every batch until released.
     pub(crate) fn hold(&self, held: bool) {
         self.change(|mood| mood.held = held);
+    }
+
+    /// Holds every load until released.
+    pub(crate) fn hold_loads(&self, held: bool) {
+        self.change(|mood| mood.loads_held = held);
+    }
+
+    fn wait_for_load(&self) {
+        let (mood, changed) = &*self.0;
+        let _released = changed.wait_while(mood.lock().unwrap(), |mood| mood.loads_held).unwrap();
     }
 
     /// Lets every batch fail.
@@ -308,11 +340,13 @@ impl Control {
     }
 }
 
+#[derive(Clone)]
 struct LetterBackend {
     is_reranker: bool,
     counted: [u32; 2],
     failing: u32,
     nan: u32,
+    losing: u32,
     control: Control,
 }
 
@@ -348,7 +382,7 @@ impl Backend for LetterBackend {
             let mood = changed.wait_while(mood.lock().unwrap(), |mood| mood.held).unwrap();
             (mood.broken, mood.lost, mood.room)
         };
-        if lost {
+        if lost || batch.token_ids().contains(&self.losing) {
             return Err(BackendError::DeviceLost("the test wants it".to_owned()));
         }
         if room.is_some_and(|room| batch.token_ids().len() > room) {

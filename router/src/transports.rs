@@ -1,19 +1,25 @@
 //! The transports of this build, and which of them answers on which port.
 //!
 //! Input: the flags, then an [`AppState`] and open listeners. Output: the [`OpenPort`]s to serve. What must
-//! hold: the first port has HTTP if the build has it; every request gets its id, whatever its transport.
+//! hold: the first port has HTTP if the build has it; every request gets its id, whatever its transport;
+//! while ports and connections stay, other models can take over from one request to the next.
 
-use std::io;
+use std::{
+    io,
+    sync::{Arc, PoisonError, RwLock},
+};
 
-use axum::{Router, middleware};
+use axum::{Router, extract::Request, middleware};
 use text_embeddings_door::Listener;
+use tower_service::Service;
 
 #[cfg(feature = "grpc")]
 use crate::grpc;
 #[cfg(feature = "http")]
 use crate::http;
 use crate::{
-    args::Args, config::ConfigError, serve::OpenPort, state::AppState, telemetry::requests::identified,
+    args::Args, config::ConfigError, current::Applications, serve::OpenPort, state::AppState,
+    telemetry::requests::identified,
 };
 
 /// Where clients connect.
@@ -50,41 +56,97 @@ impl Transports {
         })
     }
 
-    /// The application of each listener.
+    /// The applications for these models.
     ///
     /// # Errors
     ///
     /// If a transport cannot be set up.
-    pub(crate) fn open_ports(&self, state: &AppState, listeners: Listeners) -> io::Result<Vec<OpenPort>> {
-        let Listeners { first, second, socket } = listeners;
-        let mut ports = vec![self.first_port(state, first)];
-        #[cfg(feature = "grpc")]
-        if let Some(listener) = second {
-            ports.push(grpc_port(state, listener));
-        }
-        #[cfg(not(feature = "grpc"))]
-        drop(second);
-        ports.extend(socket.map(|listener| self.first_port(state, listener)));
-        ports.into_iter().collect()
-    }
-
-    #[cfg(feature = "http")]
-    #[expect(clippy::unnecessary_wraps, reason = "gRPC can fail")]
-    fn first_port(&self, state: &AppState, listener: Listener) -> io::Result<OpenPort> {
-        let app = with_ids(http::all_routes(state, &self.http));
-        Ok(OpenPort { listener, protocol: http::PROTOCOL, app })
-    }
-
-    #[cfg(not(feature = "http"))]
-    #[expect(clippy::unused_self, reason = "HTTP has settings")]
-    fn first_port(&self, state: &AppState, listener: Listener) -> io::Result<OpenPort> {
-        grpc_port(state, listener)
+    #[cfg_attr(not(feature = "http"), expect(clippy::unused_self, reason = "HTTP has settings"))]
+    #[cfg_attr(not(feature = "grpc"), expect(clippy::unnecessary_wraps, reason = "gRPC can fail"))]
+    fn make_applications(&self, state: &AppState, has_second: bool) -> io::Result<Applications> {
+        Ok(Applications {
+            #[cfg(feature = "http")]
+            first: http::all_routes(state, &self.http),
+            #[cfg(not(feature = "http"))]
+            first: grpc::all_services(state)?,
+            #[cfg(feature = "grpc")]
+            second: if has_second { Some(grpc::all_services(state)?) } else { None },
+            #[cfg(not(feature = "grpc"))]
+            second: if has_second { Some(Router::new()) } else { None },
+        })
     }
 }
 
-#[cfg(feature = "grpc")]
-fn grpc_port(state: &AppState, listener: Listener) -> io::Result<OpenPort> {
-    Ok(OpenPort { listener, protocol: grpc::PROTOCOL, app: with_ids(grpc::all_services(state)?) })
+/// The applications that answer now. Cheap to clone; all clones change together.
+#[derive(Clone)]
+pub(crate) struct CurrentApplications {
+    transports: Transports,
+    has_second: bool,
+    now: Arc<RwLock<Applications>>,
+}
+
+impl CurrentApplications {
+    /// Those for the models of `state`, on one port or on two.
+    ///
+    /// # Errors
+    ///
+    /// If a transport cannot be set up.
+    pub(crate) fn from_state(transports: Transports, state: &AppState, has_second: bool) -> io::Result<Self> {
+        let now = Arc::new(RwLock::new(transports.make_applications(state, has_second)?));
+        Ok(Self { transports, has_second, now })
+    }
+
+    /// The applications that answer now.
+    pub(crate) fn read_now(&self) -> Applications {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has the models of `state` answer later requests.
+    ///
+    /// # Errors
+    ///
+    /// If a transport cannot be set up. The earlier models answer on.
+    pub(crate) fn replace_models(&self, state: &AppState) -> io::Result<()> {
+        let next = self.transports.make_applications(state, self.has_second)?;
+        let before = std::mem::replace(&mut *self.now.write().unwrap_or_else(PoisonError::into_inner), next);
+        // The last use of a model may end here, which takes time: not under the lock.
+        drop(before);
+        Ok(())
+    }
+
+    /// The application of each listener.
+    pub(crate) fn open_ports(&self, listeners: Listeners) -> Vec<OpenPort> {
+        let Listeners { first, second, socket } = listeners;
+        let mut ports = vec![self.first_port(first)];
+        #[cfg(feature = "grpc")]
+        if let Some(listener) = second {
+            let app = self.app_of_now(|applications| applications.second.clone().unwrap_or_default());
+            ports.push(OpenPort { listener, protocol: grpc::PROTOCOL, app });
+        }
+        #[cfg(not(feature = "grpc"))]
+        drop(second);
+        ports.extend(socket.map(|listener| self.first_port(listener)));
+        ports
+    }
+
+    fn first_port(&self, listener: Listener) -> OpenPort {
+        #[cfg(feature = "http")]
+        let protocol = http::PROTOCOL;
+        #[cfg(not(feature = "http"))]
+        let protocol = grpc::PROTOCOL;
+        OpenPort { listener, protocol, app: self.app_of_now(|applications| applications.first.clone()) }
+    }
+
+    /// An application that has each request answered by the one of now.
+    fn app_of_now(&self, choose: fn(&Applications) -> Router) -> Router {
+        let now = Arc::clone(&self.now);
+        let app = Router::new().fallback(async move |request: Request| {
+            let mut app = choose(&now.read().unwrap_or_else(PoisonError::into_inner));
+            let Ok(response) = app.call(request).await;
+            response
+        });
+        with_ids(app)
+    }
 }
 
 fn with_ids(app: Router) -> Router {

@@ -92,6 +92,7 @@ impl CpuOperations {
     /// # Errors
     ///
     /// [`BackendError::Load`] if the system refuses a thread.
+    #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn start(threads: usize, set: InstructionSet, dtype: DType) -> Result<Self> {
         Self::on(Threads::start(threads)?, set, dtype)
     }

@@ -135,11 +135,9 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
              instead"
         );
     }
-    let operations = if options.pin_threads {
-        CpuOperations::on(Threads::start_pinned(options.threads)?, set, computed)?
-    } else {
-        CpuOperations::start(options.threads, set, computed)?
-    };
+    // Pinned threads have a caller's thread of their own, which a load would hold from others.
+    let threads = if options.pin_threads { Threads::start_pinned } else { Threads::share_threads };
+    let operations = CpuOperations::on(threads(options.threads)?, set, computed)?;
     let backend = model.load_on(operations, options)?;
     Ok(Loaded {
         kind: BackendKind::Candle,

@@ -46,6 +46,9 @@ pub use score_cache::ScoreCache;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
+/// The time between two looks whether a model is still used.
+const UNUSED_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The limits and defaults for requests.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
@@ -196,6 +199,14 @@ impl Service {
     #[must_use]
     pub fn gauges(&self) -> EngineGauges {
         self.engine.gauges()
+    }
+
+    /// Completes when nothing else uses the model: no request, and no other service. Then this service may be
+    /// dropped, which frees the model and blocks meanwhile.
+    pub async fn until_unused(&self) {
+        while Arc::strong_count(&self.engine) > 1 {
+            tokio::time::sleep(UNUSED_INTERVAL).await;
+        }
     }
 
     /// Completes when the device is lost: nothing is computed any more, and every request is refused.

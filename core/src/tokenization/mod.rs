@@ -39,7 +39,7 @@ pub use input::Input;
 pub use late::{ExpansionToken, LateTokens, Marker, Side, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
-pub use pool::{Place, Tokenization};
+pub use pool::{Place, Tokenization, TokenizerThreads};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
 pub use side::PairSide;

@@ -2,9 +2,9 @@
 //!
 //! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
 //! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
-//! large one is encoded; a panic in a job does not end its thread, and drops everything that the job holds,
-//! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after
-//! the jobs that it accepted.
+//! large one is encoded, of whatever model; a panic in a job does not end its thread, and drops everything
+//! that the job holds, so that the waiting side learns that no answer will come; the threads end with the
+//! last [`Tokenization`] on them, after the jobs that were accepted.
 
 use super::Encoder;
 use crate::{error::Error, queue::PATIENCE};
@@ -15,11 +15,17 @@ use std::{
     thread,
 };
 
-type Job = Box<dyn FnOnce(&Encoder) + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads that encode.
+/// A model's encoder, and the threads that encode.
 pub struct Tokenization {
     encoder: Arc<Encoder>,
+    threads: Arc<TokenizerThreads>,
+}
+
+/// The threads that encode for any number of models.
+#[derive(Default)]
+pub struct TokenizerThreads {
     line: Arc<Line>,
 }
 
@@ -56,47 +62,66 @@ struct SizedJob {
     job: Job,
 }
 
-impl Tokenization {
+impl TokenizerThreads {
     /// Starts `workers` threads, at least one. The server's permits bound the number of waiting jobs.
     ///
     /// # Errors
     ///
     /// [`Error::Tokenizer`] if the system refuses a thread.
-    pub fn start(encoder: impl Into<Encoder>, workers: usize) -> Result<Self, Error> {
+    pub fn start_threads(workers: usize) -> Result<Self, Error> {
         // On failure, dropping this ends the threads that did start.
-        let tokenization = Self { encoder: Arc::new(encoder.into()), line: Arc::default() };
+        let threads = Self::default();
         for index in 0..workers.max(1) {
-            let (encoder, line) = (Arc::clone(&tokenization.encoder), Arc::clone(&tokenization.line));
+            let line = Arc::clone(&threads.line);
             let thread = thread::Builder::new().name(format!("tokenizer-{index}"));
-            let started = thread.spawn(move || run_jobs(&encoder, &line));
+            let started = thread.spawn(move || run_jobs(&line));
             started.map_err(|error| Error::Tokenizer(format!("cannot start a tokenizer thread: {error}")))?;
         }
-        Ok(tokenization)
+        Ok(threads)
+    }
+}
+
+impl Tokenization {
+    /// An encoder with threads of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`TokenizerThreads::start_threads`].
+    pub fn start(encoder: impl Into<Encoder>, workers: usize) -> Result<Self, Error> {
+        Ok(Self::on_threads(encoder, Arc::new(TokenizerThreads::start_threads(workers)?)))
+    }
+
+    /// An encoder with threads that other encoders may use as well.
+    #[must_use]
+    pub fn on_threads(encoder: impl Into<Encoder>, threads: Arc<TokenizerThreads>) -> Self {
+        Self { encoder: Arc::new(encoder.into()), threads }
     }
 
     /// The place of a request that arrives now with `bytes` bytes to encode.
     #[must_use]
     pub fn place(&self, bytes: usize) -> Place {
-        let mut jobs = self.line.lock();
+        let mut jobs = self.threads.line.lock();
         jobs.arrivals += 1;
         Place { due: jobs.taken + PATIENCE * bytes as u64, number: jobs.arrivals }
     }
 
     /// Runs `job`, which encodes `bytes` bytes, on a worker, after the earlier jobs of its request.
     pub fn run(&self, place: Place, bytes: usize, job: impl FnOnce(&Encoder) + Send + 'static) {
-        let job = SizedJob { bytes, job: Box::new(job) };
-        self.line.lock().waiting.entry(place).or_default().push_back(job);
-        self.line.changed.notify_one();
+        let encoder = Arc::clone(&self.encoder);
+        let job = SizedJob { bytes, job: Box::new(move || job(&encoder)) };
+        let line = &self.threads.line;
+        line.lock().waiting.entry(place).or_default().push_back(job);
+        line.changed.notify_one();
     }
 
-    /// The encoder of the workers.
+    /// The model's encoder.
     #[must_use]
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
 }
 
-impl Drop for Tokenization {
+impl Drop for TokenizerThreads {
     fn drop(&mut self) {
         self.line.lock().closed = true;
         self.line.changed.notify_all();
@@ -138,10 +163,10 @@ impl Jobs {
     }
 }
 
-fn run_jobs(encoder: &Encoder, line: &Line) {
+fn run_jobs(line: &Line) {
     while let Some(job) = line.next() {
-        // The encoder is immutable, so a panic cannot leave it half changed.
-        if catch_unwind(AssertUnwindSafe(|| job(encoder))).is_err() {
+        // Encoders are immutable, so a panic cannot leave one half changed.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a tokenizer job panicked; its request gets an error");
         }
     }
@@ -174,23 +199,22 @@ mod tests {
             let place = Place { due: jobs.taken + PATIENCE * all, number: jobs.arrivals };
             for &bytes in bytes {
                 let reply = reply.clone();
-                let job: Job = Box::new(move |_| reply.send(name).unwrap());
+                let job: Job = Box::new(move || reply.send(name).unwrap());
                 jobs.waiting.entry(place).or_default().push_back(SizedJob { bytes, job });
             }
         };
-        let encoder = small_encoder(100).into();
         push(&mut jobs, "large", 300, &[100; 3]);
-        jobs.pop().unwrap()(&encoder);
+        jobs.pop().unwrap()();
         push(&mut jobs, "small", 10, &[10]);
         push(&mut jobs, "equal", 300, &[100; 3]);
         for _ in 0..2 {
-            jobs.pop().unwrap()(&encoder);
+            jobs.pop().unwrap()();
         }
         // The large request has waited while enough other bytes were taken.
         jobs.taken += PATIENCE * 300;
         push(&mut jobs, "late", 1, &[1]);
         while let Some(job) = jobs.pop() {
-            job(&encoder);
+            job();
         }
         let order: Vec<_> = taken.try_iter().collect();
         assert_eq!(order, ["large", "small", "large", "large", "equal", "equal", "equal", "late"]);
@@ -236,6 +260,22 @@ mod tests {
         let (reply, answer) = mpsc::channel();
         run(&tokenization, move |_| reply.send(()).unwrap());
         assert_eq!(answer.recv_timeout(TIMEOUT), Ok(()));
+    }
+
+    #[test]
+    fn encoders_on_the_same_threads_keep_apart_and_the_threads_outlive_the_first_of_them() {
+        let threads = Arc::new(TokenizerThreads::start_threads(1).unwrap());
+        let encoders =
+            [100, 1000].map(|size| Tokenization::on_threads(small_encoder(size), Arc::clone(&threads)));
+        let ended = Arc::downgrade(&threads);
+        drop(threads);
+        for encoder in encoders {
+            let (reply, answer) = mpsc::channel();
+            let size = encoder.encoder().tokenizer().get_vocab_size(true);
+            run(&encoder, move |encoder| reply.send(encoder.tokenizer().get_vocab_size(true)).unwrap());
+            assert_eq!(answer.recv_timeout(TIMEOUT), Ok(size));
+        }
+        assert!(ended.upgrade().is_none());
     }
 
     #[test]

@@ -23,7 +23,23 @@ metadata:
   labels: {{ toJson .labels }}
 {{- end -}}
 
-{{/* TEI's default on a GPU is float16. Without it, float32. */}}
+{{/* TEI's default on a GPU is float16. Without it, float32. A models file names its models itself. */}}
 {{- define "settings" -}}
-{{ toYaml (merge (deepCopy .Values.settings) (ternary (dict "DTYPE" "float16") dict .Values.gpu)) }}
+{{- $given := .Values.settings -}}
+{{- if .Values.modelsFile -}}
+{{- $given = merge (dict "MODELS_FILE" "/models/models.toml") (omit .Values.settings "MODEL_ID" "REVISION") -}}
+{{- end -}}
+{{ toYaml (merge (deepCopy $given) (ternary (dict "DTYPE" "float16") dict .Values.gpu)) }}
+{{- end -}}
+
+{{- define "mounts" -}}
+- name: models
+  mountPath: /data
+- name: temporary
+  mountPath: /tmp
+{{- if .Values.modelsFile }}
+- name: models-file
+  mountPath: /models
+  readOnly: true
+{{- end }}
 {{- end -}}

@@ -15,7 +15,7 @@ use super::values::at_least_one;
 pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
 
 /// How clients connect, and the limits on each of them.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub(crate) struct DoorArgs {
     /// The file with further keys that clients may send, one on each line [default: none].
     ///

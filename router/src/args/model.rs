@@ -17,7 +17,7 @@ use super::values::{self, IdleLimit, at_least_one, whole};
 use crate::secret::Secret;
 
 /// How a model is fetched, prompted and computed.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct ModelArgs {
     /// How its files are fetched.
@@ -156,7 +156,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// How a model's files are fetched.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub(crate) struct HubArgs {
     /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
     #[arg(long, env, default_value = "main", help_heading = "Model")]

@@ -9,14 +9,14 @@ use std::{
     ffi::OsString,
     fs,
     num::{NonZeroU32, NonZeroUsize},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use clap::{Arg, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
+use clap::{Arg, ArgMatches, Command, CommandFactory, error::ErrorKind, parser::ValueSource};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::Args;
+use super::{Args, LoadTime};
 
 /// The groups of flags that may be a model's own.
 const MODEL_HEADINGS: [&str; 4] = ["Model", "Prompt", "Score", "Limits"];
@@ -27,7 +27,7 @@ const ALIASES: &str = "aliases";
 /// The tables of a models file.
 const TABLES: [&str; 3] = ["defaults", "models", "cascade"];
 /// The most models of a server.
-const MAX_MODELS: usize = 100;
+const MAX_MODELS: usize = 1000;
 
 /// The models that a server is to serve.
 #[derive(Debug, Clone)]
@@ -77,18 +77,59 @@ fn read_models(
     arguments: &[OsString],
     server: &Args,
 ) -> Result<ModelList, String> {
-    let Some(file) = &server.models_file else {
-        let list = ModelList { models: named_models(model_ids(matches), server)?, cascades: Vec::new() };
-        return list.check_names().map(|()| list);
-    };
-    let list = read_file(file, command, arguments).and_then(|list| list.check_names().map(|()| list));
-    list.map_err(|problem| format!("--models-file {}: {problem}", file.display()))
+    if let Some(file) = ModelsFile::from_args(command, arguments, server) {
+        return file.read_list();
+    }
+    let list = ModelList { models: named_models(model_ids(matches), server)?, cascades: Vec::new() };
+    list.check_models().map(|()| list)
+}
+
+/// A models file, and the command line that goes with it.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelsFile {
+    path: PathBuf,
+    command: Command,
+    /// The process's arguments.
+    arguments: Vec<OsString>,
+}
+
+impl ModelsFile {
+    /// The file of `--models-file`; absent without that flag.
+    pub(crate) fn from_args(command: &Command, arguments: &[OsString], server: &Args) -> Option<Self> {
+        let path = server.models_file.clone()?;
+        Some(Self { path, command: command.clone(), arguments: arguments.to_vec() })
+    }
+
+    /// This file, with a command line that has no other flag.
+    pub(crate) fn from_path(path: &Path) -> Self {
+        let arguments = vec!["text-embeddings-router".into()];
+        Self { path: path.to_owned(), command: Args::command(), arguments }
+    }
+
+    /// Reads the file, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file and the place in it.
+    pub(crate) fn read_list(&self) -> Result<ModelList, String> {
+        let list = read_file(&self.path, &self.command, &self.arguments);
+        let checked = list.and_then(|list| list.check_models().map(|()| list));
+        checked.map_err(|problem| format!("--models-file {}: {problem}", self.path.display()))
+    }
 }
 
 impl ModelList {
-    /// Refuses too many models, a name that two have, and a cascade of models that are not there.
-    fn check_names(&self) -> Result<(), String> {
+    /// Refuses too many models, none that is loaded at the start, a name that two have, and a cascade of
+    /// models that are not there.
+    fn check_models(&self) -> Result<(), String> {
         let Self { models, cascades } = self;
+        if models.iter().all(|model| model.load == LoadTime::FirstRequest) {
+            return Err(
+                "every model has `load = \"first-request\"`: one at least must load `at-start`, to answer \
+                        requests that name none"
+                    .to_owned(),
+            );
+        }
         if models.len() + cascades.len() > MAX_MODELS {
             let count = models.len() + cascades.len();
             return Err(format!("there are {count} models: at most {MAX_MODELS} are served"));
@@ -104,7 +145,16 @@ impl ModelList {
         }
         for CascadeArgs { name, first, then, .. } in cascades {
             match (self.find_place(first), self.find_place(then)) {
-                (Some(first), Some(then)) if first != then => {}
+                (Some(first), Some(then)) if first != then => {
+                    let mut both = [first, then].into_iter().map(|place| &models[place]);
+                    if let Some(late) = both.find(|model| model.load == LoadTime::FirstRequest) {
+                        return Err(format!(
+                            "[cascade.{name}]: `{}` has `load = \"first-request\"`, but the models of a cascade \
+                             load `at-start`",
+                            late.model_name()
+                        ));
+                    }
+                }
                 (Some(_), Some(_)) => {
                     return Err(format!("[cascade.{name}]: `first` and `then` are the same model"));
                 }
@@ -115,6 +165,16 @@ impl ModelList {
             }
         }
         Ok(())
+    }
+
+    /// The models that are loaded at the start.
+    pub(crate) fn models_at_start(&self) -> Vec<Args> {
+        self.models.iter().filter(|model| model.load == LoadTime::AtStart).cloned().collect()
+    }
+
+    /// The models that the first request for them loads.
+    pub(crate) fn later_models(&self) -> impl Iterator<Item = &Args> {
+        self.models.iter().filter(|model| model.load == LoadTime::FirstRequest)
     }
 
     /// The place of the model with this name or alias.
@@ -399,6 +459,15 @@ mod tests {
             (in_model("dtype = 'int9'"), "[models.m]: invalid value 'int9' for '--dtype <DTYPE>'"),
             (in_model("dtype = ['int8']"), "`dtype` must be a text or a number"),
             (in_model("trust-remote-code = 1"), "`trust-remote-code` must be true or false"),
+            (in_model("load = 'later'"), "expected at-start or first-request"),
+            (in_model("load = 'first request'"), "every model has `load = \"first-request\"`: one at least"),
+            (in_model("device-weight = 0"), "must be a whole number from 1 to 100"),
+            (
+                in_model(
+                    "[models.n]\nmodel-id = 'n'\nload = 'first-request'\n[cascade.c]\nfirst = 'm'\nthen = 'n'\nkeep = 1",
+                ),
+                "[cascade.c]: `n` has `load = \"first-request\"`, but the models of a cascade load",
+            ),
             (in_model("aliases = 'x'"), "`aliases` must be a list of texts"),
             (in_model("aliases = [1]"), "`aliases` must be a list of texts"),
             (
@@ -431,5 +500,34 @@ mod tests {
         assert!(error.contains("--models-file /nowhere/models.toml: No such file"), "{error}");
         let error = parse_file(&in_model(""), "--model-id b").unwrap_err();
         assert!(error.contains("cannot be used with"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_ends_in_the_middle_is_refused_or_has_fewer_keys() {
+        let whole = "# é\n[defaults]\ndtype = 'int8'\n[models.m]\nmodel-id = 'a'\naliases = ['x', 'y']\n\
+                     [models.\"n\"]\nmodel-id = 'b'\n[cascade.c]\nfirst = 'm'\nthen = 'n'\nkeep = 20\n";
+        let mut whole_lists = 0;
+        for end in (0..=whole.len()).filter(|end| whole.is_char_boundary(*end)) {
+            match parse_file(&whole[..end], "") {
+                Ok(models) => whole_lists += usize::from(models.len() == 2),
+                Err(error) => assert!(error.starts_with("--models-file FILE: "), "{end}: {error}"),
+            }
+        }
+        assert!(whole_lists > 0);
+    }
+
+    #[test]
+    fn names_lead_to_models_only_and_not_in_a_circle() {
+        for (first, second) in [("b", "a"), ("a", "b")] {
+            let content = format!(
+                "[models.a]\nmodel-id = 'a'\naliases = ['{first}']\n[models.b]\nmodel-id = 'b'\naliases = ['{second}']"
+            );
+            let error = parse_file(&content, "").unwrap_err();
+            assert!(error.contains("two models have the name `"), "{error}");
+        }
+        let circle =
+            "[cascade.c]\nfirst = 'd'\nthen = 'm'\nkeep = 1\n[cascade.d]\nfirst = 'c'\nthen = 'm'\nkeep = 1";
+        let error = parse_file(&format!("[models.m]\nmodel-id = 'a'\n{circle}"), "").unwrap_err();
+        assert!(error.contains("[cascade.c]: there is no model `d`"), "{error}");
     }
 }

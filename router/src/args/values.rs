@@ -3,7 +3,10 @@
 //! Input: the text of a flag or of its variable. Output: the value, or the end of a sentence that begins with
 //! the flag and its value. What must hold: a value that is refused comes with what to give instead.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    time::Duration,
+};
 
 use text_embeddings_backend::{BackendKind, is_built_in, not_built_in};
 use text_embeddings_backend_core::{DType, Pool};
@@ -22,6 +25,14 @@ pub(crate) fn at_least_one<T: TryFrom<NonZeroU64>>(text: &str) -> Result<T, Stri
 pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let number: u64 = text.trim().parse().map_err(|_| "must be a whole number from 0".to_owned())?;
     T::try_from(number).map_err(|_| "is too large".to_owned())
+}
+
+/// A model's share of the device's time.
+pub(super) fn device_weight(text: &str) -> Result<NonZeroU32, String> {
+    let weight: Option<NonZeroU32> = text.trim().parse().ok();
+    weight
+        .filter(|weight| weight.get() <= 100)
+        .ok_or_else(|| "must be a whole number from 1 to 100".to_owned())
 }
 
 /// A number that is neither NaN nor infinite.
@@ -43,6 +54,21 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero())
         .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
+}
+
+/// When a model of a models file is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadTime {
+    AtStart,
+    FirstRequest,
+}
+
+pub(super) fn load_time(text: &str) -> Result<LoadTime, String> {
+    match text.trim().replace(' ', "-").as_str() {
+        "at-start" => Ok(LoadTime::AtStart),
+        "first-request" => Ok(LoadTime::FirstRequest),
+        _ => Err("expected at-start or first-request".to_owned()),
+    }
 }
 
 /// A time without requests: seconds, minutes or hours, or no limit.

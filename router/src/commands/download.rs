@@ -1,16 +1,23 @@
 //! `download`: fetches models for use without the network.
 //!
-//! Input: Hub ids. Output: the path of each model's folder on standard output, alone on its line, when its
-//! files are complete. What must hold: the server can start from that folder, because the same code fetches
-//! it.
+//! Input: Hub ids, or a models file. Output: the path of each model's folder on standard output, alone on its
+//! line, when its files are complete. What must hold: the server can start from that folder, because the same
+//! code fetches it.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+};
 
+use anyhow::anyhow;
 use clap::Args;
 use text_embeddings_core::files::Format;
 
 use super::block_on;
-use crate::{args::HubArgs, startup};
+use crate::{
+    args::{HubArgs, models::ModelsFile},
+    startup,
+};
 
 /// The arguments of `download`.
 #[derive(Debug, Args)]
@@ -23,8 +30,17 @@ Prints the path of the model's folder, or of its GGUF file, which `--model-id` t
 Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
     /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`; repeatable, in the variable with commas.
-    #[arg(env = "MODEL_ID", value_name = "MODEL", value_delimiter = ',', required = true)]
+    #[arg(
+        env = "MODEL_ID",
+        value_name = "MODEL",
+        value_delimiter = ',',
+        required_unless_present = "models_file"
+    )]
     models: Vec<String>,
+
+    /// A models file, all of whose models are fetched as its flags and variables say.
+    #[arg(long, env, value_name = "FILE", conflicts_with_all = ["models", "revision", "gguf_file", "onnx_file"])]
+    models_file: Option<PathBuf>,
 
     /// How it is fetched.
     #[command(flatten)]
@@ -35,9 +51,16 @@ pub(crate) struct DownloadArgs {
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
+    let sources = match &args.models_file {
+        Some(file) => {
+            let list = ModelsFile::from_path(file).read_list().map_err(|problem| anyhow!(problem))?;
+            list.models.iter().map(|model| startup::model_source(&model.model_id, &model.model.hub)).collect()
+        }
+        None => args.models.iter().map(|model| startup::model_source(model, &args.hub)).collect::<Vec<_>>(),
+    };
     block_on(level, async {
-        for model in &args.models {
-            let folder = startup::load(&startup::model_source(model, &args.hub), None).await?;
+        for source in sources {
+            let folder = startup::load(&source, None).await?;
             // A folder may hold many GGUF files. The root of the demonstration is its name.
             let is_gguf = folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf);
             let path = if is_gguf { folder.weights[0].path() } else { &folder.root };

@@ -31,7 +31,7 @@ use text_embeddings_core::files::DEMO_MODEL_ID;
 use crate::{
     args::{
         Args, Given, ModelArgs,
-        models::{ModelList, model_list},
+        models::{ModelList, ModelsFile, model_list},
         set_aside_service_links, variables_of,
     },
     config::ServerConfig,
@@ -111,6 +111,8 @@ pub(crate) struct ServeArgs {
     pub(crate) server: Args,
     /// The models that it serves.
     pub(crate) list: ModelList,
+    /// The file that they come from; absent if flags name them.
+    pub(crate) file: Option<ModelsFile>,
 }
 
 /// The purpose of the process.
@@ -216,7 +218,8 @@ impl Invocation {
             let given = Given::new(&complete, &matches);
             let server = Args { ignored_variables, ..Args::from_matches(&matches)? };
             let list = model_list(&command, &matches, &arguments, &server)?;
-            return Ok(Self::Serve(Box::new(ServeArgs { server, list }), given));
+            let file = ModelsFile::from_args(&command, &arguments, &server);
+            return Ok(Self::Serve(Box::new(ServeArgs { server, list, file }), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
         Ok(Self::Run(Box::new(CommandArgs::from_arg_matches(&matches)?), given))

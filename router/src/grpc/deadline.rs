@@ -5,15 +5,27 @@
 
 use std::time::Duration;
 
-use axum::{extract::Request, middleware::Next, response::Response};
+use axum::{extract::Request, http::HeaderMap, middleware::Next, response::Response};
 use tonic::Status;
 
 /// Answers a call within its deadline, if it has one. A deadline that cannot be read is ignored, as in other
 /// servers.
 pub(super) async fn hold(request: Request, next: Next) -> Response {
-    let header = request.headers().get("grpc-timeout").and_then(|value| value.to_str().ok());
-    let Some(limit) = header.and_then(parse) else { return next.run(request).await };
-    match tokio::time::timeout(limit, next.run(request)).await {
+    answer_within(limit_of(request.headers()), next.run(request)).await
+}
+
+/// The time that a call allows.
+pub(super) fn limit_of(headers: &HeaderMap) -> Option<Duration> {
+    parse(headers.get("grpc-timeout")?.to_str().ok()?)
+}
+
+/// The answer, or CANCELLED if it takes longer than `limit`.
+pub(super) async fn answer_within(
+    limit: Option<Duration>,
+    answer: impl Future<Output = Response>,
+) -> Response {
+    let Some(limit) = limit else { return answer.await };
+    match tokio::time::timeout(limit, answer).await {
         Ok(answer) => answer,
         Err(_) => Status::cancelled("Timeout expired").into_http(),
     }

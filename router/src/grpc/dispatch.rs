@@ -15,8 +15,10 @@ use text_embeddings_proto::v1::{embed_server, predict_server, rerank_server};
 use tonic::Status;
 use tower_service::Service;
 
+use super::{deadline, error};
 use crate::{
-    models::{RequestTask, UnknownModel},
+    current::Applications,
+    models::{ChosenModel, PendingModel, RequestTask, UnknownModel},
     state::AppState,
 };
 
@@ -44,22 +46,35 @@ impl From<CallDispatcher> for Router {
 impl CallDispatcher {
     async fn answer_call(&self, request: Request) -> Response {
         match self.choose_model(&request) {
-            Ok(place) => {
-                let router = place.map_or(&self.shared, |place| &self.alone[place]);
-                let Ok(mut response) = router.clone().call(request).await;
-                if let Some(place) = place {
-                    self.state.models.all_models()[place].name_in(response.headers_mut());
-                }
+            Ok(None) => {
+                let Ok(response) = self.shared.clone().call(request).await;
                 response
             }
-            Err(error) => {
-                Status::not_found(error.to_string()).into_http::<axum::body::Body>().into_response()
+            Ok(Some(ChosenModel::Served(place))) => {
+                let Ok(mut response) = self.alone[place].clone().call(request).await;
+                self.state.models.all_models()[place].name_in(response.headers_mut());
+                response
             }
+            Ok(Some(ChosenModel::Pending(model))) => {
+                let limit = deadline::limit_of(request.headers());
+                deadline::answer_within(limit, self.load_and_answer(&model, request)).await
+            }
+            Err(error) => refused_call(Status::not_found(error.to_string())),
         }
     }
 
-    /// The place of the model that a call is for; absent if it concerns all models.
-    fn choose_model(&self, request: &Request) -> Result<Option<usize>, UnknownModel> {
+    async fn load_and_answer(&self, model: &PendingModel, request: Request) -> Response {
+        match self.state.current.load_model(model).await {
+            Ok(Applications { first, second }) => {
+                let Ok(response) = second.unwrap_or(first).call(request).await;
+                response
+            }
+            Err(error) => refused_call(error::status(error)),
+        }
+    }
+
+    /// The model that a call is for; absent if it concerns all models.
+    fn choose_model(&self, request: &Request) -> Result<Option<ChosenModel>, UnknownModel> {
         let path = request.uri().path().trim_start_matches('/');
         let Some((service, method)) =
             path.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
@@ -71,9 +86,12 @@ impl CallDispatcher {
             return Ok(None);
         }
         let name = request.headers().get(MODEL).map(|name| String::from_utf8_lossy(name.as_bytes()));
-        let place = self.state.models.find_model(name.as_deref(), task_of(service, method))?;
-        Ok(Some(place))
+        self.state.models.find_model(name.as_deref(), task_of(service, method)).map(Some)
     }
+}
+
+fn refused_call(status: Status) -> Response {
+    status.into_http::<axum::body::Body>().into_response()
 }
 
 /// The task of a method that only some models can do.

@@ -15,9 +15,11 @@ use tonic_health::pb::{
 };
 
 use super::stream::AnswerStream;
+use text_embeddings_door::Stop;
+
 use crate::{
-    models::RequestTask,
-    state::{AppState, Readiness},
+    current::CurrentModels,
+    models::{Models, RequestTask},
 };
 
 /// The time between two checks of a service that a client watches.
@@ -25,23 +27,31 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The health service.
 #[derive(Clone)]
-pub(super) struct HealthService(pub(super) AppState);
+pub(super) struct HealthService {
+    /// Not the models of now, which a client that watches would keep in memory.
+    pub(super) current: CurrentModels,
+    pub(super) stop: Stop,
+}
 
 impl HealthService {
     /// The status of the service of this name.
     async fn status(&self, name: &str) -> ServingStatus {
         let Some(needs) = Needs::of_service(name) else { return ServingStatus::ServiceUnknown };
-        let models = self.0.models.all_models();
+        let models = self.current.read_models();
         let serves = match needs {
-            Needs::Nothing => !self.0.stop.is_asked(),
-            Needs::AnyModel => self.0.readiness().await == Readiness::Ready,
+            Needs::Nothing => !self.stop.is_asked(),
+            Needs::AnyModel => self.are_ready(&models).await,
             Needs::OneOf(tasks) => {
-                let models = models.iter().map(|served| &served.service.config().model);
-                models.into_iter().any(|model| tasks.iter().any(|task| task.fits_model(model)))
-                    && self.0.readiness().await == Readiness::Ready
+                let fitting = models.all_models().iter().map(|served| &served.service.config().model);
+                fitting.into_iter().any(|model| tasks.iter().any(|task| task.fits_model(model)))
+                    && self.are_ready(&models).await
             }
         };
         if serves { ServingStatus::Serving } else { ServingStatus::NotServing }
+    }
+
+    async fn are_ready(&self, models: &Models) -> bool {
+        !self.stop.is_asked() && models.are_healthy().await
     }
 }
 
@@ -114,12 +124,12 @@ impl StatusWatch {
                 self.last = Some(status);
                 return Some(status);
             }
-            if self.probe.0.stop.is_asked() {
+            if self.probe.stop.is_asked() {
                 return None;
             }
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
-                () = self.probe.0.stop.clone().asked() => {}
+                () = self.probe.stop.clone().asked() => {}
             }
         }
     }

@@ -62,7 +62,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol::Grpc;
 /// If the description of the services, which is part of the binary, cannot be read.
 pub(crate) fn all_services(state: &AppState) -> io::Result<Router> {
     let shared = model_app(state.clone())?;
-    if state.models.all_models().len() == 1 {
+    if state.models.is_single() {
         return Ok(shared);
     }
     let states = state.models.each_alone().map(|models| AppState { models, ..state.clone() });
@@ -80,7 +80,8 @@ fn model_app(state: AppState) -> io::Result<Router> {
 fn routes(state: AppState) -> io::Result<Routes> {
     let limit = message_limit(state.server.payload_limit);
     let key = Key(state.keys.clone());
-    let health = HealthServer::new(health::HealthService(state.clone()))
+    let (current, stop) = (state.current.clone(), state.stop.clone());
+    let health = HealthServer::new(health::HealthService { current, stop })
         .max_decoding_message_size(SMALL_MESSAGE_LIMIT);
     // Without `--api-key-everywhere`, reflection needs no key.
     let open = Key(if state.server.key_everywhere { state.keys.clone() } else { ApiKeys::default() });

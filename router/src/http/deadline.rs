@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use axum::{extract::Request, middleware::Next, response::Response};
+use axum::{extract::Request, http::HeaderMap, middleware::Next, response::Response};
 use text_embeddings_core::error::Error;
 
 use super::error::ApiError;
@@ -19,12 +19,34 @@ const HEADER: &str = "x-request-timeout";
 ///
 /// 422 if the time is not a positive number of seconds, 504 once it is up.
 pub(super) async fn keep(request: Request, next: Next) -> Result<Response, ApiError> {
-    let Some(header) = request.headers().get(HEADER) else { return Ok(next.run(request).await) };
+    let limit = limit_of(request.headers())?;
+    answer_within(limit, next.run(request)).await
+}
+
+/// The time that a request allows.
+///
+/// # Errors
+///
+/// 422 if it is not a positive number of seconds.
+pub(super) fn limit_of(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
+    let Some(header) = headers.get(HEADER) else { return Ok(None) };
     let given = String::from_utf8_lossy(header.as_bytes()).into_owned();
-    let allowed: Duration =
-        seconds(&given).map_err(|problem| ApiError::invalid(format!("`{HEADER}: {given}` {problem}")))?;
+    let allowed = seconds(&given);
+    allowed.map(Some).map_err(|problem| ApiError::invalid(format!("`{HEADER}: {given}` {problem}")))
+}
+
+/// The answer, unless it takes longer than `limit`.
+///
+/// # Errors
+///
+/// 504 once the time is up.
+pub(super) async fn answer_within<T>(
+    limit: Option<Duration>,
+    answer: impl Future<Output = T>,
+) -> Result<T, ApiError> {
+    let Some(allowed) = limit else { return Ok(answer.await) };
     // On a timeout the future is dropped, which cancels the request's work.
-    let answer = tokio::time::timeout(allowed, next.run(request)).await;
+    let answer = tokio::time::timeout(allowed, answer).await;
     answer.map_err(|_| ApiError::from(Error::DeadlineExceeded { allowed }))
 }
 

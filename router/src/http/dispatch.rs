@@ -17,13 +17,14 @@ use percent_encoding::percent_decode_str;
 use tower_service::Service;
 
 use super::{
+    deadline,
     error::{ApiError, refused_answer},
     extract::RawBody,
     format::BodyFormat,
     routes::{Access, Action, Method, Purpose, Route},
 };
 use crate::{
-    models::{RequestTask, Served},
+    models::{ChosenModel, Models, PendingModel, RequestTask},
     state::AppState,
 };
 
@@ -44,34 +45,67 @@ impl From<RequestDispatcher> for Router {
     }
 }
 
+/// Where a request goes.
+enum RequestTarget {
+    /// It concerns no model, or all of them.
+    Shared,
+    /// The model at this place.
+    Alone(usize),
+    /// A model that must be loaded first.
+    Pending(Arc<PendingModel>),
+}
+
 impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
-        let path = request.uri().path().to_owned();
+        // The route decides the form of an error.
+        let own = self.own_path(request.uri()).map(|(_, rest)| rest);
+        let path = own.as_ref().unwrap_or(request.uri()).path().to_owned();
         let format = BodyFormat::of_answer(request.headers());
-        match self.choose_model(request).await {
-            Ok((place, request)) => {
-                let router = place.map_or(&self.shared, |place| &self.alone[place]);
-                let Ok(mut response) = router.clone().call(request).await;
-                if let Some(place) = place {
-                    self.state.models.all_models()[place].name_in(response.headers_mut());
-                }
-                response
+        let answered = match self.choose_model(request).await {
+            Ok((target, request)) => self.answer_from(target, request).await,
+            Err(error) => Err(error),
+        };
+        answered.unwrap_or_else(|error| refused_answer(error, &path, format))
+    }
+
+    async fn answer_from(&self, target: RequestTarget, request: Request) -> Result<Response, ApiError> {
+        match target {
+            RequestTarget::Shared => {
+                let Ok(response) = self.shared.clone().call(request).await;
+                Ok(response)
             }
-            Err(error) => refused_answer(error, &path, format),
+            RequestTarget::Alone(place) => {
+                let Ok(mut response) = self.alone[place].clone().call(request).await;
+                self.state.models.all_models()[place].name_in(response.headers_mut());
+                Ok(response)
+            }
+            RequestTarget::Pending(model) => {
+                let limit = deadline::limit_of(request.headers())?;
+                let answer = async {
+                    match self.state.current.load_model(&model).await {
+                        Ok(mut applications) => {
+                            let Ok(response) = applications.first.call(request).await;
+                            Ok(response)
+                        }
+                        Err(error) => Err(ApiError::from(error)),
+                    }
+                };
+                deadline::answer_within(limit, answer).await?
+            }
         }
     }
 
-    /// The place of the model that a request is for, and the request as this model's router reads it. No
-    /// place stands for all models.
-    async fn choose_model(&self, mut request: Request) -> Result<(Option<usize>, Request), ApiError> {
-        if let Some((place, uri)) = self.own_path(request.uri()) {
-            *request.uri_mut() = uri;
-            return Ok((Some(place), request));
+    /// Where a request goes, and the request as it is read there.
+    async fn choose_model(&self, mut request: Request) -> Result<(RequestTarget, Request), ApiError> {
+        if let Some((model, uri)) = self.own_path(request.uri()) {
+            return Ok(self.choose_by_path(model, uri, request));
         }
-        let Some(action) = self.action_of(&request) else { return Ok((None, request)) };
+        let Some(action) = self.action_of(&request) else {
+            return Ok((self.probed_model(&request)?, request));
+        };
         // Without the key, every router answers the same.
         if !self.state.keys.may_pass(request.headers()) {
-            return Ok((None, request));
+            return Ok((RequestTarget::Shared, request));
         }
         let name = if action == Action::Info {
             query_model(request.uri())
@@ -88,47 +122,87 @@ impl RequestDispatcher {
             Purpose::Prompt => Some(RequestTask::Rerank),
             Purpose::Tokens | Purpose::MainTask | Purpose::Server => None,
         };
-        let place = self.state.models.find_model(name.as_deref(), task);
-        let place = place.map_err(|error| ApiError::unknown_model(&error))?;
-        Ok((Some(place), request))
+        let chosen = self.state.models.find_model(name.as_deref(), task);
+        let chosen = chosen.map_err(|error| ApiError::unknown_model(&error))?;
+        let target = match chosen {
+            ChosenModel::Served(place) => RequestTarget::Alone(place),
+            ChosenModel::Pending(model) => RequestTarget::Pending(model),
+        };
+        Ok((target, request))
     }
 
-    /// The place of the model whose path this is, and the path without it.
-    fn own_path(&self, uri: &Uri) -> Option<(usize, Uri)> {
+    /// Where a request on the path of a model goes. A model is loaded only for a request that it is to
+    /// compute, by a client with the key; others learn no more of it than of the server.
+    fn choose_by_path(&self, model: ChosenModel, uri: Uri, mut request: Request) -> (RequestTarget, Request) {
+        let whole = std::mem::replace(request.uri_mut(), uri);
+        let target = match model {
+            ChosenModel::Served(place) => RequestTarget::Alone(place),
+            ChosenModel::Pending(model)
+                if self.action_of(&request).is_some() && self.state.keys.may_pass(request.headers()) =>
+            {
+                *request.uri_mut() = whole;
+                RequestTarget::Pending(model)
+            }
+            ChosenModel::Pending(_) => RequestTarget::Shared,
+        };
+        (target, request)
+    }
+
+    /// The model whose path this is, and the path without it.
+    fn own_path(&self, uri: &Uri) -> Option<(ChosenModel, Uri)> {
         let path = percent_decode_str(uri.path()).decode_utf8().ok()?;
-        let (place, rest) = find_by_path(self.state.models.all_models(), &path)?;
+        let (name, rest) = find_by_path(&self.state.models, &path)?;
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        Some((place, format!("{rest}{query}").parse().ok()?))
+        let model = self.state.models.find_model(Some(name), None).ok()?;
+        Some((model, format!("{rest}{query}").parse().ok()?))
+    }
+
+    /// The model whose health a probe asks for, `/health?model=NAME`. One that is loaded later is as healthy
+    /// as the server.
+    fn probed_model(&self, request: &Request) -> Result<RequestTarget, ApiError> {
+        let action = self.route_of(request).map(|route| route.action);
+        let (Some(Action::Health | Action::Ready), Some(name)) = (action, query_model(request.uri())) else {
+            return Ok(RequestTarget::Shared);
+        };
+        match self.state.models.find_model(Some(&name), None) {
+            Ok(ChosenModel::Served(place)) => Ok(RequestTarget::Alone(place)),
+            Ok(ChosenModel::Pending(_)) => Ok(RequestTarget::Shared),
+            Err(error) => {
+                let may_learn = self.state.keys.may_pass(request.headers());
+                Err(ApiError::unknown_model(&if may_learn { error } else { error.without_names() }))
+            }
+        }
     }
 
     /// The action of a request that concerns one model.
     fn action_of(&self, request: &Request) -> Option<Action> {
+        let route = self.route_of(request)?;
+        let concerns_one = route.access == Access::Keyed && route.action != Action::Models;
+        concerns_one.then_some(route.action)
+    }
+
+    fn route_of(&self, request: &Request) -> Option<&Route> {
         let method = match request.method().as_str() {
             "GET" => Method::Get,
             "POST" => Method::Post,
             _ => return None,
         };
         let path = request.uri().path();
-        let route = self.routes.iter().find(|route| route.method == method && route.path == path)?;
-        let concerns_one = route.access == Access::Keyed && route.action != Action::Models;
-        concerns_one.then_some(route.action)
+        self.routes.iter().find(|route| route.method == method && route.path == path)
     }
 }
 
-/// The place of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
-fn find_by_path<'a>(models: &[Arc<Served>], path: &'a str) -> Option<(usize, &'a str)> {
+/// The name of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
+fn find_by_path<'a>(models: &Models, path: &'a str) -> Option<(&'a str, &'a str)> {
     let path = path.strip_prefix("/models/")?;
-    let mut found: Option<(usize, &str)> = None;
-    for (place, served) in models.iter().enumerate() {
-        for name in served.all_names() {
-            let Some(rest) = path.strip_prefix(name).filter(|rest| rest.starts_with('/')) else { continue };
-            // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
-            if found.is_none_or(|(_, other)| rest.len() < other.len()) {
-                found = Some((place, rest));
-            }
-        }
-    }
-    found
+    let served = models.all_models().iter().flat_map(|served| served.all_names());
+    let pending = models.pending_models().iter().flat_map(|pending| pending.all_names());
+    let fitting = served
+        .chain(pending)
+        .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')));
+    // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
+    let name = fitting.max_by_key(|name| name.len())?;
+    Some(path.split_at(name.len()))
 }
 
 /// The name in a query such as `?model=NAME`.
@@ -277,7 +351,32 @@ mod tests {
         assert_eq!(server.get("/nothing").await.status, 404);
         server.control.break_all(true);
         assert_eq!(server.post("/models/c/predict", EMBED, &[]).await.status, 424);
-        assert_eq!(server.get("/health").await.status, 503, "one model does not compute");
-        assert_eq!(server.get("/models/c/health").await.status, 503);
+        for (path, status) in [
+            ("/health", 503),
+            ("/health/ready", 503),
+            ("/models/c/health", 503),
+            ("/health?model=c", 503),
+            ("/health/ready?a=b&model=c", 503),
+            ("/health?model=r", 200),
+            ("/health/ready?model=org%2Fe", 200),
+            ("/health/live", 200),
+        ] {
+            assert_eq!(server.get(path).await.status, status, "{path}: one model does not compute");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_probe_of_one_model_needs_no_key_and_tells_no_names() {
+        let server = three_models("--api-key k").await;
+        assert_eq!(server.get("/health?model=rerank-v3.5").await.status, 200);
+        let (key, short) = (("Authorization", "Bearer k"), "there is no model `x`");
+        let full = format!("{short}: choose one of org/e, text-embedding-3-small, r, rerank-v3.5, c");
+        for (headers, message) in [(&[][..], short), (&[key], full.as_str())] {
+            let answer = server.send("GET", "/health?model=x", b"", headers).await;
+            let body: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((answer.status, body["error"].as_str()), (404, Some(message)));
+        }
+        // As in text-embeddings-inference, one model has no name.
+        assert_eq!(Server::start().await.get("/health?model=x").await.status, 200);
     }
 }

@@ -71,7 +71,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol::Http;
 /// The router of all routes. Several models have a router each, among which `dispatch` chooses.
 pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
     let shared = model_app(state.clone(), settings);
-    let router = if state.models.all_models().len() == 1 {
+    let router = if state.models.is_single() {
         shared
     } else {
         let states = state.models.each_alone().map(|models| AppState { models, ..state.clone() });

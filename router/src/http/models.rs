@@ -9,7 +9,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{error_shapes::ErrorBody, schemas::TAG};
-use crate::{models::Served, state::AppState};
+use crate::{
+    models::{PendingModel, Served},
+    state::AppState,
+};
 
 /// The models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -18,6 +21,10 @@ pub(crate) struct ModelsBody<'a> {
     #[schema(example = "list")]
     object: &'static str,
     data: Vec<ModelBody<'a>>,
+    /// Why the last change of the models file, or of a model's files, was not taken over. The models are
+    /// those from before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
 }
 
 /// A model.
@@ -35,12 +42,16 @@ struct ModelBody<'a> {
     aliases: &'a [String],
     /// The model as the user named it.
     root: &'a str,
-    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`.
-    kind: &'static str,
+    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`. This and the next two fields are absent
+    /// before the model was first loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
     /// The longest input in tokens, under `vLLM`'s name.
-    max_model_len: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<usize>,
     /// The arithmetic.
-    dtype: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dtype: Option<&'a str>,
     /// Whether it is in memory. If it is not, the next request loads it.
     loaded: bool,
     /// Why it could not be loaded the last time.
@@ -57,11 +68,29 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             owned_by: "text-embeddings-router",
             aliases,
             root: &info.model_id,
-            kind: info.model_kind(),
-            max_model_len: info.config.model.limits.max_input_length,
-            dtype: &info.computation.arithmetic,
+            kind: Some(info.model_kind()),
+            max_model_len: Some(info.config.model.limits.max_input_length),
+            dtype: Some(&info.computation.arithmetic),
             loaded: resident.is_loaded(),
             failure: resident.last_failure(),
+        }
+    }
+}
+
+impl<'a> ModelBody<'a> {
+    fn from_pending(model: &'a PendingModel) -> Self {
+        Self {
+            id: model.own_name(),
+            object: "model",
+            created: 0,
+            owned_by: "text-embeddings-router",
+            aliases: model.further_names(),
+            root: &model.model_id,
+            kind: None,
+            max_model_len: None,
+            dtype: None,
+            loaded: false,
+            failure: model.last_failure(),
         }
     }
 }
@@ -72,8 +101,11 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
     (status = 401, description = "The key is missing or wrong", body = ErrorBody)
 ))]
 pub(crate) async fn list_models(State(state): State<AppState>) -> Response {
-    let data = state.models.all_models().iter().map(|served| ModelBody::from(&**served)).collect();
-    Json(ModelsBody { object: "list", data }).into_response()
+    let models = state.current.read_models();
+    let pending = models.pending_models().iter().map(|model| ModelBody::from_pending(model));
+    let served = models.all_models().iter().map(|served| ModelBody::from(&**served));
+    let data = served.chain(pending).collect();
+    Json(ModelsBody { object: "list", data, failure: state.current.last_failure() }).into_response()
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ pub(crate) fn engine_limits(args: &Args, machine: &Machine, kind: &ModelKind) ->
 }
 
 /// How long a batch may take before the device counts as hung.
-pub(super) fn device_timeout(args: &Args) -> Option<Duration> {
+pub(crate) fn device_timeout(args: &Args) -> Option<Duration> {
     let seconds = NonZeroU32::new(args.device_timeout)?;
     Some(Duration::from_secs(seconds.get().into()))
 }

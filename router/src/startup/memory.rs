@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use text_embeddings_backend::Loaded;
 use text_embeddings_backend_core::{BackendKind, DType};
 use text_embeddings_core::files::ModelFolder;
@@ -45,13 +45,7 @@ impl Available {
         dtype: Option<DType>,
         backend: BackendKind,
     ) -> anyhow::Result<()> {
-        // 32 or 16 bits for each weight.
-        let least = match dtype {
-            Some(DType::Int8) => stored / 4,
-            Some(DType::Int4) => stored / 8,
-            Some(DType::Float32) => stored,
-            _ => stored / 2,
-        };
+        let least = least_weights(stored, dtype);
         ensure!(
             least <= self.bytes,
             "the model's weights take at least {} and {}: choose a smaller model{}",
@@ -66,6 +60,31 @@ impl Available {
         );
         Ok(())
     }
+}
+
+/// The fewest bytes of weights that are `stored` bytes as they are read: 32 or 16 bits for each, or less.
+fn least_weights(stored: u64, dtype: Option<DType>) -> u64 {
+    match dtype {
+        Some(DType::Int8) => stored / 4,
+        Some(DType::Int4) => stored / 8,
+        Some(DType::Float32) => stored,
+        _ => stored / 2,
+    }
+}
+
+/// Makes room for the weights of a model.
+///
+/// # Errors
+///
+/// If it cannot fit next to the other models. A model alone is loaded, and its plan is checked.
+pub(super) fn make_room(machine: &Machine, args: &Args, folder: &ModelFolder) -> anyhow::Result<()> {
+    let stored = weight_bytes(folder);
+    let room = machine.residency.make_room(stored);
+    if machine.turns.is_none() || room.is_ok() {
+        return Ok(());
+    }
+    let least = machine.residency.make_room(least_weights(stored, args.model.dtype));
+    least.map_err(|problem| anyhow!("there is too little memory: {problem}"))
 }
 
 impl MemoryPlan {
@@ -125,7 +144,8 @@ pub(super) fn planned(
 ) -> anyhow::Result<Option<MemoryPlan>> {
     let batch = loaded.backend.batch_bytes(longest_batch) as u64;
     let prefixes = loaded.prefix_cache_bytes as u64;
-    machine.residency.make_room(batch + prefixes);
+    // The plan's check has the sentence for a user.
+    let _ = machine.residency.make_room(batch + prefixes);
     let (Some(available), Some(held), "cpu") = (machine.memory, memory::held_bytes(), loaded.device) else {
         return Ok(None);
     };
@@ -142,7 +162,7 @@ pub(super) fn planned(
 
 /// The bytes of a model's weights as they are read; if only another library reads them, the bytes of their
 /// files.
-pub(super) fn weights(folder: &ModelFolder) -> u64 {
+pub(super) fn weight_bytes(folder: &ModelFolder) -> u64 {
     let files = || folder.weights.iter().filter_map(|file| file.length().ok()).sum();
     folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }

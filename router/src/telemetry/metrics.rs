@@ -10,7 +10,7 @@
 use std::{
     io,
     iter::successors,
-    sync::{Arc, OnceLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -35,7 +35,7 @@ use text_embeddings_core::{
 use text_embeddings_door::{Door, Protocol, Stop};
 use tokio::net::TcpListener;
 
-use crate::{auth::ApiKeys, config::PrometheusPort, info};
+use crate::{auth::ApiKeys, config::PrometheusPort, info, models::Models};
 
 /// The answer for a scraper without the key.
 const UNAUTHORIZED: &str = "the metrics of this server want its key as `Authorization: Bearer KEY`\n";
@@ -56,10 +56,11 @@ pub(crate) struct Metrics {
     /// Processor time, memory, threads and descriptors of the process.
     process: metrics_process::Collector,
     /// Empty while the models load.
-    served: Arc<OnceLock<WatchedModels>>,
+    served: Arc<RwLock<Option<WatchedModels>>>,
 }
 
 /// The part that is known when the models are loaded.
+#[derive(Clone)]
 struct WatchedModels {
     engines: Vec<EngineGauges>,
     /// The tokens of the longest input of any model.
@@ -72,22 +73,26 @@ impl Metrics {
         Self { recorded, process: metrics_process::Collector::default(), served: Arc::default() }
     }
 
-    /// Adds the gauges of the engines, and the tokens of the longest input, when the models are loaded.
-    pub(crate) fn watch(&self, engines: Vec<EngineGauges>, longest_input: usize) {
-        // A second call would be a mistake that only costs gauges.
-        let _ = self.served.set(WatchedModels { engines, longest_input });
+    /// Has the gauges of these models' engines, which are loaded, and buckets up to their longest input.
+    pub(crate) fn watch(&self, models: &Models) {
+        let all = models.all_models();
+        let engines = all.iter().map(|served| served.service.gauges()).collect();
+        let inputs = all.iter().map(|served| served.info.config.model.limits.max_input_length);
+        let watched = WatchedModels { engines, longest_input: inputs.max().unwrap_or_default() };
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(watched);
     }
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
         self.process.collect();
-        let Some(WatchedModels { engines, longest_input }) = self.served.get() else {
+        let watched = self.served.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(WatchedModels { engines, longest_input }) = watched else {
             return self.recorded.render();
         };
         engines.iter().for_each(EngineGauges::publish_gauges);
         let text = self.recorded.render();
         let text: String =
-            text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
+            text.split_inclusive('\n').filter(|line| !is_beyond(line, longest_input)).collect();
         ALL.iter()
             .filter(|metric| metric.kind == MetricKind::CounterOfSeconds)
             .fold(text, |text, metric| as_counter(&text, metric))
@@ -174,8 +179,9 @@ const FAILURES: [&str; 10] = [
     "dropped",
 ];
 
-/// Registers every counter and gauge with all values of its labels, and the build.
-fn set_to_zero(models: &[ModelMetrics]) {
+/// Registers every counter and gauge of these models with all values of its labels, and the build. A counter
+/// that has moved stays; gauges of a model that is gone become zero.
+pub(crate) fn set_to_zero(models: &[ModelMetrics]) {
     let by_method = [REQUESTS.count, REQUESTS.success, TOKENIZER_REQUESTS.count, TOKENIZER_REQUESTS.success];
     for metric in ALL {
         let (name, labels): (_, (_, &[&'static str])) = match metric.name {

@@ -9,13 +9,16 @@ use std::{
     collections::HashMap,
     fmt::Display,
     fs,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError, Weak, mpsc},
 };
 use text_embeddings_backend_core::BackendError;
 
+/// The helpers of the models of a process, which compute in turn.
+static SHARED: Mutex<Vec<Weak<Team>>> = Mutex::new(Vec::new());
+
 /// A fixed number of threads that share the items of an operation: the caller's, and helpers.
 pub(crate) struct Threads {
-    team: Team,
+    team: Arc<Team>,
     /// The thread that takes the caller's place if threads are pinned. The caller's own thread may not be
     /// pinned: it has other tasks, and threads that it starts would be pinned, too.
     pinned: Option<ThreadPool>,
@@ -30,7 +33,25 @@ impl Threads {
     pub(crate) fn start(count: usize) -> Result<Self, BackendError> {
         let team = Team::start_threads(count.saturating_sub(1), |_| ())
             .map_err(|error| start_refused(count, &error))?;
-        Ok(Self { team, pinned: None })
+        Ok(Self { team: Arc::new(team), pinned: None })
+    }
+
+    /// Like [`Threads::start`], but all callers with this `count` share the new threads, which end with the
+    /// last of them. While one computes, another one's operations run on its own thread alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Threads::start`].
+    pub(crate) fn share_threads(count: usize) -> Result<Self, BackendError> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|team| team.strong_count() > 0);
+        let mut running = shared.iter().filter_map(Weak::upgrade);
+        if let Some(team) = running.find(|team| team.helper_count() + 1 == count) {
+            return Ok(Self { team, pinned: None });
+        }
+        let threads = Self::start(count)?;
+        shared.push(Arc::downgrade(&threads.team));
+        Ok(threads)
     }
 
     /// Like [`Threads::start`], with each thread pinned to its own CPU. None of them is the caller's.
@@ -68,7 +89,7 @@ impl Threads {
         let pool = builder.build().map_err(|error| start_refused(count, &error))?;
         let mut all = is_pinned.iter().take(count - 1).all(|pinned| pinned);
         all &= pool.install(|| core_affinity::set_for_current(first));
-        if all { Ok(Self { team, pinned: Some(pool) }) } else { Err(unsupported()) }
+        if all { Ok(Self { team: Arc::new(team), pinned: Some(pool) }) } else { Err(unsupported()) }
     }
 
     /// The number of threads.
@@ -141,6 +162,34 @@ mod tests {
         panic::{AssertUnwindSafe, catch_unwind},
         sync::Barrier,
     };
+
+    #[test]
+    fn models_share_threads_which_end_with_the_last_of_them() {
+        // A number that no other test shares.
+        let [first, second, other] = [5, 5, 6].map(|count| Threads::share_threads(count).unwrap());
+        assert!(Arc::ptr_eq(&first.team, &second.team) && !Arc::ptr_eq(&first.team, &other.team));
+        assert_eq!((first.count(), other.count()), (5, 6));
+        let team = Arc::downgrade(&first.team);
+        drop(first);
+        // Two callers at the same time get all of their items.
+        std::thread::scope(|scope| {
+            let again = Threads::share_threads(5).unwrap();
+            for threads in
+                [&second, &again].map(|threads| Threads { team: threads.team.clone(), pinned: None })
+            {
+                scope.spawn(move || {
+                    for items in 0..200_u64 {
+                        let sum = Mutex::new(0);
+                        threads.for_each(0..items, |item| *sum.lock().unwrap() += item);
+                        assert_eq!(sum.into_inner().unwrap(), (0..items).sum::<u64>());
+                    }
+                });
+            }
+        });
+        drop(second);
+        assert!(team.upgrade().is_none());
+        assert_eq!(Threads::share_threads(1).unwrap().count(), 1);
+    }
 
     #[test]
     fn every_item_is_seen_once_by_any_number_of_threads() {
