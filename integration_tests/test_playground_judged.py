@@ -152,6 +152,27 @@ class TestMarks:
         expect(page.page.locator(".measures")).to_have_text(f"nDCG@10 {(1 + 1 / math.log2(3)) / 2:.3f}MRR 0.7501 relevant")
 
 
+class TestSentences:
+    def test_each_has_its_own_score(self, visit, server):
+        page = visit(server)
+        texts = ["Mars is red 😀. Venus isn't!\nBread?", *HOSTILE[:2]]
+        page.fill(QUERY, json.dumps(texts))
+        page.run()
+        for index, text in enumerate(texts):
+            row = page.page.locator(f".rank[data-index='{index}']")
+            row.get_by_role("button", name="Sentences").click()
+            (answer,) = server.post("/rerank", {"query": QUERY, "texts": [text], "highlight": True}).json()
+            sentences = [text[part["start"] : part["end"]] for part in answer["highlights"]]
+            shown = row.locator(".sentences .neighbour")
+            expect(shown).to_have_count(len(sentences))
+            assert shown.locator(".text").evaluate_all("nodes => nodes.map(node => node.textContent)") == sentences
+            values = shown.locator("data").evaluate_all("nodes => nodes.map(node => Number(node.value))")
+            assert values == pytest.approx([part["score"] for part in answer["highlights"]], abs=2e-5)
+        assert page.page.locator(".sentences .neighbour").count() > 3
+        row.get_by_role("button", name="Sentences").click()
+        expect(row.locator(".sentences")).to_be_hidden()
+
+
 READ = "({ readDocuments }, field) => { const read = readDocuments(field, { noun: 'document', limit: 5 }); return { ...read, grades: [...(read.grades ?? [])], queries: read.queries?.map((query) => ({ ...query, grades: [...query.grades] })) }; }"
 
 

@@ -120,7 +120,8 @@ class TestUse:
         expect(relevant).to_have_attribute("aria-pressed", "true")
         expect(relevant).to_be_focused()
         expect(page.page.locator(".measures")).to_have_text("nDCG@10 1.000MRR 1.0001 relevant")
-        keyboard.press("Tab")
+        for _ in ("Sentences", "Prompt"):
+            keyboard.press("Tab")
         button = page.button(f"Prompt of document {wanted[0][0]}")
         expect(button).to_be_focused()
         keyboard.press("Space")

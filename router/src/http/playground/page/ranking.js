@@ -167,9 +167,10 @@ function tiesOf(ranks) {
 function rowOf({ rank, place, request, judgements, bar, notes }) {
   const { body, model, hasPrompt } = request;
   const text = body.texts[rank.index];
-  const panel = element("div", { class: "panel", id: nextId(), hidden: true });
-  const button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": panel.id, "aria-label": `Prompt of document ${rank.index}` }, "Prompt");
-  button.addEventListener("click", () => toggle(button, panel, { query: body.query, text, instruction: body.instruction }, model));
+  const shown = [
+    panelOf("Sentences", rank.index, async () => sentencesOf(await ask("rerank", { ...request, body: { ...body, texts: [text], highlight: true } }), text)),
+    hasPrompt ? panelOf("Prompt", rank.index, async () => promptOf(await prompt({ query: body.query, text, instruction: body.instruction }, model))) : undefined,
+  ].filter(Boolean);
   const stage = rank.stage ? `, scored by model ${rank.stage}` : "";
   return element(
     "li",
@@ -177,8 +178,8 @@ function rowOf({ rank, place, request, judgements, bar, notes }) {
     element("span", { class: "place" }, String(place + 1)),
     element("p", { class: "text", dir: "auto" }, text),
     bar,
-    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}${stage}`), ...notes, element("span", { class: "buttons" }, markOf(rank.index, text, judgements), hasPrompt ? button : "")),
-    panel,
+    element("div", { class: "about" }, element("span", { class: "origin" }, `document ${rank.index}${stage}`), ...notes, element("span", { class: "buttons" }, markOf(rank.index, text, judgements), ...shown.map(({ button }) => button))),
+    ...shown.map(({ panel }) => panel),
   );
 }
 
@@ -201,20 +202,35 @@ function moveOf(place, before) {
   return element("span", { class: `move ${word}` }, `${arrow} ${word} ${Math.abs(by)}, was ${before + 1}`);
 }
 
-/** Opens or closes a prompt. It is fetched when it is first opened, and again after a failure. */
-async function toggle(button, panel, body, model) {
-  const opens = panel.hidden;
-  panel.hidden = !opens;
-  button.setAttribute("aria-expanded", String(opens));
-  if (!opens || panel.dataset.state) return;
-  panel.dataset.state = "asked";
-  panel.replaceChildren(element("p", { class: "hint" }, "Asking for the prompt …"));
-  try {
-    panel.replaceChildren(promptOf(await prompt(body, model)));
-  } catch (error) {
-    panel.replaceChildren(element("p", { class: "problem", role: "alert" }, error.message));
-    delete panel.dataset.state;
-  }
+/** A button that opens and closes a panel, whose `content` is fetched once, and again after a failure. */
+function panelOf(name, index, content) {
+  const panel = element("div", { class: "panel", id: nextId(), hidden: true });
+  const button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": panel.id, "aria-label": `${name} of document ${index}` }, name);
+  button.addEventListener("click", async () => {
+    panel.hidden = !panel.hidden;
+    button.setAttribute("aria-expanded", String(!panel.hidden));
+    if (panel.hidden || panel.dataset.state) return;
+    panel.dataset.state = "asked";
+    panel.replaceChildren(element("p", { class: "hint" }, "Asking the server …"));
+    try {
+      panel.replaceChildren(await content());
+    } catch (error) {
+      panel.replaceChildren(element("p", { class: "problem", role: "alert" }, error.message));
+      delete panel.dataset.state;
+    }
+  });
+  return { button, panel };
+}
+
+/** The sentences of a text with their own scores. Places count characters, not the parts of a string. */
+function sentencesOf({ result, request }, text) {
+  const sentences = result[0]?.highlights ?? [];
+  const raw = request.body.raw_scores === true;
+  const scale = scaleOf(sentences, raw);
+  const characters = [...text];
+  const rows = sentences.map(({ start, end, score }) => element("li", { class: "neighbour" }, element("p", { class: "text", dir: "auto" }, characters.slice(start, end).join("")), barOf(score, raw, scale)));
+  if (rows.length === 0) return element("p", { class: "hint" }, "The server gives no sentences for this document.");
+  return element("ol", { class: "neighbours sentences", role: "list", "aria-label": "Sentences" }, ...rows);
 }
 
 let ids = 0;
