@@ -72,6 +72,18 @@ def test_scores_are_sums_of_the_best_cosines(serving, name):
     assert [result["index"] for result in results] == best
 
 
+def test_vectors_of_documents_are_kept_for_other_queries(serving):
+    name = "colbert-pylate"
+    documents = [row["text"] for row in EXPECTED[name]["documents"]]
+    server, without = serving(name, "--score-cache-bytes", "1000000"), serving(name, "--score-cache-bytes", "0")
+    fresh = ["Which moon is it?", "Which moon is it?", "What is a moon?"]
+    for query, hits in zip(fresh, [None, len(documents) + 1, len(documents)], strict=True):
+        body = {"query": query, "texts": documents, "raw_scores": True}
+        answer = server.post("/rerank", body)
+        assert answer.json() == without.post("/rerank", body).json()
+        assert hits is None or int(answer.headers["x-score-cache"]) == hits
+
+
 def test_identity_gives_the_sum_and_info_says_the_rule(serving):
     name = "colbert-pylate"
     info = serving(name).get("/info").json()

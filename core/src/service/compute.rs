@@ -250,7 +250,7 @@ impl Service {
                     }
                 };
                 if let (Some(scores), Some(key)) = (&self.scores, key) {
-                    scores.keep_values(key, &outcome.output.whole);
+                    scores.keep_output(key, &outcome.output);
                 }
                 task.metrics().observe(tokenization, &outcome, self.model_metrics());
                 cost.queue = cost.queue.max(outcome.queue);
@@ -281,11 +281,11 @@ fn submit_prompts(
         let (reply, outcome) = oneshot::channel();
         let tokens = encoded.ids.len();
         let mut key = scores.and_then(|scores| scores.find_key(task, &encoded));
-        let known = scores.zip(key).and_then(|(scores, key)| scores.find_values(key));
+        let known = scores.zip(key).and_then(|(scores, key)| scores.find_output(key));
         let is_cached = known.is_some();
-        if let Some(values) = known {
+        if let Some(output) = known {
             key = None;
-            let (output, none) = (Output::whole(values), Duration::ZERO);
+            let none = Duration::ZERO;
             // A receiver that is gone wants no answer.
             let _ = reply.send(Ok(Outcome { output, queue: none, inference: none }));
         } else {

@@ -8,6 +8,7 @@
 use super::compute::ModelTask;
 use crate::{
     metrics::{ModelMetrics, SCORE_CACHE_BYTES},
+    model::RerankScoring,
     tokenization::Encoded,
 };
 use sha2::{Digest, Sha256};
@@ -20,7 +21,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use text_embeddings_backend_core::Wanted;
+use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
 
 /// The most bytes of an entry without a list of values. A bucket of the table takes 41 bytes, and there are
 /// up to 16 buckets for 7 entries; a place in a queue takes 16 bytes, and each of the two queues may have
@@ -56,6 +57,8 @@ enum KeptValues {
     One(f32),
     /// The classes of a classifier, or a vector.
     Many(Box<[f32]>),
+    /// The vectors of a query's or a document's tokens, for late interaction.
+    Tokens(Box<TokenVectors>),
 }
 
 #[derive(Debug)]
@@ -82,6 +85,10 @@ impl KeptValues {
         match self {
             Self::One(_) => ENTRY_BYTES,
             Self::Many(values) => ENTRY_BYTES + ALLOCATION_BYTES + size_of_val::<[f32]>(values),
+            Self::Tokens(tokens) => {
+                let values = tokens.values.capacity() * size_of::<f32>();
+                ENTRY_BYTES + 2 * ALLOCATION_BYTES + size_of::<TokenVectors>() + values
+            }
         }
     }
 }
@@ -177,17 +184,19 @@ impl ModelScores {
     /// The key of an input; absent if the task's output is not kept.
     pub(super) fn find_key(&self, task: ModelTask, input: &Encoded) -> Option<ScoreKey> {
         let is_kept = match task {
+            ModelTask::Score(RerankScoring::MaxSim) => true,
             ModelTask::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
             ModelTask::Embed(wanted) => wanted == Wanted::WHOLE && input.ids.len() <= MAX_VECTOR_TOKENS,
         };
         if !is_kept {
             return None;
         }
-        let Encoded { ids, second, unattended, .. } = input;
+        let Encoded { ids, second, unattended, marks, .. } = input;
         let second = second.map_or(u64::MAX, |second| second as u64);
         let mut hash = Sha256::new();
         hash.update(self.cache.secret);
-        for number in [self.model, second, *unattended as u64] {
+        let numbers = [self.model, second, *unattended as u64, marks.len() as u64];
+        for number in numbers.into_iter().chain(marks.iter().map(|mark| *mark as u64)) {
             hash.update(number.to_le_bytes());
         }
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -197,20 +206,22 @@ impl ModelScores {
     }
 
     /// The values of an input that was computed before.
-    pub(super) fn find_values(&self, key: ScoreKey) -> Option<Vec<f32>> {
+    pub(super) fn find_output(&self, key: ScoreKey) -> Option<Output> {
         let mut entries = self.cache.lock_entries();
         let entry = entries.table.get_mut(&key)?;
         entry.hits = (entry.hits + 1).min(MAX_HITS);
         Some(match &entry.values {
-            KeptValues::One(value) => vec![*value],
-            KeptValues::Many(values) => values.to_vec(),
+            KeptValues::One(value) => Output::whole([*value]),
+            KeptValues::Many(values) => Output::whole(values.as_ref()),
+            KeptValues::Tokens(tokens) => Output { tokens: tokens.as_ref().clone(), ..Output::default() },
         })
     }
 
     /// Keeps the values of an input.
-    pub(super) fn keep_values(&self, key: ScoreKey, values: &[f32]) {
-        let values = match values {
+    pub(super) fn keep_output(&self, key: ScoreKey, output: &Output) {
+        let values = match output.whole.as_slice() {
             [value] => KeptValues::One(*value),
+            [] => KeptValues::Tokens(Box::new(output.tokens.clone())),
             values => KeptValues::Many(values.into()),
         };
         self.cache.lock_entries().insert_new(key, values, self.cache.max_bytes);
@@ -229,7 +240,7 @@ mod tests {
     use crate::{
         error::Error,
         metrics::{self, testing::recorded},
-        model::{CosineRanking, RerankScoring},
+        model::CosineRanking,
         service::{
             EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, PredictInput, PredictRequest,
             RerankRequest, ServiceConfig,
@@ -406,6 +417,8 @@ mod tests {
             scores.find_key(SCORE, &Encoded { second: Some(1), ..input(&[1, 2, 3]) }),
             scores.find_key(SCORE, &Encoded { second: Some(2), ..input(&[1, 2, 3]) }),
             scores.find_key(SCORE, &Encoded { unattended: 1, ..input(&[1, 2, 3]) }),
+            scores.find_key(SCORE, &Encoded { marks: vec![0], ..input(&[1, 2, 3]) }),
+            scores.find_key(SCORE, &Encoded { marks: vec![0, 2], ..input(&[1, 2, 3]) }),
             ModelScores::from_cache(Arc::clone(&cache)).find_key(SCORE, &input(&[1, 2, 3])),
             ModelScores::from_cache(other_cache).find_key(SCORE, &input(&[1, 2, 3])),
         ];
@@ -426,7 +439,13 @@ mod tests {
             let scores = ModelScores::from_cache(Arc::clone(&cache));
             for id in 0..20_000 {
                 let key = scores.find_key(SCORE, &input(&[id])).unwrap();
-                scores.keep_values(key, &vec![1.0; id as usize % 20]);
+                let (count, width) = (id as usize % 20, 4);
+                let tokens = TokenVectors { values: vec![1.0; count * width], width };
+                let whole = Output::whole(vec![1.0; count]);
+                scores.keep_output(
+                    key,
+                    &if id % 3 == 0 { Output { tokens, ..Output::default() } } else { whole },
+                );
                 assert!(cache.held_bytes() <= bytes);
             }
         }
@@ -439,15 +458,15 @@ mod tests {
         // One client floods the cache with ten times its size while others ask for the same again.
         for id in 0..room * 10 {
             let asked = id % hot.end;
-            if scores.find_values(key(asked)).is_none() {
+            if scores.find_output(key(asked)).is_none() {
                 lost += u32::from(id >= hot.end);
-                scores.keep_values(key(asked), &[asked as f32]);
+                scores.keep_output(key(asked), &Output::whole([asked as f32]));
             }
-            scores.keep_values(key(room * 10 + id), &[0.5]);
+            scores.keep_output(key(room * 10 + id), &Output::whole([0.5]));
         }
         assert!(lost < hot.end / 10, "{lost} of {} asked again", hot.end);
         for id in hot {
-            assert!(scores.find_values(key(id)).is_none_or(|values| values == [id as f32]));
+            assert!(scores.find_output(key(id)).is_none_or(|output| output.whole == [id as f32]));
         }
     }
 }
