@@ -86,6 +86,44 @@ def test_answers_are_those_of_plain_requests(demo):
         assert client.info()["model_id"] == DEMO
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_chunks_and_highlights_are_those_of_plain_requests(demo, kind):
+    long = "Mars is red. " + "Bread is baked 🙂. " * 20
+    fields = {"max_chunks_per_doc": 9, "chunk_overlap": 3, "highlight": 1}
+    # The client has no limit on the tokens of a text, so the text must not fit the model.
+    texts = [long * 40, "Mars is red. It is dry."]
+    with ask_by(kind, demo.url) as ask:
+        ranks = ask("rerank", QUERY, texts, return_text=True, **fields)
+        expected = demo.rerank(QUERY, texts, return_text=True, **fields)
+        for rank, plain in zip(ranks, expected, strict=True):
+            assert (rank.index, rank.score) == (plain["index"], plain["score"])
+            assert rank.best_passage == ter.Passage(**plain["best_passage"], score=plain["score"])
+            part = texts[rank.index][rank.best_passage.start : rank.best_passage.end]
+            assert rank.best_passage.text == part
+            marked = plain.get("highlights")
+            assert rank.highlights == (None if marked is None else tuple(ter.Passage(**part) for part in marked))
+        assert [rank.highlights is None for rank in ranks] == [False, True]
+        # More texts than a request takes: the best of all are highlighted, and no others.
+        many = ask("rerank", QUERY, TEXTS * 400, highlight=2)
+        assert [rank.highlights is not None for rank in many] == [True] * 2 + [False] * 1198
+        assert ask("rerank", QUERY, TEXTS)[0].best_passage is None
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("encoding", ["int8", "uint8", "binary", "ubinary"])
+def test_encoded_vectors_are_those_of_cohere(served, kind, encoding):
+    embedder = served("embedding-last")
+    body = {"texts": TEXTS, "input_type": "search_query", "embedding_types": [encoding], "output_dimension": 16}
+    expected = embedder.post("/v2/embed", body).json()["embeddings"][encoding]
+    with ask_by(kind, embedder.url) as ask:
+        assert ask("embed_encoded", TEXTS, encoding, input_type="search_query", dimensions=16) == expected
+        assert len(ask("embed_encoded", TEXTS, encoding)[0]) > len(expected[0])
+        with pytest.raises(ter.ValidationError):
+            ask("embed_encoded", TEXTS, "int3")
+        with pytest.raises(ter.ValidationError):
+            ask("embed_encoded", ["long text " * 9999], encoding, truncate=False)
+
+
 def test_vectors_and_labels(served):
     embedder, classifier = served("embedding-last"), served("seq-cls-3")
     with ter.Client(embedder.url) as client:

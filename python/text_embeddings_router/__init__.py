@@ -28,7 +28,7 @@ from ._errors import (
     UnhealthyError,
     ValidationError,
 )
-from ._protocol import ClientSettings, Prediction, Rank
+from ._protocol import ClientSettings, Passage, Prediction, Rank
 from ._server import Server, serve
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "EmptyInputError",
     "FlagError",
     "OverloadedError",
+    "Passage",
     "Prediction",
     "Rank",
     "RequestError",

@@ -95,6 +95,9 @@ class Client(_Settings):
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
+        max_chunks_per_doc: int | None = None,
+        chunk_overlap: int | None = None,
+        highlight: bool | int | None = None,
         progress: Progress = False,
     ) -> list[Rank]:
         """Scores texts for a query, best first; with `top_n`, returns only the best ones.
@@ -103,6 +106,10 @@ class Client(_Settings):
         default those below the server's `--min-score`. `truncate` says whether a text that is too long is
         truncated; by default, the server's `--auto-truncate` decides. A listwise re-ranker, whose scores
         depend on all texts of a request, refuses more texts than the server's limit.
+
+        With `max_chunks_per_doc` or `chunk_overlap`, a text that does not fit is divided into chunks
+        instead, and has the score of its `best_passage`. `highlight` adds scores of the sentences of the
+        best texts: of this many, or of all with True.
         """
         return self._ask_batches(
             protocol.rerank(
@@ -114,6 +121,9 @@ class Client(_Settings):
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,
+                max_chunks_per_doc=max_chunks_per_doc,
+                chunk_overlap=chunk_overlap,
+                highlight=highlight,
             ),
             progress,
         )
@@ -160,6 +170,27 @@ class Client(_Settings):
             progress=progress,
         )
         return protocol.array_of(vectors)
+
+    def embed_encoded(
+        self,
+        texts: Sequence[str],
+        encoding: str,
+        *,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[list[int]]:
+        """A vector for each text as whole numbers: `int8`, `uint8`, or eight bits by `binary` or `ubinary`.
+
+        `input_type`, such as `search_query`, chooses the model's prompt. `/v2/embed` is asked.
+        """
+        return self._ask_batches(
+            protocol.embed_encoded(
+                texts, encoding, input_type=input_type, dimensions=dimensions, truncate=truncate
+            ),
+            progress,
+        )
 
     def embed_sparse(
         self,
@@ -269,6 +300,9 @@ class AsyncClient(_Settings):
         raw_scores: bool = False,
         return_text: bool = False,
         truncate: bool | None = None,
+        max_chunks_per_doc: int | None = None,
+        chunk_overlap: int | None = None,
+        highlight: bool | int | None = None,
         progress: Progress = False,
     ) -> list[Rank]:
         """Like `Client.rerank`."""
@@ -282,6 +316,9 @@ class AsyncClient(_Settings):
                 raw_scores=raw_scores,
                 return_text=return_text,
                 truncate=truncate,
+                max_chunks_per_doc=max_chunks_per_doc,
+                chunk_overlap=chunk_overlap,
+                highlight=highlight,
             ),
             progress,
         )
@@ -328,6 +365,24 @@ class AsyncClient(_Settings):
             progress=progress,
         )
         return protocol.array_of(vectors)
+
+    async def embed_encoded(
+        self,
+        texts: Sequence[str],
+        encoding: str,
+        *,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        progress: Progress = False,
+    ) -> list[list[int]]:
+        """Like `Client.embed_encoded`."""
+        return await self._ask_batches(
+            protocol.embed_encoded(
+                texts, encoding, input_type=input_type, dimensions=dimensions, truncate=truncate
+            ),
+            progress,
+        )
 
     async def embed_sparse(
         self,

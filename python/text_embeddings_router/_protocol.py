@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._batches import Batches, Call, Limit
@@ -28,12 +28,28 @@ CONNECT_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a text, `text[start:end]`, with its score; its text if the client requested texts."""
+
+    start: int
+    end: int
+    score: float
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rank:
-    """A re-ranked text: its index in the request, its score, and the text if the client requested it."""
+    """A re-ranked text: its index in the request, its score, and the text if the client requested it.
+
+    `best_passage` is the chunk that has this score, if long texts are divided; `highlights` are the
+    sentences of a text that was to be highlighted.
+    """
 
     index: int
     score: float
     text: str | None = None
+    best_passage: Passage | None = None
+    highlights: tuple[Passage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +107,26 @@ def retry_after(value: str) -> float | None:
 
 def request_error(status: int, content: bytes, attempts: int) -> RequestError:
     """The error for an answer that is not a success."""
+    by_status = {
+        400: "Empty",
+        401: "Unauthorized",
+        422: "Validation",
+        424: "Backend",
+        429: "Overloaded",
+        503: "Unhealthy",
+    }
     try:
         body = json.loads(content)
+        if isinstance(body.get("message"), str):
+            # On `/v2/embed`, as in Cohere.
+            body = {"error": body["message"], "error_type": by_status.get(status, "Unknown")}
         error = body["error"]
         # On `/score` the error is nested, as in vLLM, where this route comes from.
         kind, message = (error["type"], error["message"]) if isinstance(error, dict) else (body["error_type"], error)
         kind, message = str(kind), str(message)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         # Something else answered, such as a load balancer.
-        kind = {429: "Overloaded", 503: "Unhealthy", 401: "Unauthorized"}.get(status, "Unknown")
+        kind = by_status[status] if status in (401, *BUSY) else "Unknown"
         message = content[:200].decode(errors="replace").strip() or "the answer has no body"
     return BY_KIND.get(kind, RequestError)(status, kind, message, attempts)
 
@@ -157,22 +184,49 @@ def rerank(
     raw_scores: bool,
     return_text: bool,
     truncate: bool | None,
+    max_chunks_per_doc: int | None,
+    chunk_overlap: int | None,
+    highlight: bool | int | None,
 ) -> Batches[Rank]:
     texts = texts_of("texts", texts)
-    options = present(top_n=top_n, instruction=instruction, min_score=min_score, truncate=truncate)
+    options = present(
+        top_n=top_n,
+        instruction=instruction,
+        min_score=min_score,
+        truncate=truncate,
+        max_chunks_per_doc=max_chunks_per_doc,
+        chunk_overlap=chunk_overlap,
+        highlight=highlight,
+    )
     fixed = {"query": query, "raw_scores": raw_scores, "return_text": return_text, **options}
 
     def call(start: int, end: int) -> Call[list[Rank]]:
         def read(ranks: Any) -> list[Rank]:
-            return [Rank(start + r["index"], r["score"], r.get("text")) for r in ranks]
+            return [rank_of(start, rank) for rank in ranks]
 
         return Call("/rerank", {**fixed, "texts": texts[start:end]}, read)
 
     def join(ranks: list[Rank]) -> list[Rank]:
         # 0 means all, as for the server.
-        return sorted(ranks, key=lambda rank: -rank.score)[: top_n or None]
+        ordered = sorted(ranks, key=lambda rank: -rank.score)[: top_n or None]
+        if highlight is None or isinstance(highlight, bool):
+            return ordered
+        # The server highlighted the best texts of each request.
+        return ordered[:highlight] + [replace(rank, highlights=None) for rank in ordered[highlight:]]
 
     return Batches(len(texts), RERANKED, call, join)
+
+
+def rank_of(start: int, rank: Mapping[str, Any]) -> Rank:
+    """A rank of an answer, whose texts begin with the item `start`."""
+    best, highlights = rank.get("best_passage"), rank.get("highlights")
+    return Rank(
+        start + rank["index"],
+        rank["score"],
+        rank.get("text"),
+        Passage(**best, score=rank["score"]) if best else None,
+        None if highlights is None else tuple(Passage(**part) for part in highlights),
+    )
 
 
 def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> Batches[float]:
@@ -199,6 +253,21 @@ def embed(
 
     def call(start: int, end: int) -> Call[list[list[float]]]:
         return Call("/embed", {"inputs": texts[start:end], **options}, lambda vectors: vectors)
+
+    return Batches(len(texts), TEXTS, call)
+
+
+def embed_encoded(
+    texts: Sequence[str], encoding: str, *, input_type: str | None, dimensions: int | None, truncate: bool | None
+) -> Batches[list[int]]:
+    texts = texts_of("texts", texts)
+    # Without `truncate`, Cohere's default applies: a text that is too long loses its end.
+    cut = None if truncate is None else ("END" if truncate else "NONE")
+    options = present(input_type=input_type, output_dimension=dimensions, truncate=cut)
+
+    def call(start: int, end: int) -> Call[list[list[int]]]:
+        body = {"texts": texts[start:end], "embedding_types": [encoding], **options}
+        return Call("/v2/embed", body, lambda answer: answer["embeddings"][encoding])
 
     return Batches(len(texts), TEXTS, call)
 
