@@ -145,6 +145,11 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
     pub(crate) accept_openai_token_ids: bool,
 
+    /// Refuse bodies with fields that the route does not know, and name the nearest known one. Otherwise such
+    /// fields are ignored, and the header `x-ignored-fields` of the answer names them.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Limits")]
+    pub(crate) strict_fields: bool,
+
     /// The most bytes of one request's body; more are refused with status 413.
     #[arg(
         long, env, default_value = "2000000", value_parser = at_least_one::<NonZeroUsize>,

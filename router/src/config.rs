@@ -39,6 +39,9 @@ pub(crate) struct ServerConfig {
     pub(crate) accept_openai_token_ids: bool,
     /// Whether all routes except probes require the key.
     pub(crate) key_everywhere: bool,
+    /// Whether unknown fields of a body are refused (`--strict-fields`).
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC drops unknown fields"))]
+    pub(crate) strict_fields: bool,
     /// How the server ends.
     pub(crate) shutdown: Shutdown,
 }
@@ -94,6 +97,7 @@ impl ServerConfig {
             payload_limit: args.payload_limit.get(),
             accept_openai_token_ids: args.accept_openai_token_ids,
             key_everywhere: args.door.api_key_everywhere,
+            strict_fields: args.strict_fields,
             shutdown: Shutdown {
                 delay: Duration::from_secs(args.shutdown_delay.into()),
                 drain: Duration::from_secs(args.drain_timeout.into()),

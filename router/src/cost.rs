@@ -32,6 +32,9 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderNam
     if let Some(dropped) = cost.dropped {
         headers.push(number("x-dropped-texts", dropped));
     }
+    if let Some(dimensions) = cost.untrained_dimensions {
+        headers.push(number("x-untrained-dimensions", dimensions));
+    }
     if let Some(cached) = cost.cached {
         headers.push(number("x-score-cache", cached));
     }

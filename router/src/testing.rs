@@ -209,6 +209,7 @@ fn model(args: &Args) -> Model {
                 empty_tokens: Vec::new(),
                 last_token: None,
                 bare_tokens: None,
+                trained_lengths: vec![2],
                 cosine_ranking: if args.no_cosine_rerank { None } else { Some(CosineRanking::default()) },
             };
             let head = Head::embedding(Pooling::Last, Vec::new());

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use text_embeddings_backend_core::{BackendKind, Head, Pool, Pooling, Wanted};
 use tokenizers::Tokenizer;
 
@@ -16,6 +17,9 @@ use crate::tokenization::BareTokens;
 
 /// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
 const EMPTY_TOKENS: [&str; 4] = ["<s>", "</s>", "<pad>", "<unk>"];
+
+/// The most lengths of vectors that are read from a file.
+const MAX_TRAINED_LENGTHS: usize = 64;
 
 /// An embedding model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub struct EmbeddingModel {
     pub last_token: Option<u32>,
     /// The tokens of a text in a model without layers.
     pub bare_tokens: Option<BareTokens>,
+    /// The lengths to which its vectors were trained to be cut (`matryoshka_dimensions` in config.json, the
+    /// field that vLLM reads); empty if the files do not say.
+    pub trained_lengths: Vec<usize>,
     /// How it re-ranks. Absent without vectors of whole texts (SPLADE), and with `--no-cosine-rerank`.
     pub cosine_ranking: Option<CosineRanking>,
 }
@@ -171,9 +178,15 @@ impl EmbeddingModel {
             empty_tokens: empty_tokens(files, tokenizer),
             last_token: last_token(files, tokenizer)?,
             bare_tokens,
+            trained_lengths: trained_lengths(&files.config.raw),
         };
         Ok((model, head))
     }
+}
+
+fn trained_lengths(config: &Value) -> Vec<usize> {
+    let lengths = config["matryoshka_dimensions"].as_array().into_iter().flatten();
+    lengths.filter_map(|length| usize::try_from(length.as_u64()?).ok()).take(MAX_TRAINED_LENGTHS).collect()
 }
 
 /// How a model without layers makes tokens of a text; `None` for all other models.
@@ -217,6 +230,20 @@ fn last_token(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<u32>,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trained_lengths_are_those_of_the_configuration() {
+        use serde_json::json;
+        for (config, expected) in [
+            (json!({}), vec![]),
+            (json!({"matryoshka_dimensions": null}), vec![]),
+            (json!({"matryoshka_dimensions": "all"}), vec![]),
+            (json!({"matryoshka_dimensions": [32, 64.5, -1, "x", 128]}), vec![32, 128]),
+            (json!({"matryoshka_dimensions": vec![7; 9999]}), vec![7; MAX_TRAINED_LENGTHS]),
+        ] {
+            assert_eq!(trained_lengths(&config), expected);
+        }
+    }
 
     #[test]
     fn an_input_type_has_the_first_prompt_that_the_model_has_for_it() {

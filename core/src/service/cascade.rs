@@ -106,6 +106,7 @@ impl Cost {
             lists: self.lists + second.lists,
             // Counted in the whole ranking.
             dropped: None,
+            untrained_dimensions: self.untrained_dimensions.or(second.untrained_dimensions),
             cached: Self::sum_counts(self.cached, second.cached),
             total: self.total + second.total,
             tokenization: self.tokenization + second.tokenization,

@@ -283,7 +283,10 @@ impl Service {
         wanted: Wanted,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Failed> {
         let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
-        let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
+        let Computed { outputs, mut cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
+        if wanted.whole {
+            cost.untrained_dimensions = dimensions.filter(|length| !self.is_trained_for(*length));
+        }
         for width in outputs.iter().map(|output| output.tokens.width).filter(|_| wanted.tokens) {
             if let Some(got) = dimensions.filter(|got| *got > width) {
                 return Err(Failed::of_texts(too_many_dimensions(got, width), outputs.len()));
@@ -504,6 +507,25 @@ mod tests {
             let answer = fixture.service.embed_vectors(request).await.unwrap();
             assert_eq!(answer.value, [fixture.values(&Input::Ids(&expected))], "{expected:?}");
             assert_eq!((answer.cost.characters, answer.cost.tokens), (2, expected.len()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_length_that_the_model_was_not_trained_for_is_in_the_cost() {
+        let trained = embedding_fixture(100, |config| embedder(config).trained_lengths = vec![3, 5]);
+        for (fixture, dimensions, warned) in [
+            (&trained, None, None),
+            (&trained, Some(3), None),
+            (&trained, Some(5), None),
+            (&trained, Some(WIDTH), None),
+            (&trained, Some(4), Some(4)),
+            (&fixture(100), Some(4), None),
+        ] {
+            let request = EmbedRequest { dimensions, ..request(texts(&["w100"])) };
+            let answer = fixture.service.embed_vectors(request.clone()).await.unwrap();
+            assert_eq!(answer.cost.untrained_dimensions, warned, "{dimensions:?}");
+            let tokens = fixture.service.embed(request, Wanted::TOKENS).await.unwrap();
+            assert_eq!(tokens.cost.untrained_dimensions, None, "vectors of tokens are another matter");
         }
     }
 

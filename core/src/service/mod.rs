@@ -108,6 +108,8 @@ pub struct Cost {
     pub dropped: Option<usize>,
     /// The number of texts whose score or vector was computed before. Absent without a score cache.
     pub cached: Option<usize>,
+    /// The length to which vectors were cut, if the model was trained to be cut to others.
+    pub untrained_dimensions: Option<usize>,
     /// The time from the arrival of the request to its answer.
     pub total: Duration,
     /// The longest tokenization among the request's texts, including the wait for a tokenizer.

@@ -4,6 +4,7 @@
 //! a prompt that a request names is one of the model's, or an error lists them.
 
 use super::{EmbedEncoding, Service, scoring::RawScore};
+use std::sync::atomic::{AtomicBool, Ordering};
 use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::{
@@ -98,6 +99,23 @@ impl Service {
     /// The model, if it is an embedding model; otherwise the error of a request to one.
     pub(super) fn embedder(&self) -> Result<&EmbeddingModel, Error> {
         self.config.model.embedder().ok_or_else(|| self.other_kind(NOT_AN_EMBEDDING_MODEL))
+    }
+
+    /// Whether the model was trained so that vectors can be cut to this length, as far as its files say. If
+    /// not, the log says so once.
+    pub(super) fn is_trained_for(&self, length: usize) -> bool {
+        static IS_SAID: AtomicBool = AtomicBool::new(false);
+        let trained = self.embedder().map_or(&[][..], |model| &model.trained_lengths);
+        if trained.is_empty() || length == self.config.dimensions || trained.contains(&length) {
+            return true;
+        }
+        if !IS_SAID.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a request wants vectors of {length} values, and the model was trained to be cut to {trained:?} \
+                 (`matryoshka_dimensions` of config.json): such vectors compare worse (said once)"
+            );
+        }
+        false
     }
 
     /// The error of a request that this kind of model does not answer.

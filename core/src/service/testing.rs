@@ -77,6 +77,7 @@ pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mu
         empty_tokens: Vec::new(),
         last_token: None,
         bare_tokens: None,
+        trained_lengths: Vec::new(),
         cosine_ranking: None,
     };
     let head = Head::embedding(Pooling::Last, Vec::new());

@@ -97,6 +97,7 @@ mod tests {
             lists: 7,
             dropped: Some(8),
             cached: Some(9),
+            untrained_dimensions: None,
             total: Duration::from_secs(4),
             tokenization: Duration::from_micros(5),
             queue: Duration::from_nanos(6),

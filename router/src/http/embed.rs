@@ -436,6 +436,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_length_that_the_model_was_not_trained_for_has_a_header() {
+        let server = Server::start_with("--model-type embedding").await;
+        for (dimensions, expected) in [(1, Some("1")), (2, None), (3, None)] {
+            for (path, field, inputs) in [
+                ("/embed", "dimensions", "inputs"),
+                ("/v1/embeddings", "dimensions", "input"),
+                ("/v1/embeddings", "output_dimension", "input"),
+                ("/v2/embed", "output_dimension", "texts"),
+            ] {
+                let body = json!({inputs: ["ZZ"], field: dimensions});
+                let answer = server.post(path, &body.to_string(), &[]).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                assert_eq!(answer.header("x-untrained-dimensions"), expected, "{path} {dimensions}");
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn the_cost_is_in_the_headers() {
         let server = Server::start_with("--model-type embedding").await;
         // An id counts as a character.

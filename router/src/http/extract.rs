@@ -37,6 +37,7 @@ use super::{
     format::{BodyFormat, read_message_pack},
     json::without_position,
     near_misses::hint,
+    unknown_fields::{IgnoredPaths, UnknownFields},
 };
 use crate::state::AppState;
 
@@ -205,6 +206,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for ParsedBody<
 /// A body that is not parsed yet.
 pub(crate) struct UnparsedBody {
     raw: RawBody,
+    unknown: UnknownFields,
     format: BodyFormat,
     /// The format of the answer.
     pub(crate) answer_format: BodyFormat,
@@ -216,10 +218,11 @@ impl FromRequest<AppState> for UnparsedBody {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let media_type = request.headers().get(CONTENT_TYPE).cloned();
         let answer_format = BodyFormat::of_answer(request.headers());
+        let unknown = request.extensions().get::<UnknownFields>().cloned().unwrap_or_default();
         let raw = RawBody::from_request(request, state).await?;
         let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         match given.as_deref().map_or(Some(BodyFormat::Json), BodyFormat::of_media_type) {
-            Some(format) => Ok(Self { raw, format, answer_format }),
+            Some(format) => Ok(Self { raw, unknown, format, answer_format }),
             None => Err(ApiError::media_type(&given.unwrap_or_default())),
         }
     }
@@ -237,7 +240,10 @@ impl UnparsedBody {
     ) -> Result<R, ApiError> {
         let RawBody { bytes, kept } = self.raw;
         if bytes.len() <= MAX_INLINE {
-            return Ok(reader(&DecodedBody::new(bytes, self.format)?));
+            return Ok(reader(&DecodedBody {
+                unknown: self.unknown,
+                ..DecodedBody::new(bytes, self.format)?
+            }));
         }
         let evicted = async {
             match &kept {
@@ -249,10 +255,11 @@ impl UnparsedBody {
             parser = PARSERS.acquire() => parser,
             cut = evicted => return Err(ApiError::cut(cut)),
         };
-        let (format, span) = (self.format, Span::current());
+        let (format, unknown, span) = (self.format, self.unknown, Span::current());
         let work = spawn_blocking(move || {
             let _entered = span.enter();
-            let read = DecodedBody::new(bytes, format).map(|body| reader(&body));
+            let body = DecodedBody::new(bytes, format);
+            let read = body.map(|body| reader(&DecodedBody { unknown, ..body }));
             drop((kept, parser));
             read
         });
@@ -265,6 +272,8 @@ pub(crate) struct DecodedBody {
     json: Vec<u8>,
     /// The client's format.
     format: BodyFormat,
+    /// Takes the fields that readers pass over.
+    unknown: UnknownFields,
     /// The number of times that the whole body was read.
     #[cfg(test)]
     pub(crate) readings: std::sync::atomic::AtomicUsize,
@@ -292,6 +301,7 @@ impl DecodedBody {
         Ok(Self {
             json,
             format,
+            unknown: UnknownFields::default(),
             #[cfg(test)]
             readings: std::sync::atomic::AtomicUsize::new(0),
         })
@@ -303,7 +313,8 @@ impl DecodedBody {
     ///
     /// If the body is not an object.
     pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
-        self.parse().map(|WithNames::<IgnoredAny> { names, .. }| names)
+        let named = parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake));
+        Ok(named.map(|(WithNames::<IgnoredAny> { names, .. }, _)| names)?)
     }
 
     /// The first field that is one of `names`. The rest of the body is not read, and may not even be JSON.
@@ -342,7 +353,10 @@ impl DecodedBody {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         #[cfg(test)]
         self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake).into())
+        let read = parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake));
+        let (body, ignored) = read?;
+        self.unknown.take_paths(ignored).map_err(BodyMistake::Invalid)?;
+        Ok(body)
     }
 
     /// The same mistake. If a field is missing and another one may be meant, it ends with a question.
@@ -351,7 +365,7 @@ impl DecodedBody {
         let name = message.strip_prefix(MISSING_FIELD).and_then(|rest| rest.split('`').next());
         let Some(name) = name else { return BodyMistake::Invalid(message) };
         let question = match parse::<WithNames<IgnoredAny>>(&self.json, self.format) {
-            Ok(WithNames { names, .. }) => hint(&names, &[name]),
+            Ok((WithNames { names, .. }, _)) => hint(&names, &[name]),
             Err(_) => None,
         };
         BodyMistake::Invalid(message + &question.unwrap_or_default())
@@ -473,7 +487,8 @@ fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> Str
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<T, BodyMistake> {
+/// A body as `T`, and the fields that `T` does not have.
+fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<(T, IgnoredPaths), BodyMistake> {
     let text = str::from_utf8(bytes).map_err(|error| {
         BodyMistake::Malformed(format!(
             "the request body is not UTF-8: byte {} is wrong",
@@ -493,7 +508,12 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<T, Bod
         });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+    let mut ignored = IgnoredPaths::default();
+    let value = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(
+        &mut deserializer,
+        &mut |path: serde_ignored::Path<'_>| ignored.add_path(&path),
+    ))
+    .map_err(|error| {
         match error.inner().classify() {
             // The client has not seen the text, and its positions mean nothing.
             Category::Data if format == BodyFormat::MessagePack => {
@@ -504,7 +524,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<T, Bod
         }
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
-    Ok(value)
+    Ok((value, ignored))
 }
 
 /// Keeps the start, which names the field, and the end, which names the position.

@@ -42,6 +42,7 @@ mod similarity;
 pub(crate) mod testing;
 mod tokenize;
 mod trace;
+mod unknown_fields;
 mod vector_encoding;
 mod vertex;
 
@@ -62,6 +63,7 @@ use dispatch::RequestDispatcher;
 use error::ApiError;
 use extract::discard;
 use routes::{Access, Action, Method, Route};
+use unknown_fields::FieldRules;
 
 pub(crate) use settings::HttpSettings;
 
@@ -90,9 +92,12 @@ fn model_app(state: AppState, settings: &HttpSettings) -> Router {
         routes.fold(Router::new(), |router, route| router.route(&route.path, handler(route, &main_task)))
     };
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
+    let (is_strict, describe) = (state.server.strict_fields, openapi::api_document);
+    let field_rules = FieldRules { is_strict, describe };
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     let keyed = with_access(Access::Keyed)
         .route_layer(middleware::from_fn(deadline::keep))
+        .route_layer(middleware::from_fn_with_state(field_rules, unknown_fields::name_ignored))
         .route_layer(require_key.clone())
         .route_layer(traced);
     let on_demand = with_access(Access::KeyedOnDemand);

@@ -89,9 +89,14 @@ enum MainTaskAnswer {
 #[expect(dead_code, reason = "describes a route whose handler depends on the model")]
 fn main_task() {}
 
+/// The description as a value.
+pub(crate) fn api_document() -> utoipa::openapi::OpenApi {
+    ApiDescription::openapi()
+}
+
 /// The description.
 pub(crate) async fn description() -> Json<utoipa::openapi::OpenApi> {
-    Json(ApiDescription::openapi())
+    Json(api_document())
 }
 
 /// Redirects to the page. The address is relative, because a proxy may add a prefix to the path.
