@@ -39,6 +39,7 @@ STAND_INS = {
     "BAAI/bge-base-en-v1.5": SERVED / "bert-cls-no-modules",
     "BAAI/bge-reranker-v2-m3": SERVED / "xlm-roberta-reranker",
     "Qwen/Qwen3-Reranker-0.6B": MODELS / "tied-bf16",
+    "Qwen/Qwen3-4B-Instruct-2507": ROOT / "integration_tests/reference/fixtures/deciders/qwen3-instruct",
     "naver/splade-v3": SERVED / "bert-splade-saved",
 }
 LANGUAGES = {"sh", "python", "output", "text", "toml", "yaml"}

@@ -39,6 +39,7 @@ class Grpc:
             make(self.channel) for make in (stubs.InfoStub, stubs.EmbedStub, stubs.PredictStub)
         )
         self.rerank, self.tokenize = (make(self.channel) for make in (stubs.RerankStub, stubs.TokenizeStub))
+        self.decide = stubs.DecideStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)
 
     def __enter__(self) -> "Grpc":

@@ -43,6 +43,8 @@ const PROBE: [u32; 1] = [0];
 pub struct EngineLimits {
     /// Unique tokens per batch (`--max-batch-tokens`).
     pub max_batch_tokens: usize,
+    /// The longest input in tokens (`--max-input-length`).
+    pub max_input_length: usize,
     /// Texts per batch; unlimited if absent (`--max-batch-requests`).
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
@@ -107,7 +109,8 @@ impl Engine {
         metrics: ModelMetrics,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared { metrics, ..Shared::default() });
-        let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
+        let EngineLimits { max_batch_tokens, max_input_length, max_batch_requests, device_timeout, .. } =
+            limits;
         let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
         let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
         let (sender, answers) = answers::start()?;
@@ -116,7 +119,7 @@ impl Engine {
             .spawn({
                 let shared = Arc::clone(&shared);
                 let packing = backend.packing();
-                let limits = BatchLimits { packing, max_batch_tokens, max_batch_requests };
+                let limits = BatchLimits { packing, max_batch_tokens, max_input_length, max_batch_requests };
                 move || {
                     shared.run(backend.as_mut(), limits, &sender);
                     if shared.is_lost() {
@@ -319,6 +322,7 @@ mod tests {
     fn limits(max_batch_tokens: usize) -> EngineLimits {
         EngineLimits {
             max_batch_tokens,
+            max_input_length: max_batch_tokens,
             max_batch_requests: None,
             max_concurrent_requests: 2,
             max_queue_tokens: usize::MAX,

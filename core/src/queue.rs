@@ -103,10 +103,36 @@ pub struct BatchLimits {
     /// Whether texts of a batch share prefixes, which the backend decides.
     pub packing: Packing,
     /// Unique tokens per batch. A shared prefix counts once; tokens that the backend has cached for the first
-    /// text do not count. A text that is longer than this is a batch of its own.
+    /// text do not count. A text that is longer than this is only computed with texts that share its
+    /// beginning, or alone.
     pub max_batch_tokens: usize,
+    /// The longest input. No batch is made longer than this for the sake of a shared beginning.
+    pub max_input_length: usize,
     /// Texts per batch; unlimited if absent.
     pub max_batch_requests: Option<usize>,
+}
+
+impl BatchLimits {
+    /// The limits of a batch that begins with this text, whose first `known` tokens the backend has cached.
+    ///
+    /// Known tokens of the first text are free: otherwise a long query, which all of a request's texts share,
+    /// would leave hardly any room for them. Only the first text's tokens are free, because known tokens take
+    /// memory, too.
+    ///
+    /// If the text is longer than the budget even so, texts that share its beginning may double the work on
+    /// that beginning. Otherwise each of them would be a batch of its own, which computes the beginning again
+    /// if it is too long to be cached.
+    fn limits_behind(self, first: &Text, known: usize) -> Self {
+        let budget = self.max_batch_tokens;
+        let mut tokens = budget.saturating_add(known);
+        if self.packing.shares_prefixes && first.ids.len() > tokens {
+            let unknown = first.reusable.saturating_sub(known);
+            let own = unknown.max(budget);
+            let with_others = known.saturating_add(unknown).saturating_add(own);
+            tokens = tokens.max(with_others.min(self.max_input_length));
+        }
+        Self { max_batch_tokens: tokens, ..self }
+    }
 }
 
 /// A batch that leaves the queue.
@@ -187,20 +213,16 @@ impl Queue {
     ) -> Option<NextBatch> {
         let mut builder = BatchBuilder::new(limits.packing);
         let mut entries = Vec::new();
-        for number in self.order() {
+        for number in self.turn_order() {
             let Some(waiting) = self.requests.get_mut(&number) else { continue };
-            while let Some(entry) = waiting
-                .pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.text.ids, limits))
-            {
+            while let Some(entry) = waiting.pop_front_if(|entry| {
+                entry.reply.is_closed() || fits_batch(&builder, &entry.text.ids, limits)
+            }) {
                 self.texts -= 1;
                 self.tokens -= entry.text.ids.len();
                 if !entry.reply.is_closed() {
                     if entries.is_empty() {
-                        // Known tokens of the first text are free: otherwise a long query, which all of a
-                        // request's texts share, would leave hardly any room for them. Only the first text's
-                        // tokens are free, because known tokens take memory, too.
-                        let budget = limits.max_batch_tokens;
-                        limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
+                        limits = limits.limits_behind(&entry.text, known(&entry.text));
                     }
                     builder.push(&entry.text);
                     entry.turn.begun.store(true, Ordering::Relaxed);
@@ -217,7 +239,7 @@ impl Queue {
     }
 
     /// The numbers of the waiting requests, in the order of their turns.
-    fn order(&self) -> Vec<u64> {
+    fn turn_order(&self) -> Vec<u64> {
         let turns = self.requests.values().filter_map(|waiting| waiting.front());
         let mut order: Vec<(u64, u64)> = turns.map(|entry| (entry.turn.due(), entry.turn.number)).collect();
         order.sort_unstable();
@@ -230,12 +252,29 @@ impl Queue {
     pub fn fills(&self, limits: BatchLimits) -> bool {
         let shared = |text: &Text| if limits.packing.shares_prefixes { text.reusable } else { 0 };
         let own = |text: &Text| text.ids.len().saturating_sub(shared(text)).max(1);
+        // As in `BatchLimits::limits_behind`, if nothing is known.
+        let room = self.long_beginning(limits).max(limits.max_batch_tokens);
         let mut tokens = 0;
         limits.max_batch_requests.is_some_and(|most| self.texts >= most)
             || self.requests.values().flatten().any(|entry| {
                 tokens += own(&entry.text);
-                tokens >= limits.max_batch_tokens
+                tokens >= room
             })
+    }
+
+    /// The own tokens for which a batch has room behind the beginning of the earliest text, if that text is
+    /// longer than a batch may be; else 0.
+    #[must_use]
+    pub(crate) fn long_beginning(&self, limits: BatchLimits) -> usize {
+        let first = self.requests.values().find_map(VecDeque::front);
+        match first {
+            Some(Entry { text, .. })
+                if limits.packing.shares_prefixes && text.ids.len() > limits.max_batch_tokens =>
+            {
+                text.reusable.min(limits.max_input_length.saturating_sub(text.reusable))
+            }
+            _ => 0,
+        }
     }
 
     /// When the longest-waiting text joined the queue.
@@ -283,7 +322,7 @@ impl Queue {
 
 /// Whether a batch that is being built takes one more text. An empty batch takes any text; otherwise a long
 /// text would block the queue for ever.
-fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
+fn fits_batch(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
     builder.texts() == 0
         || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
             && builder.unique_tokens() + builder.cost(ids) <= limits.max_batch_tokens)
@@ -319,8 +358,46 @@ mod tests {
         (text.ids[0] as usize).min(text.ids.len() - 1)
     }
 
+    /// A long beginning is computed once for as many own tokens as it has, within the longest input.
+    #[test]
+    fn texts_that_share_a_beginning_longer_than_a_batch_leave_together() {
+        let text = |own: u32, shared: u32| Text {
+            reusable: shared as usize,
+            ..Text::new((0..shared).chain([1000 + own, 2000]).collect::<Vec<_>>(), Wanted::WHOLE)
+        };
+        // The longest input, the known tokens, and the texts of each batch of ten.
+        let cases: [(usize, usize, &[usize]); 4] = [
+            (1000, 0, &[10]),
+            (34, 0, &[7, 3]),
+            (1000, 30, &[5, 5]),
+            (20, 0, &[1, 1, 1, 1, 1, 1, 1, 1, 1, 1]),
+        ];
+        for (max_input_length, known, expected) in cases {
+            let mut queue = Queue::default();
+            let turn = queue.turn();
+            let mut receivers = Vec::new();
+            for own in 0..10 {
+                let (reply, receiver) = oneshot::channel();
+                receivers.push(receiver);
+                let turn = Arc::clone(&turn);
+                queue.push(Entry { text: text(own, 20), turn, reply, enqueued: Instant::now() });
+            }
+            let limits = BatchLimits { max_input_length, ..limits(10, None) };
+            assert!(queue.fills(limits));
+            let batches: Vec<usize> =
+                std::iter::from_fn(|| Some(queue.next_batch(limits, |_| known.min(20))?.entries.len()))
+                    .collect();
+            assert_eq!(batches, expected, "{max_input_length} {known}");
+        }
+    }
+
     fn limits(max_batch_tokens: usize, max_batch_requests: Option<usize>) -> BatchLimits {
-        BatchLimits { packing: Packing::SHARED, max_batch_tokens, max_batch_requests }
+        BatchLimits {
+            packing: Packing::SHARED,
+            max_batch_tokens,
+            max_input_length: max_batch_tokens,
+            max_batch_requests,
+        }
     }
 
     /// The ids of a batch's text, read back from its forest.

@@ -7,9 +7,13 @@
 //! cannot inject any.
 
 mod chat;
+mod conversation;
+mod error;
 mod learn;
 
 pub use chat::MessageStyle;
+pub use conversation::MessageTemplate;
+pub use error::TemplateError;
 pub use learn::template_has_roles;
 
 use crate::families::{Family, ListRules};
@@ -88,6 +92,9 @@ pub enum Piece {
     Mark(String),
     /// A border at which text before and after it is encoded separately, although there is no control token.
     Break,
+    /// A border between a text that ends with a line break and a text that begins with two ASCII characters,
+    /// the first of them visible. They are encoded separately if the tokenizer is known to split there.
+    Seam,
     /// A token with this id, which has no text.
     Token(u32),
 }
@@ -105,57 +112,6 @@ impl<'a> From<&'a [&'a str; 3]> for SlotTexts<'a> {
     fn from(texts: &'a [&'a str; 3]) -> Self {
         Self { instruction: texts[0], query: texts[1], documents: &texts[2..] }
     }
-}
-
-/// The reason why a chat template cannot be a re-ranker's prompt.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    /// The template has no roles for a query and a document.
-    #[error(
-        "the chat template is a general one: it does not know the roles `query` and `document`, so every \
-         pair would get a wrong prompt; pass `--chat-template` with the name of a built-in prompt, or the \
-         path of a re-ranker's template"
-    )]
-    General,
-    /// Jinja cannot render the template.
-    #[error(
-        "the chat template cannot be rendered: {reason}; pass `--chat-template` with the name of a built-in \
-         prompt, or the path of a template that can"
-    )]
-    Render {
-        /// Jinja's words.
-        reason: String,
-    },
-    /// The template leaves out a text.
-    #[error(
-        "the chat template leaves the {slot} out, so pairs that differ in it would get the same prompt; pass \
-         `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
-    )]
-    Missing {
-        /// The text.
-        slot: Slot,
-    },
-    /// The template writes a text more than once.
-    #[error(
-        "the chat template writes the {slot} {times} times instead of once, which is not supported; pass \
-         `--chat-template` with the name of a built-in prompt, or the path of a template that writes it once"
-    )]
-    Repeated {
-        /// The text.
-        slot: Slot,
-        /// The number of times.
-        times: usize,
-    },
-    /// The template changes a text.
-    #[error(
-        "the chat template changes the {slot} in other ways than stripping its outer whitespace, or its own \
-         text depends on the {slot}, which is not supported; pass `--chat-template` with the name of a \
-         built-in prompt, or the path of a template that writes it as it is"
-    )]
-    Altered {
-        /// The text.
-        slot: Slot,
-    },
 }
 
 /// The prompt of a re-ranker: pieces in order, in one form or two.
@@ -336,7 +292,7 @@ impl Piece {
                 if text.is_empty() { empty } else { text }
             }
             // [`written_out`] replaces the last three.
-            Self::Break | Self::Token(_) | Self::Each(_) | Self::Count | Self::Number => "",
+            Self::Break | Self::Seam | Self::Token(_) | Self::Each(_) | Self::Count | Self::Number => "",
         }
     }
 
@@ -356,7 +312,9 @@ impl Piece {
         match self {
             Self::Literal(text) | Self::Mark(text) => vec![text],
             Self::Each(pieces) => pieces.iter().flat_map(Self::literal_texts).collect(),
-            Self::Slot { .. } | Self::Count | Self::Number | Self::Break | Self::Token(_) => Vec::new(),
+            Self::Slot { .. } | Self::Count | Self::Number | Self::Break | Self::Seam | Self::Token(_) => {
+                Vec::new()
+            }
         }
     }
 }

@@ -81,7 +81,16 @@ mod tests {
         Rank: stage=20 uint32?, best_passage=21 Passage, highlights=22 Highlight*
         Chunking: max_chunks_per_doc=20 uint32?, chunk_overlap=21 uint32
         Passage: start=20 uint32, end=21 uint32, text=22 string?
-        Highlight: passage=20 Passage, score=21 float";
+        Highlight: passage=20 Passage, score=21 float
+
+        DecideRequest: state=20 string, questions=21 Question*, both_orders=22 bool
+        Question: instructions=20 string, choice=21 Choice, scale=22 Scale, noul=23 Noul
+        Choice: options=20 ChoiceOption*
+        ChoiceOption: name=20 string, description=21 string?
+        Scale: levels=20 string*
+        Noul: yes=20 string?, no=21 string?
+        Decision: probabilities=20 double*, best=21 uint32, confidence=22 double?, score=23 double?
+        DecideResponse: decisions=20 Decision*, metadata=21 Metadata";
 
     const METHODS: &str = "\
         Info.Info: InfoRequest -> InfoResponse
@@ -100,7 +109,8 @@ mod tests {
         Tokenize.Tokenize: EncodeRequest -> EncodeResponse
         Tokenize.TokenizeStream: stream EncodeRequest -> stream EncodeResponse
         Tokenize.Decode: DecodeRequest -> DecodeResponse
-        Tokenize.DecodeStream: stream DecodeRequest -> stream DecodeResponse";
+        Tokenize.DecodeStream: stream DecodeRequest -> stream DecodeResponse
+        Decide.Decide: DecideRequest -> DecideResponse";
 
     fn file() -> FileDescriptorProto {
         let mut set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap();
@@ -142,7 +152,7 @@ mod tests {
         let of_tei = file
             .message_type
             .iter()
-            .filter(|found| !matches!(found.name(), "RerankerInfo" | "CosineReranking"));
+            .filter(|found| found.field.is_empty() || found.field.iter().any(|field| known(field.number())));
         let mut found: Vec<_> = of_tei.map(|found| message(found, known)).collect();
         let mut expected = lines(MESSAGES);
         found.sort();
@@ -158,6 +168,7 @@ mod tests {
             ("MODEL_TYPE_EMBEDDING", 0),
             ("MODEL_TYPE_CLASSIFIER", 1),
             ("MODEL_TYPE_RERANKER", 2),
+            ("MODEL_TYPE_DECIDER", 20),
             ("TRUNCATION_DIRECTION_RIGHT", 0),
             ("TRUNCATION_DIRECTION_LEFT", 1),
             ("EMBED_OUTPUT_TOKENS", 0),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -228,6 +228,17 @@ class Client(_Settings):
         """The labels of each text, or pair of texts, best first."""
         return self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
 
+    def decide(
+        self, state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The answers to questions about a text or any JSON value, by the questions' ids.
+
+        A question is `{"type": "noul", "instructions": …}`, `{"type": "choice", "criteria": {option:
+        description}}` or `{"type": "score", "criteria": [level, …]}`. `options_order="both"` asks each choice
+        in two orders.
+        """
+        return self._ask(protocol.decide(state, questions, options_order=options_order))
+
     def info(self) -> dict[str, Any]:
         """The server's description of itself: the model, its kind and the limits."""
         return self._ask(info_call())
@@ -419,6 +430,12 @@ class AsyncClient(_Settings):
     ) -> list[list[Prediction]]:
         """Like `Client.predict`."""
         return await self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
+
+    async def decide(
+        self, state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Like `Client.decide`."""
+        return await self._ask(protocol.decide(state, questions, options_order=options_order))
 
     async def info(self) -> dict[str, Any]:
         """Like `Client.info`."""

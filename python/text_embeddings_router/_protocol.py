@@ -314,3 +314,10 @@ def predict(
         return Call("/predict", {"inputs": lists[start:end], **options}, read)
 
     return Batches(len(lists), TEXTS, call)
+
+
+def decide(
+    state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None
+) -> Call[dict[str, dict[str, Any]]]:
+    body = {"state": state, "questions": questions, **present(options_order=options_order)}
+    return Call("/v1/systemone", body, lambda answer: answer["answers"])

@@ -132,6 +132,12 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
+    /// The most questions of one request to decide.
+    #[arg(
+        long, env, default_value = "400", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits"
+    )]
+    pub(crate) max_questions: NonZeroUsize,
+
     /// The least score of a re-ranked text in an answer, unless a request says another [default: none].
     ///
     /// It is compared with the score that the answer shows, which is a raw score if the request wants those.

@@ -57,6 +57,7 @@ impl Info {
             ModelType::Classifier => "classifier",
             ModelType::Reranker => "reranker",
             ModelType::ListwiseReranker => "listwise-reranker",
+            ModelType::Decider => "decider",
         }
     }
 }

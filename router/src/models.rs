@@ -102,16 +102,18 @@ pub(crate) enum RequestTask {
     Rerank,
     /// A re-ranker labels pairs, too.
     Predict,
+    Decide,
     Embed,
     EmbedSparse,
 }
 
 impl RequestTask {
     /// Whether this model can do it, and no other kind of model does it better: a re-ranker re-ranks before
-    /// an embedding model does.
+    /// an embedding model does, and a decider decides before a re-ranker does.
     fn is_made_for(self, model: &Model) -> bool {
         match self {
             Self::Rerank => matches!(model.model_type(), ModelType::Reranker | ModelType::ListwiseReranker),
+            Self::Decide => model.model_type() == ModelType::Decider,
             Self::Predict | Self::Embed | Self::EmbedSparse => self.fits_model(model),
         }
     }
@@ -121,7 +123,8 @@ impl RequestTask {
         let model_type = model.model_type();
         match self {
             Self::Rerank => self.is_made_for(model) || model.cosine_ranking().is_some(),
-            Self::Predict => !matches!(model_type, ModelType::Embedding(_)),
+            Self::Predict => !matches!(model_type, ModelType::Embedding(_) | ModelType::Decider),
+            Self::Decide => model.how_it_decides().is_some(),
             Self::Embed => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().whole,
             Self::EmbedSparse => matches!(model_type, ModelType::Embedding(_)) && model.head.outputs().sparse,
         }

@@ -109,9 +109,10 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
     steps.done("weights");
     let (turns, weight) = (machine.turns.clone(), args.device_weight);
     loaded.backend = with_turns(loaded.backend, turns.as_ref(), weight);
-    let dimensions = check::model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
+    let dimensions =
+        check::check_model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
-    let limits = flags::engine_limits(args, machine, &model.kind);
+    let limits = flags::engine_limits(args, machine, &model);
     let config = flags::service_config(args, model, dimensions);
     let computation = describe_computation(&folder, &loaded);
     tracing::info!(
@@ -371,5 +372,6 @@ fn log_answers(model: &Model, dimensions: usize) {
             }
             tracing::info!("{reranker}");
         }
+        ModelKind::Decider(decider) => tracing::info!("{decider}"),
     }
 }

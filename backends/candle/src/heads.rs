@@ -118,6 +118,12 @@ fn load_whole<O: Operations>(
             pools_last: false,
             last: LastStep::Classes(load_answers(answers, weights.checkpoint, plan)?),
         },
+        WholeHead::Labels(tokens) => WholeOutput {
+            pooling: Pooling::Last,
+            steps: states,
+            pools_last: false,
+            last: LastStep::Classes(load_labels(tokens, weights.checkpoint, plan)?),
+        },
         WholeHead::Classification { labels } => {
             let head = plan.classification.as_ref().ok_or_else(|| no_head("classification"))?;
             WholeOutput {
@@ -241,11 +247,11 @@ fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }
 
-/// The answers' rows of the output embedding, or their weighted sum where the raw score is one.
-fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Classes> {
+/// The rows of the output embedding that give the logits of these tokens.
+fn output_rows(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Vec<f32>>> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
-    let mut rows = Vec::with_capacity(answers.tokens.len());
-    for &AnswerToken { id, .. } in &answers.tokens {
+    let mut rows = Vec::with_capacity(tokens.len());
+    for &id in tokens {
         let row = id as usize;
         if row >= *vocabulary {
             return Err(BackendError::Load(format!(
@@ -255,9 +261,31 @@ fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
         // Reads only this row of a table that may have gigabytes.
         rows.push(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row..row + 1)?.row(0));
     }
+    Ok(rows)
+}
+
+/// A class for each of a decider's labels.
+fn load_labels(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<Classes> {
+    let vectors = output_rows(tokens, checkpoint, plan)?;
+    if vectors.iter().all(|row| *row == vectors[0]) {
+        return Err(BackendError::Load(
+            "the output embedding does not tell the labels apart: every answer would be the same; the \
+             checkpoint's head is missing or empty: download it again"
+                .to_owned(),
+        ));
+    }
+    let bias = vec![0.0; vectors.len()];
+    Ok(Classes { vectors, bias, divisor: 1.0, answers: None })
+}
+
+/// The answers' rows of the output embedding, or their weighted sum where the raw score is one.
+fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Classes> {
+    let hidden = plan.hidden;
+    let tokens: Vec<u32> = answers.tokens.iter().map(|answer| answer.id).collect();
+    let rows = output_rows(&tokens, checkpoint, plan)?;
     let (vectors, answers, is_constant) = match answers.rule {
         AnswerRule::WeightedLogits => {
-            let mut sum = vec![0.0_f32; *hidden];
+            let mut sum = vec![0.0_f32; hidden];
             for (row, AnswerToken { weight, .. }) in rows.iter().zip(&answers.tokens) {
                 sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
             }

@@ -21,6 +21,8 @@ pub struct Head {
 pub enum WholeHead {
     /// A generative re-ranker: the logits of its answers after a text's last token become one raw score.
     Answers(AnswerTokens),
+    /// A decider: the logits of these tokens after a text's last token, in their order. Each is there once.
+    Labels(Vec<u32>),
     /// The architecture's own classification head, stored in the checkpoint: one logit for each label.
     Classification {
         /// The number of labels; at least one.
@@ -77,6 +79,12 @@ impl Head {
         Self { whole: Some(WholeHead::Answers(answers)), ..Self::default() }
     }
 
+    /// The head of a decider, whose answers are among these tokens.
+    #[must_use]
+    pub fn label_logits(tokens: Vec<u32>) -> Self {
+        Self { whole: Some(WholeHead::Labels(tokens)), ..Self::default() }
+    }
+
     /// The architecture's own head for this number of labels.
     #[must_use]
     pub fn classification(labels: usize) -> Self {
@@ -109,7 +117,9 @@ impl Head {
     fn modules(&self) -> impl Iterator<Item = &HeadModule> {
         let whole = match &self.whole {
             Some(WholeHead::Vector { modules, .. } | WholeHead::Scores { modules, .. }) => modules.as_slice(),
-            Some(WholeHead::Answers(_) | WholeHead::Classification { .. }) | None => &[],
+            Some(WholeHead::Answers(_) | WholeHead::Labels(_) | WholeHead::Classification { .. }) | None => {
+                &[]
+            }
         };
         let tokens = match &self.tokens {
             Some(TokenHead::Modules(modules)) => modules.as_slice(),

@@ -18,6 +18,9 @@ pub enum ModelType {
     /// - A few (jina-reranker-v3) read a list, many documents in one prompt. The score is the cosine of the
     ///   query's vector and the document's vector, and depends on the other documents in the request.
     ListwiseReranker,
+    /// A causal language model that reads a question about a text in its chat template. The answer is a
+    /// probability for each listed label, from the logits of the labels' tokens.
+    Decider,
 }
 
 impl fmt::Display for ModelType {
@@ -27,6 +30,7 @@ impl fmt::Display for ModelType {
             Self::Classifier => f.write_str("classifier"),
             Self::Reranker => f.write_str("re-ranker with a classification head"),
             Self::ListwiseReranker => f.write_str("generative re-ranker"),
+            Self::Decider => f.write_str("decider"),
         }
     }
 }

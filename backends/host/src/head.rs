@@ -50,6 +50,8 @@ pub enum LastStep {
     /// The result of the steps has a logit for each token of the vocabulary. The logits of these tokens
     /// become one raw score.
     Logits(AnswerTokens),
+    /// The same, but the logits of these tokens are the output.
+    LogitsOf(Vec<u32>),
     /// A hyperbolic tangent and rounding turn values into whole numbers from -128 to 127 (pplx-embed).
     Rounding,
 }
@@ -191,6 +193,7 @@ impl LastStep {
                 let logits = answers.tokens.iter().map(|token| f64::from(state[token.id as usize]));
                 vec![answers.raw_score(&logits.collect::<Vec<_>>())]
             }
+            Self::LogitsOf(tokens) => tokens.iter().map(|&token| state[token as usize]).collect(),
             Self::Rounding => state.iter().map(|&value| round_value(value)).collect(),
         }
     }

@@ -150,6 +150,7 @@ fn load_whole(whole: &WholeHead, width: Option<usize>) -> Result<WholeOutput<Hos
             (*pooling, modules.as_slice(), LastStep::None)
         }
         WholeHead::Answers(answers) => (Pooling::Last, &[][..], LastStep::Logits(answers.clone())),
+        WholeHead::Labels(tokens) => (Pooling::Last, &[][..], LastStep::LogitsOf(tokens.clone())),
         WholeHead::Classification { .. } => {
             return Err(BackendError::Load("a graph computes its classification head itself".to_owned()));
         }

@@ -179,7 +179,7 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
             let labels = of(LOGITS, 2).or_else(|| only(2));
             (labels.map(|port| (port, Meaning::Labels)), "`logits` for each label")
         }
-        (Some(WholeHead::Answers(_)), _) | (None, Some(_)) => {
+        (Some(WholeHead::Answers(_) | WholeHead::Labels(_)), _) | (None, Some(_)) => {
             (of(LOGITS, 3).map(|port| (port, Meaning::Logits)), "`logits` for each token")
         }
         (None, None) => {

@@ -52,6 +52,7 @@ impl WorkerTask {
             (Some(WholeHead::Classification { labels }), _) => Ok(Self::Scores(*labels)),
             (Some(WholeHead::Scores { .. }), _) => Ok(Self::Scores(1)),
             (Some(WholeHead::Answers(_)), _) | (None, None) => refused("generative re-rankers"),
+            (Some(WholeHead::Labels(_)), _) => refused("deciders"),
             (None, Some(_)) => refused("SPLADE models"),
         }
     }

@@ -311,6 +311,8 @@ pub(super) struct TokenizerConfig {
     #[serde(default)]
     model_max_length: Option<Value>,
     #[serde(default)]
+    bos_token: Option<NamedToken>,
+    #[serde(default)]
     cls_token: Option<NamedToken>,
     #[serde(default)]
     eos_token: Option<NamedToken>,
@@ -339,6 +341,18 @@ impl TokenizerConfig {
     pub(super) fn reads(&self, name: &str) -> bool {
         let names = self.model_input_names.as_ref();
         names.is_none_or(|names| names.iter().any(|known| known == name))
+    }
+
+    /// The texts of special tokens as a chat template's variables, as far as the file names them.
+    pub(super) fn template_variables(&self) -> BTreeMap<String, Value> {
+        let tokens = [
+            ("bos_token", &self.bos_token),
+            ("eos_token", &self.eos_token),
+            ("pad_token", &self.pad_token),
+            ("unk_token", &self.unk_token),
+        ];
+        let named = tokens.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?)));
+        named.map(|(name, token)| (name.to_owned(), token.content().into())).collect()
     }
 
     /// The tokens that do not stand for a part of a text, as far as the file names them.

@@ -91,7 +91,7 @@ impl Shared {
                         %reason,
                         "the device ran out of memory: the batch is computed again in two halves"
                     );
-                    self.lock().halves.extend(halves(entries));
+                    self.lock().halves.extend(half_batches(entries));
                     return;
                 }
                 tracing::error!(texts, tokens = unique_tokens, %reason, "a batch failed: out of memory");
@@ -145,14 +145,14 @@ fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Batc
 }
 
 /// Cuts a batch of at least two texts so that each side has about half of its tokens. The order stays.
-fn halves(mut entries: Vec<Entry>) -> [Vec<Entry>; 2] {
+fn half_batches(mut entries: Vec<Entry>) -> [Vec<Entry>; 2] {
     let lengths: Vec<usize> = entries.iter().map(|entry| entry.text.ids.len()).collect();
-    let second = entries.split_off(middle(&lengths).min(entries.len()));
+    let second = entries.split_off(middle_text(&lengths).min(entries.len()));
     [entries, second]
 }
 
 /// The number of texts in the first half of a batch whose texts have these lengths.
-fn middle(lengths: &[usize]) -> usize {
+fn middle_text(lengths: &[usize]) -> usize {
     let total: usize = lengths.iter().sum();
     let mut before = 0;
     let distances = lengths.iter().map(|length| {
@@ -202,7 +202,12 @@ mod tests {
 
     /// Computes all waiting texts in this thread, so that a test sees the metrics.
     fn run(shared: &Shared, control: &Control, max_batch_tokens: usize) {
-        let limits = BatchLimits { packing: Packing::SHARED, max_batch_tokens, max_batch_requests: None };
+        let limits = BatchLimits {
+            packing: Packing::SHARED,
+            max_batch_tokens,
+            max_input_length: max_batch_tokens,
+            max_batch_requests: None,
+        };
         shared.run(control.backend().as_mut(), limits, &Sender::without_thread());
     }
 
@@ -352,9 +357,9 @@ mod tests {
             (&[3, 3, 4, 10], 3),
             (&[4, 3, 3, 4], 2),
         ] {
-            assert_eq!(middle(lengths), first, "{lengths:?}");
+            assert_eq!(middle_text(lengths), first, "{lengths:?}");
         }
-        assert!(halves(Vec::new()).iter().all(Vec::is_empty), "of a batch that was given up");
+        assert!(half_batches(Vec::new()).iter().all(Vec::is_empty), "of a batch that was given up");
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod tests {
     fn busy(control: &Control) -> (Engine, oneshot::Receiver<Result<Outcome, Error>>) {
         let limits = EngineLimits {
             max_batch_tokens: 1,
+            max_input_length: 1,
             max_batch_requests: None,
             max_concurrent_requests: 1,
             max_queue_tokens: 10_000,

@@ -24,6 +24,8 @@ use tokio::sync::watch;
 /// pass, within these bounds.
 pub(super) const ENCODING_GRACE: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(100);
+/// The same if the shared prefix is longer than a batch may be. Computing that again takes many seconds.
+const LONG_GRACE: Duration = Duration::from_secs(1);
 /// Each new batch multiplies the weight of all earlier ones by this, in the speed of the last batches.
 const FADING: f64 = 0.9;
 
@@ -131,7 +133,11 @@ impl State {
         let Some(oldest) = self.queue.oldest() else {
             return if self.closed && self.announced.count == 0 { Next::End } else { Next::Wait };
         };
-        let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
+        let grace = if self.queue.long_beginning(limits) > 0 {
+            LONG_GRACE
+        } else {
+            (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end())
+        };
         let grace = grace.saturating_sub(oldest.elapsed());
         if self.announced.count == 0 || grace.is_zero() || self.queue.fills(limits) {
             Next::Compute
@@ -251,8 +257,12 @@ mod tests {
 
     #[test]
     fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
-        let limits =
-            BatchLimits { packing: Packing::SHARED, max_batch_tokens: 4, max_batch_requests: Some(2) };
+        let limits = BatchLimits {
+            packing: Packing::SHARED,
+            max_batch_tokens: 4,
+            max_input_length: 0,
+            max_batch_requests: Some(2),
+        };
         let now = Instant::now() + Duration::from_secs(5);
         let long_ago = Instant::now().checked_sub(*ENCODING_GRACE.end()).unwrap();
         for (texts, reusable, enqueued, announced, waits) in [
@@ -277,6 +287,13 @@ mod tests {
                 Next::Wait | Next::End => unreachable!("texts wait"),
             }
         }
+        // For a beginning that is longer than a batch, if the longest input leaves room behind it.
+        let mut state = State { announced: announced_texts(1), ..State::default() };
+        let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
+        let text = Text { reusable: 4, ..Text::new([1, 2, 3, 4, 5], Wanted::WHOLE) };
+        state.queue.push(Entry { text, turn, reply, enqueued: now });
+        let roomy = BatchLimits { max_input_length: 10, ..limits };
+        assert!(matches!(state.next(roomy), Next::WaitAtMost(time) if time == LONG_GRACE));
         for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
             let state = State { announced: announced_texts(announced), closed, ..State::default() };
             assert_eq!(matches!(state.next(limits), Next::End), ends);

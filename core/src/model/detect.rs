@@ -118,7 +118,10 @@ fn names_classification(config: &ModelConfig) -> bool {
 pub fn check_head(config: &Value, requested: Option<RequestedType>) -> Result<(), FilesError> {
     // A wrong field is an error when the folder is read.
     let Ok(config) = ModelConfig::deserialize(config) else { return Ok(()) };
-    let may_be_other = matches!(requested, Some(RequestedType::Embedding | RequestedType::ListwiseReranker));
+    let may_be_other = matches!(
+        requested,
+        Some(RequestedType::Embedding | RequestedType::ListwiseReranker | RequestedType::Decider)
+    );
     if may_be_other || !names_classification(&config) {
         return Ok(());
     }
@@ -137,11 +140,14 @@ pub enum RequestedType {
     /// `listwise-reranker`: a causal language model that answers yes or no, or that reads many documents at
     /// once
     ListwiseReranker,
+    /// `decider`: an instruct model that answers questions with probabilities
+    Decider,
 }
 
 impl RequestedType {
     /// Every value, in the order of the help text.
-    pub const ALL: [Self; 4] = [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker];
+    pub const ALL: [Self; 5] =
+        [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker, Self::Decider];
 
     /// The value as the user types it.
     #[must_use]
@@ -151,6 +157,7 @@ impl RequestedType {
             Self::Classifier => "classifier",
             Self::Reranker => "reranker",
             Self::ListwiseReranker => "listwise-reranker",
+            Self::Decider => "decider",
         }
     }
 }
@@ -246,7 +253,10 @@ fn from_flag(
         {
             Ok(ModelType::ListwiseReranker)
         }
-        (RequestedType::ListwiseReranker, None) => Err(DetectError::NotCausal { name, architecture }),
+        (RequestedType::Decider, None) if files.is_causal() => Ok(ModelType::Decider),
+        (RequestedType::ListwiseReranker | RequestedType::Decider, None) => {
+            Err(DetectError::NotCausal { model_type: requested, name, architecture })
+        }
         (RequestedType::Reranker, None)
             if files.ends_in_scores
                 || files.has_unnamed_score
@@ -418,7 +428,12 @@ mod tests {
     /// A folder with a chat template that has the roles of a re-ranker.
     fn with_roles(folder: ModelFolder) -> ModelFolder {
         let (source, place) = ("'query' 'document'".to_owned(), String::new());
-        let template = ChosenTemplate { source, place, style: MessageStyle::plain() };
+        let template = ChosenTemplate {
+            source,
+            place,
+            style: MessageStyle::plain(),
+            special_tokens: std::collections::BTreeMap::new(),
+        };
         ModelFolder { chat_template: Some(template), ..folder }
     }
 

@@ -75,6 +75,8 @@ enum KindScope {
     Ranking,
     /// Re-rankers that answer a prompt.
     Generative,
+    /// Re-rankers and deciders.
+    Prompted,
 }
 
 impl KindScope {
@@ -88,6 +90,7 @@ impl KindScope {
                     || matches!(model_type, ModelType::Embedding(pool) if pool != Pool::Splade)
             }
             Self::Generative => model_type == ModelType::ListwiseReranker,
+            Self::Prompted => Self::Rerankers.has_kind(model_type) || model_type == ModelType::Decider,
         }
     }
 
@@ -98,6 +101,7 @@ impl KindScope {
             Self::Rerankers => "re-rankers",
             Self::Ranking => "models that re-rank",
             Self::Generative => "generative re-rankers",
+            Self::Prompted => "re-rankers and deciders",
         }
     }
 }
@@ -128,7 +132,7 @@ pub const FLAGS: [FlagScope; 16] = [
     FlagScope { name: "--instruction-set", kinds: KindScope::Any, backends: CANDLE, on_cpu: true },
     FlagScope { name: "--pin-threads", kinds: KindScope::Any, backends: CANDLE, on_cpu: true },
     on_any_device("--default-instruction", KindScope::Rerankers, &BackendKind::ALL),
-    on_any_device("--chat-template", KindScope::Rerankers, &BackendKind::ALL),
+    on_any_device("--chat-template", KindScope::Prompted, &BackendKind::ALL),
     on_any_device("--rerank-activation", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--cutoff-layers", KindScope::Rerankers, CANDLE),
     on_any_device("--min-score", KindScope::Ranking, &BackendKind::ALL),
@@ -272,7 +276,9 @@ mod tests {
                 &["--default-instruction"],
                 Some("`--default-instruction` is for re-rankers, but `m`"),
             ),
-            (embedding, &["--chat-template"], Some("`--chat-template` is for re-rankers, but `m`")),
+            (embedding, &["--chat-template"], Some("is for re-rankers and deciders, but `m`")),
+            (ModelType::Decider, &["--chat-template"], None),
+            (ModelType::Decider, &["--min-score"], Some("`--min-score` is for re-rankers, but `m`")),
             (ModelType::Classifier, &["--default-instruction"], Some("is served as classifier")),
             (
                 ModelType::Classifier,

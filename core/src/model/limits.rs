@@ -49,6 +49,8 @@ pub(super) struct LengthBounds {
     pub(super) recommended: Option<Limits>,
     /// Whether a prompt holds many documents.
     pub(super) reads_lists: bool,
+    /// Whether an input that is too long is refused, whatever the flags and the request say.
+    pub(super) never_cuts: bool,
 }
 
 /// The limits on a model's inputs, and the sentences for the log.
@@ -75,15 +77,16 @@ impl InputLimits {
     pub(super) fn resolve(flags: LengthFlags, bounds: &LengthBounds) -> Result<Self, Refusal> {
         let mut warnings = Vec::new();
         let (taken, mut reason) = longest_input(flags, bounds, &mut warnings)?;
-        let LengthFlags { max_batch_tokens: explicit, auto_truncate: may_cut, .. } = flags;
+        let LengthFlags { max_batch_tokens: explicit, auto_truncate, .. } = flags;
+        let may_cut = auto_truncate && !bounds.never_cuts;
         let max = match explicit {
             _ if flags.max_input_length.is_some() => taken,
-            Some(budget) if budget < taken && !may_cut => {
+            Some(budget) if budget < taken && !auto_truncate => {
                 return Err(Refusal::BudgetTooSmall { budget, longest: taken });
             }
             Some(budget) => budget,
             None if bounds.reads_lists && flags.on_cpu => DEFAULT_LIST_TOKENS,
-            None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
+            None if auto_truncate => DEFAULT_MAX_BATCH_TOKENS,
             None => taken,
         };
         if max < taken {
@@ -178,6 +181,7 @@ mod tests {
         positions: Some(40_960),
         recommended: Some(Limits::DEFAULT),
         reads_lists: false,
+        never_cuts: false,
     };
 
     const FLAGS: LengthFlags =

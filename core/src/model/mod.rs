@@ -4,6 +4,7 @@
 //! the log and the metrics read. What must hold: pure functions of their input; a file or flag that would
 //! give wrong answers is a [`Refusal`] that names it.
 
+mod decider;
 mod detect;
 mod embedder;
 mod flags;
@@ -15,6 +16,7 @@ mod scoring;
 use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
+pub use decider::{Decider, Deciding};
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
@@ -49,6 +51,8 @@ pub enum ModelKind {
     Classifier(Vec<String>),
     /// Pairs of a query and a document get a score.
     Reranker(Box<Reranker>),
+    /// Questions about a text get a probability for each answer.
+    Decider(Box<Decider>),
 }
 
 impl ModelKind {
@@ -60,6 +64,7 @@ impl ModelKind {
             Self::Classifier(_) => ModelType::Classifier,
             Self::Reranker(model) if model.is_generative => ModelType::ListwiseReranker,
             Self::Reranker(_) => ModelType::Reranker,
+            Self::Decider(_) => ModelType::Decider,
         }
     }
 }
@@ -88,6 +93,10 @@ impl Model {
             ModelType::Reranker | ModelType::ListwiseReranker => {
                 let (model, head) = Reranker::resolve(files, tokenizer, flags, model_type)?;
                 (ModelKind::Reranker(Box::new(model)), head)
+            }
+            ModelType::Decider => {
+                let (model, head) = Decider::resolve_decider(files, tokenizer, flags)?;
+                (ModelKind::Decider(Box::new(model)), head)
             }
         };
         let limits = InputLimits::resolve(flags.lengths, &length_bounds(files, flags, &kind))?;
@@ -133,11 +142,12 @@ impl Model {
         self.embedder().map_or(Prompts::NONE, |model| &model.prompts)
     }
 
-    /// The label of each class. `["yes"]` for a generative re-ranker; empty for an embedding model.
+    /// The label of each class. `["yes"]` for a generative re-ranker; empty for an embedding model and
+    /// a decider.
     #[must_use]
     pub fn labels(&self) -> &[String] {
         match &self.kind {
-            ModelKind::Embedder(_) => &[],
+            ModelKind::Embedder(_) | ModelKind::Decider(_) => &[],
             ModelKind::Classifier(labels) => labels,
             ModelKind::Reranker(model) => &model.labels,
         }
@@ -171,8 +181,8 @@ impl Model {
             bare: embedder.and_then(|model| model.bare_tokens),
             late: self.reranker().and_then(|model| model.late.clone()),
         };
-        let prompt_options = |model: &Reranker| EncoderOptions {
-            default_instruction: model.instruction.clone(),
+        let prompt_options = |default_instruction: Option<&String>| EncoderOptions {
+            default_instruction: default_instruction.cloned(),
             max_input_length: self.limits.max_input_length,
             parse_special_tokens: flags.parse_special_tokens,
             ignore_instruction: flags.ignore_instruction,
@@ -203,11 +213,18 @@ impl Model {
                     encoder.into()
                 }
                 Reading::Template(template) => {
-                    let encoder = PromptEncoder::new(tokenizer, template, prompt_options(model))?;
+                    let encoder =
+                        PromptEncoder::new(tokenizer, template, prompt_options(model.instruction.as_ref()))?;
                     encoder.self_check()?;
                     encoder.into()
                 }
             },
+            ModelKind::Decider(model) => {
+                let template = model.conversation.value.prompt_template();
+                let encoder = PromptEncoder::new(tokenizer, template, prompt_options(None))?;
+                encoder.self_check_questions()?;
+                encoder.into()
+            }
         })
     }
 }
@@ -225,5 +242,6 @@ fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> L
         positions: files.description.longest_input,
         recommended: reranker::recommended_limits(files, flags, kind.model_type()),
         reads_lists: matches!(kind, ModelKind::Reranker(model) if model.reads_lists()),
+        never_cuts: matches!(kind, ModelKind::Decider(_)),
     }
 }

@@ -191,6 +191,35 @@ pub enum Refusal {
         /// Its answers in words.
         answers: String,
     },
+    /// An architecture whose instruct models do not decide.
+    #[error(
+        "`--model-type decider` is for instruct models of {supported}, and config.json says {model_type:?}: \
+         choose one of those"
+    )]
+    NoDecider {
+        /// `model_type` of config.json.
+        model_type: String,
+        /// The values that are supported.
+        supported: String,
+    },
+    /// The prompt of a family of re-rankers, for a decider.
+    #[error(
+        "`--chat-template {family}` is the prompt of re-rankers, and a decider reads a conversation: leave it \
+         out, or give the path of a chat template"
+    )]
+    FamilyOfRerankers {
+        /// The family.
+        family: &'static str,
+    },
+    /// A decider without a chat template.
+    #[error(
+        "`{model_id}` has no chat template, which a decider's prompt is written with: choose an instruct model, \
+         or give the path of a template with `--chat-template`"
+    )]
+    NoChatTemplate {
+        /// The model.
+        model_id: String,
+    },
     /// The repository's chat template cannot be a prompt.
     #[error("the repository's chat template ({place}): {cause}")]
     ChatTemplate {

@@ -36,7 +36,7 @@ pub struct Sourced<T> {
 }
 
 impl<T> Sourced<T> {
-    fn new(value: T, source: impl Into<String>) -> Self {
+    pub(super) fn new(value: T, source: impl Into<String>) -> Self {
         Self { value, source: source.into() }
     }
 }

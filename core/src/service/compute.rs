@@ -60,6 +60,8 @@ struct EncodingJob<I> {
 pub(super) enum ModelTask {
     /// Compute its raw scores.
     Score(RerankScoring),
+    /// Compute the logits of a decider's labels.
+    Decide,
     /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
 }
@@ -144,7 +146,7 @@ impl Service {
             .zip(announced)
             .map(|(prompt, announced)| {
                 let bytes = sizes.bytes[prompt.input_range()].iter().sum();
-                self.launch(&job, prompt, bytes, announced)
+                self.launch_encoding(&job, prompt, bytes, announced)
             })
             .collect();
         let cached = self.scores.is_some().then_some(0);
@@ -161,7 +163,7 @@ impl Service {
     }
 
     /// Has a tokenizer encode the inputs of a prompt, which have `bytes` bytes, and put them in the queue.
-    fn launch<I: Inputs>(
+    fn launch_encoding<I: Inputs>(
         &self,
         job: &EncodingJob<I>,
         prompt: PromptInputs,
@@ -332,24 +334,25 @@ impl Submitted {
 }
 
 impl ModelTask {
-    /// The prompts of a request. An embedding model reads each input alone.
+    /// The prompts of a request. A decider and an embedding model read each input alone.
     fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
         match self {
             Self::Score(scoring) => scoring.prompt_inputs(inputs),
-            Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
+            Self::Decide | Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
         }
     }
 
     fn wanted(self) -> Wanted {
         match self {
             Self::Score(scoring) => scoring.wanted_output(),
+            Self::Decide => Wanted::WHOLE,
             Self::Embed(wanted) => wanted,
         }
     }
 
     fn metrics(self) -> &'static TextMetrics {
         match self {
-            Self::Score(_) => &PREDICT,
+            Self::Score(_) | Self::Decide => &PREDICT,
             Self::Embed(_) => &EMBED,
         }
     }

@@ -8,6 +8,7 @@
 mod cascade;
 mod compute;
 mod cosine;
+mod decide;
 mod divider;
 mod embed;
 mod late;
@@ -37,6 +38,7 @@ use std::{
 use text_embeddings_backend_core::{PlainSimilarity, TokenSimilarity};
 
 pub use cascade::SecondStage;
+pub use decide::{Decision, DecisionRequest, Question, QuestionKind, QuestionOption};
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
 pub use passages::{Chunking, Highlight, Passage};
 pub use predict::{PredictInput, PredictRequest, Prediction};
@@ -58,6 +60,8 @@ pub struct ServiceConfig {
     pub dimensions: usize,
     /// The most texts of one rerank request (`--max-rerank-texts`).
     pub max_rerank_texts: usize,
+    /// The most questions of one request to decide (`--max-questions`).
+    pub max_questions: usize,
     /// The least score of a re-ranked text if the request does not say (`--min-score`).
     pub min_score: Option<f32>,
     /// The most inputs of one request on the other routes (`--max-client-batch-size`).

@@ -129,6 +129,7 @@ impl Service {
             ModelType::Embedding(_) => "it is an embedding model: POST /embed",
             ModelType::Classifier => "it is a classifier: POST /predict",
             ModelType::Reranker | ModelType::ListwiseReranker => "it is a re-ranker: POST /rerank",
+            ModelType::Decider => "it is a decider: POST /v1/decisions",
         };
         Error::ModelType { problem, advice }
     }

@@ -68,7 +68,7 @@ impl Service {
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {
         check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
         let reranker = match &self.config.model.kind {
-            ModelKind::Embedder(_) => {
+            ModelKind::Embedder(_) | ModelKind::Decider(_) => {
                 let error = self.other_kind(NOT_A_CLASSIFIER);
                 return Err(Failed::of_texts(error, request.inputs.len()));
             }

@@ -186,6 +186,8 @@ impl ModelScores {
         let is_kept = match task {
             ModelTask::Score(RerankScoring::MaxSim) => true,
             ModelTask::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
+            // The logits of all labels take a kilobyte, and a question is short.
+            ModelTask::Decide => false,
             ModelTask::Embed(wanted) => wanted == Wanted::WHOLE && input.ids.len() <= MAX_VECTOR_TOKENS,
         };
         if !is_kept {

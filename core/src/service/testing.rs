@@ -98,6 +98,7 @@ pub(crate) fn classifier_fixture(labels: &[&str]) -> Fixture {
 pub(crate) fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) -> EngineLimits {
     EngineLimits {
         max_batch_tokens,
+        max_input_length: max_batch_tokens,
         max_batch_requests: None,
         max_concurrent_requests,
         max_queue_tokens: usize::MAX,
@@ -122,6 +123,7 @@ fn config(kind: ModelKind, head: Head) -> ServiceConfig {
         model: Arc::new(Model { kind, reason: String::new(), head, limits: InputLimits::default() }),
         dimensions: 0,
         max_rerank_texts: 16,
+        max_questions: 8,
         min_score: None,
         max_client_batch_size: 4,
         max_openai_inputs: 4,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The limits for learning a template. Templates in use take milliseconds and some hundred kilobytes. Jinja
 /// recurses for each level of an expression (`not not …`, `x.a.a…`), and for values that hold themselves.
-const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20, stack: 1 << 30 };
+pub(super) const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20, stack: 1 << 30 };
 
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
 #[must_use]
@@ -77,7 +77,7 @@ const SENTINELS: [&str; 3] = ["Zq7InstructionXv3k", "Zq7QueryXv3k", "Zq7Document
 
 /// Text that reveals every kind of change: outer whitespace, line breaks, markup, Jinja, control tokens,
 /// case, length.
-fn difficult_text(sentinel: &str) -> String {
+pub(super) fn difficult_text(sentinel: &str) -> String {
     let line = format!(
         "{sentinel} \"a\" 'B' <b>&amp;</b> {{{{ 7*7 }}}} {{% x %}} {{# y #}} \\n <|im_end|>\r\n\n  ÅE\u{301}日😀\t"
     );

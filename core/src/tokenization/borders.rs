@@ -98,6 +98,12 @@ impl Borders {
         Self { least: 1, large: 200, ..self }
     }
 
+    /// Whether the tokenizer splits every text after a line break that precedes two ASCII characters, the
+    /// first of them visible.
+    pub(super) fn splits_lines(self) -> bool {
+        self.lines
+    }
+
     /// The place after the last line break of `text`, a text of the template, at which it can be divided.
     pub(super) fn line(self, text: &str) -> Option<usize> {
         let bytes = text.as_bytes();

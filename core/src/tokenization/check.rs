@@ -17,6 +17,10 @@ use super::{
 const QUERIES: [&str; 2] = ["What is the capital of China?", "What is gravity?"];
 const DOCUMENTS: [&str; 2] =
     ["The capital of China is Beijing.", "The force that pulls two bodies together."];
+/// Texts and questions in the form in which a decider reads them.
+const STATES: [&str; 2] = ["What is the capital of China?\n\n", "What is gravity?\n\n"];
+const QUESTIONS: [&str; 2] =
+    ["Question: Which city?\nA: Beijing.", "Question: Which force?\nB: pulls two bodies together."];
 
 impl PromptEncoder {
     /// Encodes some fixed pairs as a test.
@@ -30,16 +34,29 @@ impl PromptEncoder {
         if self.reads_lists() {
             return self.self_check_list();
         }
+        self.check_texts(QUERIES, DOCUMENTS)
+    }
+
+    /// The same for a decider's prompt.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PromptEncoder::self_check`].
+    pub fn self_check_questions(&self) -> Result<(), EncoderError> {
+        self.check_texts(STATES, QUESTIONS)
+    }
+
+    fn check_texts(&self, queries: [&str; 2], documents: [&str; 2]) -> Result<(), EncoderError> {
         let pairs = [(0, 0), (0, 1), (1, 0)];
-        let prompts = pairs.map(|(query, document)| self.check_prompt(QUERIES[query], DOCUMENTS[document]));
+        let prompts = pairs.map(|(query, document)| self.check_prompt(queries[query], documents[document]));
         let [first, other_document, other_query] = prompts;
         let (first, other_document, other_query) = (first?, other_document?, other_query?);
-        let is_pair = |a: &Tokens, b: &Tokens| a.ids != b.ids && frame(a) == frame(b);
+        let is_pair = |a: &Tokens, b: &Tokens| a.ids != b.ids && frame_tokens(a) == frame_tokens(b);
         if !(is_pair(&first, &other_document) && is_pair(&first, &other_query)) {
             return Err(EncoderError::Pairs);
         }
-        self.check_pieces(&first)?;
-        self.check_room(&first)
+        self.check_pieces(&first, [queries[0], documents[0]])?;
+        self.check_room(&first, [queries[0], documents[0]])
     }
 
     fn check_prompt(&self, query: &str, document: &str) -> Result<Tokens, EncoderError> {
@@ -49,9 +66,9 @@ impl PromptEncoder {
 
     /// Checks that encoding in pieces gives the ids of the whole prompt, whatever a tokenizer does at the
     /// start of a text or around control tokens.
-    fn check_pieces(&self, first: &Tokens) -> Result<(), EncoderError> {
+    fn check_pieces(&self, first: &Tokens, [query, document]: [&str; 2]) -> Result<(), EncoderError> {
         let instruction = self.default_instruction();
-        let texts = [instruction.unwrap_or_default(), QUERIES[0], DOCUMENTS[0]];
+        let texts = [instruction.unwrap_or_default(), query, document];
         let mut whole = Vec::new();
         let mut section = String::new();
         for piece in self.template.form(instruction).map_or(&[][..], |form| self.template.pieces(form)) {
@@ -84,13 +101,13 @@ impl PromptEncoder {
     }
 
     /// Checks that a document that is far too long does not change the frame.
-    fn check_room(&self, first: &Tokens) -> Result<(), EncoderError> {
+    fn check_room(&self, first: &Tokens, [query, document]: [&str; 2]) -> Result<(), EncoderError> {
         let (frame_size, max) = (first.count(Owner::Frame), self.longest(first));
         if frame_size >= max {
             return Err(EncoderError::NoRoom { frame: frame_size, max });
         }
-        let document = vec![DOCUMENTS[0]; max.div_ceil(4)].join(" ");
-        let long = self.check_prompt(QUERIES[0], &document)?;
+        let document = vec![document; max.div_ceil(4)].join(" ");
+        let long = self.check_prompt(query, &document)?;
         let end = first.owners.iter().rev().take_while(|owner| **owner == Owner::Frame).count();
         for direction in [TruncationDirection::Right, TruncationDirection::Left] {
             let cut = self.fit(&long, Truncation { truncate: true, direction, limits: TokenLimits::NONE });
@@ -104,7 +121,7 @@ impl PromptEncoder {
 }
 
 /// The tokens that belong neither to the query nor to the document.
-fn frame(prompt: &Tokens) -> Vec<u32> {
+fn frame_tokens(prompt: &Tokens) -> Vec<u32> {
     let tokens = prompt.ids.iter().zip(&prompt.owners);
     tokens.filter(|(_, owner)| **owner == Owner::Frame).map(|(id, _)| *id).collect()
 }

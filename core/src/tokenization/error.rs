@@ -130,6 +130,23 @@ pub enum EncoderError {
          mean nothing: check that tokenizer.json and the template belong to the same model"
     )]
     Pairs,
+    /// A label of a decider is not exactly one token, or the same as another one.
+    #[error(
+        "the label `{label}` is not one token of its own behind this model's prompt (tokenizer.json and the \
+         chat template), so its probability cannot be read, and the model cannot decide: choose another \
+         instruct model"
+    )]
+    Label {
+        /// The label, such as `A`.
+        label: String,
+    },
+    /// A decider's prompt has no control token between the question and the answer.
+    #[error(
+        "the chat template writes no control token between a message and its answer, so that a text could \
+         merge with the answer: choose a model whose template does, or name such a template with \
+         `--chat-template`"
+    )]
+    NoControlBeforeLabel,
     /// An answer is not exactly one token.
     #[error(
         "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative \

@@ -56,6 +56,10 @@ pub(super) fn parts(
                 builder.end_run()?;
                 builder.begins = true;
             }
+            Piece::Seam if borders.splits_lines() => {
+                builder.end_run()?;
+                builder.begins = false;
+            }
             Piece::Token(id) => {
                 builder.end_run()?;
                 let text = tokenizers.full.id_to_token(*id);
@@ -73,7 +77,7 @@ pub(super) fn parts(
                 }
             }
             // `written_out` replaces them.
-            Piece::Each(_) | Piece::Count | Piece::Number => {}
+            Piece::Seam | Piece::Each(_) | Piece::Count | Piece::Number => {}
         }
     }
     builder.end_run()?;

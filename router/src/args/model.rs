@@ -24,8 +24,8 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     pub(crate) hub: HubArgs,
 
-    /// The kind of the model: `embedding`, `classifier`, `reranker` or `listwise-reranker` [default: by its
-    /// files].
+    /// The kind of the model: `embedding`, `classifier`, `reranker`, `listwise-reranker` or `decider`
+    /// [default: by its files, which never say `decider`].
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_type: Option<RequestedType>,
 

@@ -125,7 +125,7 @@ mod tests {
             ("dtype", 5),
             ("instruction_set", InstructionSet::available().len()),
             ("pooling", 4),
-            ("model_type", 4),
+            ("model_type", 5),
             ("backend", 3),
             ("chat_template", ALL.len() + 1),
             ("rerank_activation", 2),

@@ -8,6 +8,8 @@
 mod bench;
 mod chunks;
 pub(crate) mod curl;
+#[cfg(feature = "http")]
+mod decide;
 mod download;
 mod embed;
 mod generated;
@@ -133,6 +135,9 @@ pub(crate) enum CommandArgs {
     Rerank(Box<rerank::RerankArgs>),
     /// Make vectors of texts, without a server.
     Embed(Box<embed::EmbedArgs>),
+    /// Answer questions about a text with probabilities, without a server.
+    #[cfg(feature = "http")]
+    Decide(Box<decide::DecideArgs>),
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
     /// Put a running server under load and print how fast it answers.
@@ -157,6 +162,8 @@ impl CommandArgs {
         match self {
             Self::Rerank(args) => rerank::run(*args),
             Self::Embed(args) => embed::run(*args),
+            #[cfg(feature = "http")]
+            Self::Decide(args) => decide::run(*args),
             Self::Download(args) => download::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Verify(args) => verify::run(*args),
@@ -369,7 +376,7 @@ mod tests {
     fn the_short_help_has_the_first_flags_and_the_long_one_all_and_the_variables() {
         let shown = |flag| parse(&format!("router {flag}")).err().unwrap().to_string();
         let (short, long) = (shown("-h"), shown("--help"));
-        assert!(short.lines().count() <= 40 && long.lines().count() > 300, "{short}");
+        assert!(short.lines().count() <= 42 && long.lines().count() > 300, "{short}");
         for line in short.lines().chain(long.lines()) {
             // A default may be one word that no line holds.
             assert!(line.chars().count() <= WIDEST_HELP || !line.trim().contains(' '), "{line}");

@@ -11,7 +11,7 @@ use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
-use text_embeddings_proto::v1::{embed_server, predict_server, rerank_server};
+use text_embeddings_proto::v1::{decide_server, embed_server, predict_server, rerank_server};
 use tonic::Status;
 use tower_service::Service;
 
@@ -99,6 +99,7 @@ fn task_of(service: &str, method: &str) -> Option<RequestTask> {
     match service {
         rerank_server::SERVICE_NAME => Some(RequestTask::Rerank),
         predict_server::SERVICE_NAME => Some(RequestTask::Predict),
+        decide_server::SERVICE_NAME => Some(RequestTask::Decide),
         embed_server::SERVICE_NAME if method.starts_with("EmbedSparse") => Some(RequestTask::EmbedSparse),
         embed_server::SERVICE_NAME => Some(RequestTask::Embed),
         _ => None,

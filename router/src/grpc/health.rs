@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use futures_util::stream;
-use text_embeddings_proto::v1::{embed_server, info_server, predict_server, rerank_server, tokenize_server};
+use text_embeddings_proto::v1::{
+    decide_server, embed_server, info_server, predict_server, rerank_server, tokenize_server,
+};
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
@@ -74,6 +76,7 @@ impl Needs {
             embed_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Embed, RequestTask::EmbedSparse]),
             predict_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Predict]),
             rerank_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Rerank]),
+            decide_server::SERVICE_NAME => Self::OneOf(&[RequestTask::Decide]),
             _ => return None,
         })
     }
@@ -144,8 +147,15 @@ mod tests {
     use tonic::Code;
     use tonic_health::pb::health_client::HealthClient;
 
-    const NAMES: [&str; 6] =
-        ["", "tei.v1.Info", "tei.v1.Tokenize", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank"];
+    const NAMES: [&str; 7] = [
+        "",
+        "tei.v1.Info",
+        "tei.v1.Tokenize",
+        "tei.v1.Embed",
+        "tei.v1.Predict",
+        "tei.v1.Rerank",
+        "tei.v1.Decide",
+    ];
 
     fn named(service: &str) -> HealthCheckRequest {
         HealthCheckRequest { service: service.to_owned() }

@@ -16,6 +16,7 @@ impl From<&info::Info> for v1::InfoResponse {
             ModelKind::Embedder(_) => v1::ModelType::Embedding,
             ModelKind::Classifier(_) => v1::ModelType::Classifier,
             ModelKind::Reranker(_) => v1::ModelType::Reranker,
+            ModelKind::Decider(_) => v1::ModelType::Decider,
         };
         Self {
             version: info::VERSION.to_owned(),

@@ -5,6 +5,7 @@
 //! the server has a key, only health and reflection answer without it.
 
 mod deadline;
+mod decide;
 mod dispatch;
 mod embed;
 mod error;
@@ -25,8 +26,8 @@ use axum::{Router, middleware};
 use text_embeddings_proto::{
     FILE_DESCRIPTOR_SET,
     v1::{
-        embed_server::EmbedServer, info_server::InfoServer, predict_server::PredictServer,
-        rerank_server::RerankServer, tokenize_server::TokenizeServer,
+        decide_server::DecideServer, embed_server::EmbedServer, info_server::InfoServer,
+        predict_server::PredictServer, rerank_server::RerankServer, tokenize_server::TokenizeServer,
     },
 };
 use tonic::{
@@ -73,11 +74,11 @@ pub(crate) fn all_services(state: &AppState) -> io::Result<Router> {
 /// The services, for a model.
 fn model_app(state: AppState) -> io::Result<Router> {
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
-    let routes = routes(state)?;
+    let routes = grpc_routes(state)?;
     Ok(routes.into_axum_router().layer(traced).layer(middleware::from_fn(deadline::hold)))
 }
 
-fn routes(state: AppState) -> io::Result<Routes> {
+fn grpc_routes(state: AppState) -> io::Result<Routes> {
     let limit = message_limit(state.server.payload_limit);
     let key = Key(state.keys.clone());
     let (current, stop) = (state.current.clone(), state.stop.clone());
@@ -104,14 +105,21 @@ fn routes(state: AppState) -> io::Result<Routes> {
             RerankServer::new(grpc.clone()).max_decoding_message_size(limit),
             key.clone(),
         ))
+        .add_service(InterceptedService::new(
+            DecideServer::new(grpc.clone()).max_decoding_message_size(limit),
+            key.clone(),
+        ))
         .add_service(InterceptedService::new(TokenizeServer::new(grpc).max_decoding_message_size(limit), key))
         .add_service(health)
         .add_service(InterceptedService::new(
-            reflection().build_v1().map_err(io::Error::other)?.max_decoding_message_size(SMALL_MESSAGE_LIMIT),
+            reflection_service()
+                .build_v1()
+                .map_err(io::Error::other)?
+                .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
             open.clone(),
         ))
         .add_service(InterceptedService::new(
-            reflection()
+            reflection_service()
                 .build_v1alpha()
                 .map_err(io::Error::other)?
                 .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
@@ -126,7 +134,7 @@ fn message_limit(payload_limit: usize) -> usize {
 }
 
 /// The reflection service's description of the services. Older clients ask with `v1alpha`.
-fn reflection() -> tonic_reflection::server::Builder<'static> {
+fn reflection_service() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -242,6 +250,7 @@ mod tests {
         let expected = BTreeSet::from([
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
+            "tei.v1.Decide",
             "tei.v1.Embed",
             "tei.v1.Info",
             "tei.v1.Predict",

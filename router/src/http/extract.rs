@@ -16,7 +16,7 @@ use std::{
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, Request},
-    http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap},
+    http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap},
 };
 use http_body_util::BodyExt;
 use serde::{
@@ -33,6 +33,7 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 use tracing::Span;
 
 use super::{
+    compression::BodyEncoding,
     error::ApiError,
     format::{BodyFormat, read_message_pack},
     json::without_position,
@@ -63,6 +64,7 @@ const WHOLE_NUMBER: &str = "expected a whole number from 0";
 /// The body's bytes, at most `--payload-limit` of them.
 pub(crate) struct RawBody {
     bytes: Vec<u8>,
+    encoding: BodyEncoding,
     /// Counts them until they are parsed.
     kept: Option<KeptBody>,
 }
@@ -79,16 +81,30 @@ impl RawBody {
         else {
             return (self, None);
         };
-        if self.bytes.len() <= MAX_INLINE {
+        if self.is_read_inline() {
             let name = model_field(&self.bytes, format);
             return (self, name);
         }
-        let empty = Self { bytes: Vec::new(), kept: None };
+        let parser = PARSERS.acquire().await;
+        let empty = Self { bytes: Vec::new(), encoding: BodyEncoding::Plain, kept: None };
         let work = spawn_blocking(move || {
-            let name = model_field(&self.bytes, format);
+            let name = match self.encoding {
+                BodyEncoding::Plain => model_field(&self.bytes, format),
+                encoding @ BodyEncoding::Zstd { .. } => {
+                    let decoded = encoding.decode_body(self.bytes.clone());
+                    decoded.ok().and_then(|bytes| model_field(&bytes, format))
+                }
+            };
+            drop(parser);
             (self, name)
         });
         work.await.unwrap_or((empty, None))
+    }
+
+    /// Whether reading it takes no longer than a thread of the runtime may be held, and no more memory than
+    /// its bytes tell.
+    fn is_read_inline(&self) -> bool {
+        self.bytes.len() <= MAX_INLINE && self.encoding == BodyEncoding::Plain
     }
 
     /// Gives the request this body, which was read from it.
@@ -128,25 +144,19 @@ impl FromRequest<AppState> for RawBody {
         if waits && declared.is_some_and(|length: usize| length > limit) {
             return Err(ApiError::too_large(limit));
         }
-        // Decompressing would make gigabytes of a small body. Without this, the compressed bytes would be
-        // parsed, and the client would read that they are not UTF-8.
-        if let Some(given) = compression(request.headers()) {
-            discard(request).await;
-            return Err(ApiError::content_encoding(&given));
-        }
+        // Without this, compressed bytes would be parsed, and the client would read that they are not UTF-8.
+        let encoding = BodyEncoding::from_headers(request.headers(), request.uri().path(), limit);
+        let encoding = match encoding {
+            Ok(encoding) => encoding,
+            Err(given) => {
+                discard(request).await;
+                return Err(ApiError::content_encoding(&shorten_message(&given)));
+            }
+        };
         let kept = request.extensions().get::<Account>().map(Account::keep_body);
         let bytes = read(request.into_body(), limit, declared.unwrap_or_default()).await?;
-        Ok(Self { bytes, kept })
+        Ok(Self { bytes, encoding, kept })
     }
-}
-
-/// The `Content-Encoding` of a body that is compressed.
-fn compression(headers: &HeaderMap) -> Option<String> {
-    let given =
-        headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let given = given.collect::<Vec<_>>().join(", ");
-    let is_plain = |encoding: &str| encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
-    (!given.split(',').map(str::trim).all(is_plain)).then(|| shorten(&given))
 }
 
 async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, ApiError> {
@@ -238,13 +248,13 @@ impl UnparsedBody {
         self,
         reader: impl FnOnce(&DecodedBody) -> R + Send + 'static,
     ) -> Result<R, ApiError> {
-        let RawBody { bytes, kept } = self.raw;
-        if bytes.len() <= MAX_INLINE {
+        if self.raw.is_read_inline() {
             return Ok(reader(&DecodedBody {
                 unknown: self.unknown,
-                ..DecodedBody::new(bytes, self.format)?
+                ..DecodedBody::new(self.raw.bytes, self.format)?
             }));
         }
+        let RawBody { bytes, encoding, kept } = self.raw;
         let evicted = async {
             match &kept {
                 Some(kept) => kept.until_evicted().await,
@@ -258,7 +268,7 @@ impl UnparsedBody {
         let (format, unknown, span) = (self.format, self.unknown, Span::current());
         let work = spawn_blocking(move || {
             let _entered = span.enter();
-            let body = DecodedBody::new(bytes, format);
+            let body = encoding.decode_body(bytes).and_then(|bytes| DecodedBody::new(bytes, format));
             let read = body.map(|body| reader(&DecodedBody { unknown, ..body }));
             drop((kept, parser));
             read
@@ -384,8 +394,8 @@ enum BodyMistake {
 impl From<BodyMistake> for ApiError {
     fn from(mistake: BodyMistake) -> Self {
         match mistake {
-            BodyMistake::Malformed(message) => Self::malformed(shorten(&message)),
-            BodyMistake::Invalid(message) => Self::invalid(shorten(&message)),
+            BodyMistake::Malformed(message) => Self::malformed(shorten_message(&message)),
+            BodyMistake::Invalid(message) => Self::invalid(shorten_message(&message)),
         }
     }
 }
@@ -528,7 +538,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<(T, Ig
 }
 
 /// Keeps the start, which names the field, and the end, which names the position.
-fn shorten(message: &str) -> String {
+fn shorten_message(message: &str) -> String {
     // The parser's names of types are Rust's.
     let message = &message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER);
     let length = message.chars().count();

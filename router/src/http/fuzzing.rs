@@ -6,6 +6,7 @@
 
 use super::{
     cohere::CohereEmbedBody,
+    decide,
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
     extract::DecodedBody,
@@ -47,6 +48,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<CohereEmbedBody>().map(CohereEmbedBody::build_request));
     drop(body.parse::<VertexBody>());
     rerank::check_reading(&body);
+    decide::check_reading(&body);
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use text_embeddings_core::model::{CosineRanking, ModelKind, Reranker};
+use text_embeddings_core::{
+    model::{CosineRanking, ModelKind, Reranker},
+    tokenization::MAX_LEVELS,
+};
 use utoipa::ToSchema;
 
 use super::{error_shapes::ErrorBody, schemas::TAG};
@@ -46,8 +49,8 @@ pub(crate) struct InfoBody<'a> {
     version: &'static str,
     sha: Option<&'static str>,
     docker_label: Option<&'static str>,
-    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`. The last is a generative re-ranker, or a
-    /// re-ranker that reads many documents at once.
+    /// `embedding`, `classifier`, `reranker`, `listwise-reranker` or `decider`. A `listwise-reranker` is a
+    /// generative re-ranker, or a re-ranker that reads many documents at once.
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
@@ -186,6 +189,17 @@ enum ModelTypeBody {
     Embedding(PoolingBody),
     Classifier(LabelsBody),
     Reranker(LabelsBody),
+    Decider(DeciderBody),
+}
+
+/// The limits of a decider.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeciderModel)]
+struct DeciderBody {
+    /// The most options of a question.
+    max_options: usize,
+    /// The most levels of a scale.
+    max_levels: usize,
 }
 
 /// The pooling of an embedding model.
@@ -220,6 +234,9 @@ impl From<&ModelKind> for ModelTypeBody {
             ModelKind::Embedder(model) => Self::Embedding(PoolingBody { pooling: pooling(model.pool) }),
             ModelKind::Classifier(labels) => Self::Classifier(LabelsBody::new(labels)),
             ModelKind::Reranker(model) => Self::Reranker(LabelsBody::new(&model.labels)),
+            ModelKind::Decider(model) => {
+                Self::Decider(DeciderBody { max_options: model.labels.max_options(), max_levels: MAX_LEVELS })
+            }
         }
     }
 }

@@ -22,6 +22,11 @@ impl JsonText {
         &self.0
     }
 
+    /// A string as JSON.
+    pub(crate) fn from_string(text: &str) -> Self {
+        Self(serde_json::Value::from(text).to_string())
+    }
+
     /// The text's bytes.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0.into_bytes()

@@ -6,7 +6,9 @@
 
 mod auth;
 mod cohere;
+mod compression;
 mod deadline;
+mod decide;
 mod decode;
 mod dispatch;
 mod embed;
@@ -65,6 +67,7 @@ use extract::discard;
 use routes::{Access, Action, Method, Route};
 use unknown_fields::FieldRules;
 
+pub(crate) use decide::answer_decisions;
 pub(crate) use settings::HttpSettings;
 
 /// The protocol of this module's clients.
@@ -127,6 +130,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::Rerank => on(method, rerank::rerank),
         Action::Score => on(method, score::score),
         Action::Predict => on(method, predict::predict),
+        Action::Decide => on(method, decide::decide),
         Action::Embed => on(method, embed::embed),
         Action::EmbedAll => on(method, embed::embed_all),
         Action::EmbedSparse => on(method, embed::embed_sparse),
@@ -162,6 +166,7 @@ fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState
     match model_type {
         ModelType::Reranker | ModelType::ListwiseReranker => post(rerank::rerank),
         ModelType::Classifier => post(predict::predict),
+        ModelType::Decider => post(decide::decide),
         ModelType::Embedding(Pool::Splade) => post(embed::embed_sparse),
         ModelType::Embedding(_) => post(embed::embed),
     }
@@ -252,7 +257,8 @@ mod tests {
                 }
                 "/v1/rerank" | "/v1/embed" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
                 "/v2/rerank" | "/v2/embed" => format!(r#","message":"{message}"}}"#),
-                "/reranking" | "/v1/reranking" | "/score" | "/v1/score" => format!(
+                "/reranking" | "/v1/reranking" | "/score" | "/v1/score" | "/v1/decisions"
+                | "/v1/systemone" => format!(
                     r#"{{"error":{{"message":"{message}","type":"Unauthorized","param":null,"code":401}}}}"#
                 ),
                 _ => format!(r#"{{"error":"{message}","error_type":"Unauthorized"}}"#),

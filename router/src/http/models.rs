@@ -25,6 +25,19 @@ pub(crate) struct ModelsBody<'a> {
     /// those from before.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
+    /// The same models, as clients of `TypeSafe`'s interface list them.
+    models: Vec<NamedModelBody<'a>>,
+}
+
+/// A model in `TypeSafe`'s list.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = NamedModel)]
+struct NamedModelBody<'a> {
+    name: &'a str,
+    description: &'a str,
+    /// Always 1970-01-01: the files do not say it.
+    #[schema(example = "1970-01-01")]
+    release_date: &'static str,
 }
 
 /// A model.
@@ -42,8 +55,8 @@ struct ModelBody<'a> {
     aliases: &'a [String],
     /// The model as the user named it.
     root: &'a str,
-    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`. This and the next two fields are absent
-    /// before the model was first loaded.
+    /// `embedding`, `classifier`, `reranker`, `listwise-reranker` or `decider`. This and the next two fields
+    /// are absent before the model was first loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     /// The longest input in tokens, under `vLLM`'s name.
@@ -95,6 +108,12 @@ impl<'a> ModelBody<'a> {
     }
 }
 
+impl<'a> From<&ModelBody<'a>> for NamedModelBody<'a> {
+    fn from(ModelBody { id, kind, .. }: &ModelBody<'a>) -> Self {
+        Self { name: id, description: kind.unwrap_or("not loaded yet"), release_date: "1970-01-01" }
+    }
+}
+
 /// The models of this server.
 #[utoipa::path(get, path = "/v1/models", tag = TAG, responses(
     (status = 200, description = "The models, the first one first", body = ModelsBody<'static>),
@@ -104,8 +123,10 @@ pub(crate) async fn list_models(State(state): State<AppState>) -> Response {
     let models = state.current.read_models();
     let pending = models.pending_models().iter().map(|model| ModelBody::from_pending(model));
     let served = models.all_models().iter().map(|served| ModelBody::from(&**served));
-    let data = served.chain(pending).collect();
-    Json(ModelsBody { object: "list", data, failure: state.current.last_failure() }).into_response()
+    let data: Vec<ModelBody> = served.chain(pending).collect();
+    let models = data.iter().map(NamedModelBody::from).collect();
+    let failure = state.current.last_failure();
+    Json(ModelsBody { object: "list", data, failure, models }).into_response()
 }
 
 #[cfg(test)]
@@ -116,6 +137,6 @@ mod tests {
     async fn a_model_is_listed_as_openais_clients_read_it() {
         let answer = Server::start().await.get("/v1/models").await;
         assert_eq!(answer.status, 200);
-        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"root":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32","loaded":true}]}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"root":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32","loaded":true}],"models":[{"name":"org/tiny-reranker","description":"listwise-reranker","release_date":"1970-01-01"}]}"#);
     }
 }

@@ -64,6 +64,11 @@ errors_of_the_model! {
     ScoreErrors, NestedErrorBody
 }
 
+errors_of_the_model! {
+    /// The errors of a route that decides.
+    DecisionErrors, NestedErrorBody
+}
+
 /// The errors of a route that runs the tokenizer only.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description, not a value")]

@@ -64,6 +64,7 @@ pub(crate) enum Action {
     Rerank,
     Score,
     Predict,
+    Decide,
     Embed,
     EmbedAll,
     EmbedSparse,
@@ -73,7 +74,8 @@ pub(crate) enum Action {
     Tokenize,
     Decode,
     Vertex,
-    /// The action that fits the model: re-ranking, prediction, embedding or similarity.
+    /// The action that fits the model: re-ranking, prediction, decision, embedding or
+    /// similarity.
     MainTask,
     Prompt,
     Info,
@@ -112,6 +114,7 @@ impl Action {
             Self::Rerank | Self::Score => Purpose::Task(RequestTask::Rerank),
             Self::Prompt => Purpose::Prompt,
             Self::Predict => Purpose::Task(RequestTask::Predict),
+            Self::Decide => Purpose::Task(RequestTask::Decide),
             Self::Embed | Self::EmbedAll | Self::OpenAiEmbeddings | Self::CohereEmbed | Self::Similarity => {
                 Purpose::Task(RequestTask::Embed)
             }
@@ -148,7 +151,7 @@ pub(crate) struct Route {
 }
 
 /// All routes but those that the platform adds.
-pub(crate) static ROUTES: [Route; 37] = [
+pub(crate) static ROUTES: [Route; 39] = [
     post("/rerank", Action::Rerank, ErrorShape::Tei),
     post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
     post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
@@ -157,6 +160,8 @@ pub(crate) static ROUTES: [Route; 37] = [
     post("/score", Action::Score, ErrorShape::Nested),
     post("/v1/score", Action::Score, ErrorShape::Nested),
     post(PREDICT_PATH, Action::Predict, ErrorShape::Tei),
+    post("/v1/decisions", Action::Decide, ErrorShape::Nested),
+    post("/v1/systemone", Action::Decide, ErrorShape::Nested),
     post("/embed", Action::Embed, ErrorShape::Tei),
     post("/embed_all", Action::EmbedAll, ErrorShape::Tei),
     post("/embed_sparse", Action::EmbedSparse, ErrorShape::Tei),

@@ -88,6 +88,7 @@ impl Instance {
             ModelType::Classifier | ModelType::Reranker | ModelType::ListwiseReranker => {
                 parse_body(json).map(Self::Predict)
             }
+            ModelType::Decider => Err("this model is a decider: POST /v1/decisions".to_owned()),
             ModelType::Embedding(Pool::Splade) => parse_body(json).map(Self::EmbedSparse),
             ModelType::Embedding(_) => parse_body(json).map(Self::Embed),
         }

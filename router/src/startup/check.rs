@@ -23,7 +23,7 @@ const PAIRS: [[&str; 2]; 2] = [
 
 /// Runs the model on two inputs of its kind. Returns the length of an embedding model's vectors, else zero.
 /// Vectors that are made of sparse ones have an entry for each of `vocabulary`.
-pub(super) fn model(
+pub(super) fn check_model(
     backend: &mut dyn Backend,
     encoder: &Encoder,
     model: &Model,
@@ -40,13 +40,15 @@ pub(super) fn model(
         ModelKind::Reranker(model) if model.late.is_some() => check_late(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) if model.reads_lists() => check_lists(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) => check_reranker(backend, encoder, model).map(|()| 0),
+        ModelKind::Decider(_) => check_decider(backend, encoder).map(|()| 0),
     }
 }
 
 /// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than
 /// no server.
 fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker) -> anyhow::Result<()> {
-    let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
+    let logits =
+        compute_outputs(backend, encoder, PAIRS.map(pair_input), Wanted::WHOLE)?.map(|output| output.whole);
     let scores = logits.each_ref().map(|logits| model.scoring.relevance_score(logits));
     ensure!(
         scores.iter().all(|score| score.is_finite()),
@@ -61,9 +63,27 @@ fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker
     Ok(())
 }
 
+/// Two questions must get different logits.
+fn check_decider(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
+    let questions = PAIRS.map(|[question, text]| [text, question]);
+    let logits = compute_outputs(backend, encoder, questions.map(pair_input), Wanted::WHOLE)?
+        .map(|output| output.whole);
+    ensure!(
+        logits.iter().flatten().all(|logit| logit.is_finite()),
+        "the labels of two test questions have logits that are not numbers: the checkpoint's weights are broken; \
+         download it again"
+    );
+    ensure!(
+        logits[0].iter().zip(&logits[1]).any(|(a, b)| (a - b).abs() > SAME_SCORE),
+        "the labels of two different test questions have the same logits: the checkpoint's weights do not read the \
+         prompt; download it again"
+    );
+    Ok(())
+}
+
 /// The vectors of a query and two documents must be numbers, and no two alike.
 fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
-    let pairs = PAIRS.map(|[_, document]| pair([PAIRS[0][0], document]));
+    let pairs = PAIRS.map(|[_, document]| pair_input([PAIRS[0][0], document]));
     let truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
@@ -97,7 +117,7 @@ fn check_late(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
     let sides = [(Side::Query, query), (Side::Document, document)];
     let inputs = sides.map(|(side, text)| Input::Late { side, text });
     for TokenVectors { values, width } in
-        compute(backend, encoder, inputs, Wanted::TOKENS)?.map(|it| it.tokens)
+        compute_outputs(backend, encoder, inputs, Wanted::TOKENS)?.map(|it| it.tokens)
     {
         ensure!(
             width > 0 && values.iter().all(|value| value.is_finite()),
@@ -115,7 +135,8 @@ fn check_late(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
 
 /// A classifier's logits must be numbers.
 fn check_classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
-    let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
+    let logits =
+        compute_outputs(backend, encoder, PAIRS.map(pair_input), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         logits.iter().flatten().all(|logit| logit.is_finite()),
         "two test pairs got the logits {logits:?}: the checkpoint's weights are broken; download it again"
@@ -129,7 +150,8 @@ fn check_embedding(
     encoder: &Encoder,
     model: &EmbeddingModel,
 ) -> anyhow::Result<usize> {
-    let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
+    let [first, second] =
+        compute_outputs(backend, encoder, prompted_texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         first.iter().chain(&second).all(|value| value.is_finite()),
         "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
@@ -148,7 +170,7 @@ fn check_embedding(
 /// Two different texts must get two different sparse vectors of numbers.
 fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &EmbeddingModel) -> anyhow::Result<()> {
     let [first, second] =
-        compute(backend, encoder, texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
+        compute_outputs(backend, encoder, prompted_texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
     ensure!(
         first.iter().chain(&second).all(|entry| entry.value.is_finite()),
         "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
@@ -163,16 +185,16 @@ fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &EmbeddingM
     Ok(())
 }
 
-fn pair([query, document]: [&'static str; 2]) -> Input<'static> {
+fn pair_input([query, document]: [&'static str; 2]) -> Input<'static> {
     Input::Pair(PairText { instruction: None, query, document })
 }
 
-fn texts(model: &EmbeddingModel) -> [Input<'_>; 2] {
+fn prompted_texts(model: &EmbeddingModel) -> [Input<'_>; 2] {
     PAIRS.map(|[text, _]| Input::Text { prompt: &model.prompts.default, text })
 }
 
 /// The backend's outputs of two inputs.
-fn compute(
+fn compute_outputs(
     backend: &mut dyn Backend,
     encoder: &Encoder,
     inputs: [Input<'_>; 2],

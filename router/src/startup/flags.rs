@@ -93,16 +93,17 @@ fn is_given(args: &Args, flag: &str) -> bool {
 }
 
 /// The limits on batches and on requests in flight.
-pub(crate) fn engine_limits(args: &Args, machine: &Machine, kind: &ModelKind) -> EngineLimits {
+pub(crate) fn engine_limits(args: &Args, machine: &Machine, served: &Model) -> EngineLimits {
     let model = &args.model;
     // Without layers, a CPU computes many tokens in a moment, too.
-    let is_static = matches!(kind, ModelKind::Embedder(model) if model.bare_tokens.is_some());
+    let is_static = matches!(&served.kind, ModelKind::Embedder(model) if model.bare_tokens.is_some());
     let max_batch_tokens = model.max_batch_tokens.map_or_else(
         || default_batch_tokens(ON_CPU && !is_static, machine.threads, model.prefix_cache_bytes),
         NonZeroUsize::get,
     );
     EngineLimits {
         max_batch_tokens,
+        max_input_length: served.limits.max_input_length,
         max_batch_requests: model.max_batch_requests.map(NonZeroUsize::get),
         max_concurrent_requests: args.max_concurrent_requests.get(),
         max_queue_tokens: args.max_queue_tokens.get(),
@@ -128,6 +129,7 @@ pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> Se
             .map(NonZeroUsize::get)
             .or(max_client_batch_size)
             .unwrap_or(DEFAULT_MAX_RERANK_TEXTS),
+        max_questions: args.max_questions.get(),
         min_score: args.min_score,
         max_client_batch_size: max_client_batch_size.unwrap_or(DEFAULT_MAX_CLIENT_BATCH_SIZE),
         max_openai_inputs: max_client_batch_size.unwrap_or(DEFAULT_MAX_OPENAI_INPUTS),
@@ -187,9 +189,12 @@ mod tests {
     }
 
     fn config(flags: &str) -> ServiceConfig {
+        service_config(&args(flags), classifier_model(), 0)
+    }
+
+    fn classifier_model() -> Model {
         let (reason, limits) = (String::new(), InputLimits::default());
-        let model = Model { kind: ModelKind::Classifier(Vec::new()), reason, head: Head::SPLADE, limits };
-        service_config(&args(flags), model, 0)
+        Model { kind: ModelKind::Classifier(Vec::new()), reason, head: Head::SPLADE, limits }
     }
 
     #[test]
@@ -210,8 +215,7 @@ mod tests {
     #[test]
     fn counts_have_the_contracts_defaults() {
         let args = args("--threads 2");
-        let kind = ModelKind::Classifier(Vec::new());
-        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap(), &kind);
+        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap(), &classifier_model());
         assert_eq!((limits.max_concurrent_requests, limits.max_batch_requests), (512, None));
         assert_eq!(limits.max_batch_tokens, if ON_CPU { 512 } else { 16_384 });
         assert_eq!(config("").max_client_batch_size, 32);

@@ -1,6 +1,7 @@
 //! The id of each request: in every line of the log about it, and in its answer.
 //!
-//! Input: a request over either transport. Output: its answer with `x-request-id`, computed within a span of
+//! Input: a request over either transport. Output: its answer with `x-request-id` (on the routes of decisions
+//! under `TypeSafe`'s name, too), computed within a span of
 //! the log that holds id and route. What must hold: the client's own id is used if it is a short printable
 //! text, because it ends up in logs and headers; every other request gets a random one.
 
@@ -20,6 +21,10 @@ use http_body::{Frame, SizeHint};
 use tracing::{Instrument, Span};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where the package `typesafe-sdk` looks for the id. It raises an error if an answer lacks it.
+const TYPESAFE_REQUEST_ID: HeaderName = HeaderName::from_static("x-typesafe-request-id");
+/// The ends of the paths on which it does: a path may begin with `/models/NAME`.
+const TYPESAFE_PATHS: [&str; 2] = ["/v1/systemone", "/v1/decisions"];
 /// The longest id in bytes that is taken from a client.
 const LONGEST_ID: usize = 128;
 /// The longest route in bytes that is shown.
@@ -34,7 +39,11 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let route = route(&request);
     let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route);
+    let is_typesafes = TYPESAFE_PATHS.iter().any(|path| request.uri().path().ends_with(path));
     let mut response = next.run(request).instrument(span.clone()).await;
+    if is_typesafes {
+        response.headers_mut().insert(TYPESAFE_REQUEST_ID, id.clone());
+    }
     response.headers_mut().insert(REQUEST_ID, id);
     // The messages of a stream are computed while the answer is sent.
     if is_grpc { response.map(|body| Body::new(Within { body, span })) } else { response }

@@ -9,8 +9,8 @@ pub enum DetectError {
     /// A causal language model without any hint about its use.
     #[error(
         "nothing in the files of `{name}` says what it is: give `--model-type listwise-reranker` if it is a \
-         generative re-ranker such as Qwen3-Reranker, or `--pooling last-token` (or mean, cls) if it is an \
-         embedding model"
+         generative re-ranker such as Qwen3-Reranker, `--model-type decider` if it is an instruct model that \
+         answers questions about a text, or `--pooling last-token` (or mean, cls) if it is an embedding model"
     )]
     Ambiguous {
         /// The model.
@@ -99,12 +99,14 @@ pub enum DetectError {
         /// Its labels.
         labels: usize,
     },
-    /// `--model-type listwise-reranker` for a model with a classification head.
+    /// `--model-type listwise-reranker` or `decider` for a model with a classification head.
     #[error(
-        "`--model-type listwise-reranker` needs a causal language model, but `{name}` is {architecture}: \
+        "`--model-type {model_type}` needs a causal language model, but `{name}` is {architecture}: \
          leave the flag out, or give `--model-type reranker`"
     )]
     NotCausal {
+        /// The requested kind.
+        model_type: RequestedType,
         /// The model.
         name: String,
         /// Its architecture.

@@ -28,7 +28,7 @@ pub(in crate::model) fn recommended_limits(
     match model_type {
         ModelType::ListwiseReranker => Some(limits.unwrap_or(Limits::DEFAULT)),
         ModelType::Reranker => limits,
-        ModelType::Embedding(_) | ModelType::Classifier => None,
+        ModelType::Embedding(_) | ModelType::Classifier | ModelType::Decider => None,
     }
 }
 

@@ -257,6 +257,7 @@ fn describe_start(info: &Info) -> String {
     let check = match info.config.model.kind {
         ModelKind::Reranker(_) => "two test pairs get different scores",
         ModelKind::Embedder(_) | ModelKind::Classifier(_) => "two test texts are told apart",
+        ModelKind::Decider(_) => "two test questions are told apart",
     };
     format!("{arithmetic} on {device}{instructions}; {check}")
 }

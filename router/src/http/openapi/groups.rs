@@ -11,10 +11,11 @@ use crate::{
 };
 
 /// The groups in the order of the page, with their texts.
-const GROUPS: [(&str, &str); 6] = [
+const GROUPS: [(&str, &str); 7] = [
     ("Re-rank", "Texts by how well they answer a query, with a re-ranker"),
     ("Embed", "Texts to vectors, with an embedding model"),
     ("Classify", "Texts to labels, with a classifier or a re-ranker"),
+    ("Decide", "Questions about a text to probabilities of their answers, with a decider or a re-ranker"),
     ("Tokens", "Texts to tokens and back, with any model"),
     ("Server", "The model and its limits, probes, metrics"),
     ("Platforms", "The model's main task, on the paths of hosting platforms"),
@@ -26,9 +27,10 @@ fn group_name(purpose: Purpose) -> &'static str {
         Purpose::Task(RequestTask::Rerank) => 0,
         Purpose::Task(RequestTask::Embed | RequestTask::EmbedSparse) => 1,
         Purpose::Task(RequestTask::Predict) => 2,
-        Purpose::Tokens | Purpose::Prompt => 3,
-        Purpose::Server => 4,
-        Purpose::MainTask => 5,
+        Purpose::Task(RequestTask::Decide) => 3,
+        Purpose::Tokens | Purpose::Prompt => 4,
+        Purpose::Server => 5,
+        Purpose::MainTask => 6,
     };
     GROUPS[place].0
 }

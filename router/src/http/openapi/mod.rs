@@ -22,7 +22,7 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
-    cohere, decode, embed,
+    cohere, decide, decode, embed,
     error::ApiError,
     error_shapes::{CohereEmbedErrorBody, ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody},
     health, info, metrics, models, openai, playground, predict,
@@ -46,7 +46,7 @@ use additions::Additions;
         contact()
     ),
     paths(
-        cohere::embed_texts, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
+        cohere::embed_texts, decide::decide, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
         health::ready, info::info, metrics::metrics, models::list_models, openai::embeddings, playground::prompt,
         predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
         vertex::vertex, main_task

@@ -256,7 +256,7 @@ async fn the_page_has_each_route_under_its_task_and_re_ranking_first() {
     let grouped: Value = serde_json::from_str(&server.get("/docs/routes.json").await.body).unwrap();
     let groups: Vec<&str> =
         grouped["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
-    assert_eq!(groups, ["Re-rank", "Embed", "Classify", "Tokens", "Server", "Platforms"]);
+    assert_eq!(groups, ["Re-rank", "Embed", "Classify", "Decide", "Tokens", "Server", "Platforms"]);
     let ours = ours();
     for (path, methods) in ours["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {

@@ -1,0 +1,140 @@
+//! A decider: an instruct model that answers questions about a text with the probabilities of labels.
+//!
+//! Input: flags, the model's files and its tokenizer. Output: a [`Decider`] and its head. What must hold: a
+//! model whose logits need a step that is not computed is refused by name.
+
+use std::fmt;
+
+use serde_json::Value;
+use text_embeddings_backend_core::{AnswerTokens, Head, WholeHead, amount};
+use tokenizers::Tokenizer;
+
+use super::{Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, Reranker, Sourced};
+use crate::files::ModelFolder;
+use crate::templates::{MessageStyle, MessageTemplate};
+use crate::tokenization::LabelTokens;
+
+/// An architecture whose instruct models decide.
+struct DeciderRow {
+    /// Values of `model_type` in config.json.
+    model_types: &'static [&'static str],
+    /// The field of config.json that bounds logits: `bound · tanh(logit / bound)`.
+    logit_bound: Option<&'static str>,
+}
+
+/// The architectures whose logits are the product of the last state and the output embedding, bounded or not.
+const ROWS: [DeciderRow; 2] = [
+    DeciderRow { model_types: &["qwen2", "qwen3", "llama", "mistral", "gemma"], logit_bound: None },
+    DeciderRow { model_types: &["gemma2", "gemma3_text"], logit_bound: Some("final_logit_softcapping") },
+];
+
+/// An instruct model that decides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decider {
+    /// The prompt.
+    pub conversation: Sourced<MessageTemplate>,
+    /// The tokens of all labels.
+    pub labels: LabelTokens,
+    /// The bound of logits.
+    logit_bound: Option<f32>,
+}
+
+/// How a model decides.
+#[derive(Debug, Clone, Copy)]
+pub enum Deciding<'a> {
+    /// It reads a question with all options, and the labels' logits answer it.
+    Labels(&'a Decider),
+    /// It reads a question with one option at a time, and says whether the option is right.
+    Options(&'a Reranker),
+}
+
+impl Decider {
+    /// Decides prompt and labels.
+    ///
+    /// # Errors
+    ///
+    /// If the architecture, the chat template or the tokenizer does not fit.
+    pub(super) fn resolve_decider(
+        files: &ModelFolder,
+        tokenizer: &Tokenizer,
+        flags: &ModelFlags,
+    ) -> Result<(Self, Head), Refusal> {
+        let model_type = files.config.model_type.as_deref().unwrap_or_default();
+        let known = ROWS.iter().find(|known| known.model_types.contains(&model_type));
+        let (Some(architecture), true) = (known, files.description.is_causal) else {
+            let supported = ROWS.iter().flat_map(|known| known.model_types).copied();
+            let supported = supported.collect::<Vec<_>>().join(", ");
+            return Err(Refusal::NoDecider { model_type: model_type.to_owned(), supported });
+        };
+        let conversation = find_conversation(files, flags)?;
+        let labels = LabelTokens::find_behind(tokenizer, conversation.value.text_behind())?;
+        let bound = architecture.logit_bound.and_then(|field| files.config.raw.get(field));
+        let logit_bound = bound.and_then(Value::as_f64).map(|bound| bound as f32);
+        let head = Head::label_logits(labels.token_ids().to_vec());
+        Ok((Self { conversation, labels, logit_bound }, head))
+    }
+
+    /// A logit as the model's authors compute it from the product of state and output embedding.
+    #[must_use]
+    pub fn bounded_logit(&self, logit: f32) -> f64 {
+        let logit = f64::from(logit);
+        match self.logit_bound.map(f64::from) {
+            Some(bound) => (logit / bound).tanh() * bound,
+            None => logit,
+        }
+    }
+}
+
+impl fmt::Display for Decider {
+    /// The sentence for the log.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = amount(self.labels.max_options(), "option");
+        write!(formatter, "Prompt: {}; a question may have up to {options}", self.conversation.source)
+    }
+}
+
+impl Model {
+    /// The decider, if it is one.
+    #[must_use]
+    pub fn as_decider(&self) -> Option<&Decider> {
+        if let ModelKind::Decider(model) = &self.kind { Some(model) } else { None }
+    }
+
+    /// How it decides; absent if it does not. Of the re-rankers, those do whose raw score is the log-odds of
+    /// two answers to a prompt.
+    #[must_use]
+    pub fn how_it_decides(&self) -> Option<Deciding<'_>> {
+        if let Some(decider) = self.as_decider() {
+            return Some(Deciding::Labels(decider));
+        }
+        let reranker = self.reranker()?;
+        let Some(WholeHead::Answers(answers)) = &self.head.whole else { return None };
+        let is_odds = match answers.tokens.as_slice() {
+            [yes, no] => *answers == AnswerTokens::difference(yes.id, Some(no.id)),
+            _ => false,
+        };
+        let has_prompt = matches!(reranker.reading, Reading::Template(_));
+        if is_odds && has_prompt { Some(Deciding::Options(reranker)) } else { None }
+    }
+}
+
+/// The prompt in a file that the user names, or in the repository.
+fn find_conversation(files: &ModelFolder, flags: &ModelFlags) -> Result<Sourced<MessageTemplate>, Refusal> {
+    let (source, place, from_flag) = match (&flags.chat_template, &files.chat_template) {
+        (Some(PromptFlag::Builtin(family)), _) => {
+            return Err(Refusal::FamilyOfRerankers { family: family.name });
+        }
+        (Some(PromptFlag::File { path, source }), _) => (source, path.display().to_string(), true),
+        (None, Some(chosen)) => (&chosen.source, chosen.place.clone(), false),
+        (None, None) => return Err(Refusal::NoChatTemplate { model_id: files.model_id.clone() }),
+    };
+    let mut style = MessageStyle::default();
+    if let Some(chosen) = &files.chat_template {
+        style = chosen.style.clone();
+        style.variables.extend(chosen.special_tokens.clone());
+    }
+    let conversation = MessageTemplate::from_chat_template(source, &style)
+        .map_err(|cause| Refusal::ChatTemplate { place: place.clone(), cause })?;
+    let owner = if from_flag { "that of the file" } else { "the repository's chat template" };
+    Ok(Sourced::new(conversation, format!("{owner} ({place})")))
+}

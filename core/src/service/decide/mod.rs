@@ -1,0 +1,300 @@
+//! Decisions: one text, many questions about it, a probability for each listed answer.
+//!
+//! Input: a [`DecisionRequest`]. Output: a [`Decision`] for each question, in order. What must hold: a
+//! question's probabilities have the same bits whatever else the request asks, and nothing is ever cut.
+//!
+//! An instruct model reads each question behind the text. All these prompts begin with the text, so that it
+//! is computed once. A re-ranker reads a prompt for each option, with the text at its end.
+
+mod decision;
+mod prompt;
+
+use std::sync::Arc;
+
+use super::{
+    Answer, Service,
+    compute::{Computed, Inputs, ModelTask},
+    request::Failed,
+};
+use crate::{
+    error::{Error, NOT_A_DECIDER},
+    model::{Decider, Deciding, Reading, Reranker},
+    tokenization::{Input, LabelKind, MAX_LEVELS, MAX_OPTIONS, PairText, Truncation, TruncationDirection},
+};
+use prompt::OPTION_INSTRUCTION;
+use text_embeddings_backend_core::{Output, amount};
+
+pub use decision::Decision;
+
+/// A text and the questions about it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DecisionRequest {
+    /// The text. It may be empty.
+    pub state: String,
+    /// The questions; at least one.
+    pub questions: Vec<Question>,
+    /// Whether each choice is also asked with its options last to first, and both answers are averaged.
+    pub both_orders: bool,
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The path of its list of answers in the request, for messages.
+    pub place: String,
+    /// The question; may be empty, but not for a yes-or-no question without descriptions.
+    pub instructions: String,
+    /// The answers.
+    pub kind: QuestionKind,
+}
+
+/// The listed answers of a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum QuestionKind {
+    /// One of these.
+    Choice(Vec<QuestionOption>),
+    /// One of these levels, lowest first.
+    Score(Vec<String>),
+    /// Yes or no, with descriptions of both.
+    Noul {
+        /// The description of yes.
+        yes: Option<String>,
+        /// The description of no.
+        no: Option<String>,
+    },
+}
+
+/// An option of a choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuestionOption {
+    /// Its name.
+    pub name: String,
+    /// Its description.
+    pub description: Option<String>,
+}
+
+impl Question {
+    fn label_kind(&self) -> LabelKind {
+        match &self.kind {
+            QuestionKind::Choice(options) => LabelKind::Options(options.len()),
+            QuestionKind::Score(levels) => LabelKind::Levels(levels.len()),
+            QuestionKind::Noul { .. } => LabelKind::YesNo,
+        }
+    }
+
+    /// Refuses a list of answers that is empty, longer than `max_options`, or says nothing.
+    fn check_answers(&self, max_options: usize) -> Result<(), Error> {
+        let (count, max, noun) = match &self.kind {
+            QuestionKind::Choice(options) => (options.len(), max_options, "option"),
+            QuestionKind::Score(levels) => (levels.len(), MAX_LEVELS, "level"),
+            QuestionKind::Noul { yes: None, no: None } if self.instructions.is_empty() => {
+                return Err(Error::Validation(format!(
+                    "`{}`: a yes-or-no question needs instructions or a description of one of its answers",
+                    self.place
+                )));
+            }
+            QuestionKind::Noul { .. } => return Ok(()),
+        };
+        if (1..=max).contains(&count) {
+            return Ok(());
+        }
+        let why = match noun {
+            "option" if max < MAX_OPTIONS => {
+                format!(", because the tokenizer has labels for no more (of {MAX_OPTIONS})")
+            }
+            _ => String::new(),
+        };
+        Err(Error::Validation(format!("`{}` has {}: give 1 to {max}{why}", self.place, amount(count, noun))))
+    }
+}
+
+/// The prompts of an instruct model.
+struct Branches {
+    /// The common beginning of all messages: the text and an empty line.
+    beginning: String,
+    /// The questions.
+    questions: Vec<String>,
+}
+
+impl Inputs for Branches {
+    fn count(&self) -> usize {
+        self.questions.len()
+    }
+
+    fn input(&self, index: usize) -> Input<'_> {
+        let (query, document) = (self.beginning.as_str(), self.questions[index].as_str());
+        Input::Pair(PairText { instruction: None, query, document })
+    }
+
+    fn have_one_query(&self) -> bool {
+        true
+    }
+}
+
+/// The prompts of a re-ranker.
+struct OptionPairs {
+    instruction: Option<&'static str>,
+    /// A question with an option each.
+    queries: Vec<String>,
+    state: String,
+}
+
+impl Inputs for OptionPairs {
+    fn count(&self) -> usize {
+        self.queries.len()
+    }
+
+    fn input(&self, index: usize) -> Input<'_> {
+        let (query, document) = (self.queries[index].as_str(), self.state.as_str());
+        Input::Pair(PairText { instruction: self.instruction, query, document })
+    }
+}
+
+impl Service {
+    /// Answers questions about a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ModelType`] if the model does not decide; [`Error::Empty`] and [`Error::Validation`] for an
+    /// invalid request; [`Error::TooLong`] for a text that does not fit together with a question;
+    /// [`Error::Overloaded`] without a free permit; failures of tokenizer and model.
+    pub async fn decide(&self, request: DecisionRequest) -> Result<Answer<Vec<Decision>>, Error> {
+        self.model_metrics().measured("batch", self.decide_all(request)).await
+    }
+
+    async fn decide_all(&self, request: DecisionRequest) -> Result<Answer<Vec<Decision>>, Failed> {
+        let deciding = self.how_it_decides()?;
+        if request.questions.is_empty() {
+            return Err(Error::Validation("`questions` must have at least one question".to_owned()).into());
+        }
+        let (got, max) = (request.questions.len(), self.config.max_questions);
+        if got > max {
+            let message =
+                format!("`questions` has {got} questions: at most {max} are answered (`--max-questions`)");
+            return Err(Error::Validation(message).into());
+        }
+        let max_options = match deciding {
+            Deciding::Labels(decider) => decider.labels.max_options(),
+            Deciding::Options(_) => MAX_OPTIONS,
+        };
+        for question in &request.questions {
+            question.check_answers(max_options)?;
+        }
+        match deciding {
+            Deciding::Labels(decider) => self.decide_by_labels(decider, &request).await,
+            Deciding::Options(reranker) => self.decide_by_options(reranker, request).await,
+        }
+    }
+
+    async fn decide_by_labels(
+        &self,
+        decider: &Decider,
+        request: &DecisionRequest,
+    ) -> Result<Answer<Vec<Decision>>, Failed> {
+        // The questions as they stand, then those that are asked again.
+        let again: Vec<&Question> = request.questions.iter().filter(|it| request.asks_twice(it)).collect();
+        let mut questions = Vec::with_capacity(request.questions.len() + again.len());
+        questions
+            .extend(request.questions.iter().map(|question| question.prompt_text(&decider.labels, false)));
+        questions.extend(again.iter().map(|question| question.prompt_text(&decider.labels, true)));
+        let beginning = decider.conversation.value.message_beginning(&request.state);
+        let inputs = Arc::new(Branches { beginning, questions });
+        let Computed { outputs, cost } =
+            self.compute(&inputs, ModelTask::Decide, self.uncut_truncation()).await?;
+        let asked = request.questions.iter().chain(again);
+        let mut decisions = Vec::with_capacity(outputs.len());
+        for (question, output) in asked.zip(&outputs) {
+            decisions.push(decider.read_decision(question, output)?);
+        }
+        let reversed = decisions.split_off(request.questions.len());
+        let mut reversed = reversed.iter();
+        for (question, decision) in request.questions.iter().zip(&mut decisions) {
+            if request.asks_twice(question)
+                && let Some(other) = reversed.next()
+            {
+                *decision = decision.mean_with_reversed(other);
+            }
+        }
+        Ok(Answer { value: decisions, cost })
+    }
+
+    async fn decide_by_options(
+        &self,
+        reranker: &Reranker,
+        request: DecisionRequest,
+    ) -> Result<Answer<Vec<Decision>>, Failed> {
+        let DecisionRequest { state, questions, .. } = request;
+        let counts: Vec<usize> = questions.iter().map(Question::count_options).collect();
+        let (got, max) = (counts.iter().sum::<usize>(), self.config.max_rerank_texts);
+        if got > max {
+            return Err(Error::Validation(format!(
+                "`questions` has {got} options in all: this model is a re-ranker, which reads a prompt for each \
+                 option, and at most {max} are read (`--max-rerank-texts`)"
+            ))
+            .into());
+        }
+        let takes_instruction = match &reranker.reading {
+            Reading::Template(template) => template.has_instruction(),
+            Reading::Joined => false,
+        };
+        let inputs = Arc::new(OptionPairs {
+            instruction: if takes_instruction { Some(OPTION_INSTRUCTION) } else { None },
+            queries: questions.iter().flat_map(Question::option_queries).collect(),
+            state,
+        });
+        let admitted = self.admit_request(self.max_tokens(inputs.as_ref()), 0).await?;
+        let scores = self.raw_scores(&admitted, &inputs, self.uncut_truncation());
+        let (scores, cost) = self.in_time(&admitted, scores).await?;
+        let mut logits = scores.iter().map(|score| f64::from(score.raw));
+        let decisions = counts.iter().map(|&count| {
+            let logits: Vec<f64> = logits.by_ref().take(count).collect();
+            Decision::from_logits(&logits)
+        });
+        Ok(Answer { value: decisions.collect(), cost })
+    }
+
+    /// How the model decides; otherwise the error of a request to decide.
+    fn how_it_decides(&self) -> Result<Deciding<'_>, Error> {
+        self.check_single_stage()?;
+        self.config.model.how_it_decides().ok_or_else(|| self.other_kind(NOT_A_DECIDER))
+    }
+
+    /// A text that does not fit is refused, because a decision about a part of it would look like one about
+    /// all of it.
+    fn uncut_truncation(&self) -> Truncation {
+        Truncation { truncate: false, ..self.truncation(Some(false), TruncationDirection::Right) }
+    }
+}
+
+impl DecisionRequest {
+    /// Whether a question is asked again with its options in the opposite order.
+    fn asks_twice(&self, question: &Question) -> bool {
+        let several = matches!(&question.kind, QuestionKind::Choice(options) if options.len() > 1);
+        self.both_orders && several
+    }
+}
+
+impl Question {
+    fn count_options(&self) -> usize {
+        match &self.kind {
+            QuestionKind::Choice(options) => options.len(),
+            QuestionKind::Score(levels) => levels.len(),
+            QuestionKind::Noul { .. } => 2,
+        }
+    }
+}
+
+impl Decider {
+    /// The decision from the logits of all labels.
+    fn read_decision(&self, question: &Question, output: &Output) -> Result<Decision, Error> {
+        let places = self.labels.label_places(question.label_kind());
+        let found = output.whole.get(places);
+        let found = found.ok_or_else(|| Error::Inference("the backend left labels out".to_owned()))?;
+        let logits: Vec<f64> = found.iter().map(|logit| self.bounded_logit(*logit)).collect();
+        if logits.iter().all(|logit| logit.is_finite()) {
+            Ok(Decision::from_logits(&logits))
+        } else {
+            Err(Error::MissingValues)
+        }
+    }
+}

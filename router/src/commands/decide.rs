@@ -1,0 +1,75 @@
+//! `decide`: answers questions about a text, without a server.
+//!
+//! Input: a file with the text, and one with the questions. Output: the answer of `POST /v1/systemone`, or of
+//! `POST /v1/decisions` if the questions are a list. What must hold: the answer is the server's, because the
+//! files become the body of a request.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use clap::Args;
+
+use super::{block_on, start_engine};
+use crate::{args::ModelArgs, http::answer_decisions};
+
+/// The arguments of `decide`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router decide --model-id Qwen/Qwen3-4B-Instruct-2507 \\
+      --model-type decider --state ticket.txt --questions questions.json
+  text-embeddings-router decide --model-id demo --dtype float32 \\
+      --state - --questions questions.json
+
+The questions are an object by id, as of POST /v1/systemone, or a list, as of POST /v1/decisions:
+  {\"refund\": {\"type\": \"noul\", \"instructions\": \"The customer asks for a refund.\"}}
+
+Exit codes: 0 done, 1 failed, 2 wrong arguments. Set LOG_LEVEL=info to see what is loaded.")]
+pub(crate) struct DecideArgs {
+    /// The model: a Hub id, the path of a local directory, or `demo`.
+    #[arg(long, env, help_heading = "Model")]
+    model_id: String,
+
+    /// How the model is fetched, prompted and computed.
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The file with the text; `-` for standard input. A file whose name ends in `.json` is a JSON value.
+    #[arg(long, value_name = "FILE")]
+    state: PathBuf,
+
+    /// The file with the questions, in JSON.
+    #[arg(long, value_name = "FILE")]
+    questions: PathBuf,
+}
+
+/// Decides.
+pub(super) fn run(args: DecideArgs) -> anyhow::Result<()> {
+    let state = read_text(&args.state)?;
+    let questions = read_text(&args.questions)?;
+    let is_json = args.state.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let state = if is_json { state } else { serde_json::Value::from(state).to_string() };
+    let field = if questions.trim_start().starts_with('[') { "input" } else { "state" };
+    let body = format!(r#"{{"{field}":{state},"questions":{questions}}}"#);
+    block_on("warn", async move {
+        let served = start_engine(&args.model_id, args.model.clone()).await?;
+        let answer = answer_decisions(&served, body.into_bytes()).await?;
+        writeln!(io::stdout(), "{answer}")?;
+        Ok(())
+    })
+}
+
+/// The content of a file. A line break at its end is not part of it.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(path)
+    };
+    let text = text.with_context(|| path.display().to_string())?;
+    Ok(text.strip_suffix('\n').map_or(text.clone(), str::to_owned))
+}

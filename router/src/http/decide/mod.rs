@@ -1,0 +1,270 @@
+//! Decisions over HTTP: one text, many questions, a probability for each answer, in the dialect of the body.
+//!
+//! Input: a body on one of the paths of decisions. Output: the answer that the dialect's clients read. What
+//! must hold: the body's fields decide the dialect, and not the path; a question has the same probabilities
+//! in both; a client's mistake is never a status from 500 up, which clients would repeat.
+
+mod answers;
+mod openai;
+mod system_one;
+mod texts;
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use text_embeddings_core::{
+    error::Error,
+    service::{Answer, DecisionRequest, Question},
+};
+use utoipa::ToSchema;
+
+use super::{
+    error::ApiError,
+    extract::{Checked, DecodedBody, UnparsedBody},
+    format::BodyFormat,
+    responses::DecisionErrors,
+    schemas::TAG,
+    shared::respond,
+};
+use crate::{models::Served, state::AppState};
+use answers::{AnswerForm, DecisionsAnswer, NamedForm, SystemOneAnswer};
+use openai::ListedQuestionsBody;
+use system_one::SystemOneBody;
+
+/// The route's name in the log.
+const ROUTE: &str = "decide";
+
+/// In which order the model reads the options of a choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum OptionsOrder {
+    /// As they are sent.
+    #[default]
+    Given,
+    /// As they are sent, and last to first in a second prompt. The probabilities are the means of both.
+    Both,
+}
+
+/// A text and the questions about it. The fields decide the dialect.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = DecisionRequest)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum AnyDecisionBody {
+    SystemOne(SystemOneSchema),
+    OpenAi(OpenAiSchema),
+}
+
+/// `TypeSafe`'s form: a state, and questions by id.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = SystemOneRequest, example = json!({
+    "state": "I was charged twice.",
+    "questions": {
+        "billing": {"type": "noul", "instructions": "Is this about billing?"},
+        "tone": {"type": "choice", "criteria": {"calm": null, "angry": "An upset message"}},
+        "urgency": {"type": "score", "criteria": ["Can wait", "This week", "Today"]}
+    }
+}))]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) struct SystemOneSchema {
+    /// The text: a string as it is, any other value as JSON.
+    state: serde_json::Value,
+    /// The questions by id: `{type: "noul", instructions, criteria: {"true", "false"}}`, `{type: "choice",
+    /// instructions, criteria: {option: description}}` or `{type: "score", instructions, criteria: [level]}`.
+    questions: serde_json::Map<String, serde_json::Value>,
+    /// The model's name.
+    #[schema(default = json!(null))]
+    model: Option<String>,
+    #[schema(default = json!("given"))]
+    options_order: OptionsOrder,
+}
+
+/// `OpenAI`'s form: an input, and a list of questions.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = OpenAiDecisionRequest, example = json!({
+    "input": "I was charged twice.",
+    "questions": [
+        {"type": "predicate", "name": "billing", "instructions": "The message is about billing."},
+        {"type": "choice", "instructions": "What is the tone?", "choices": [{"value": "calm"}, {"value": "angry"}]},
+        {"type": "score", "instructions": "How urgent?", "levels": [{"label": "Can wait"}, {"label": "Today"}]}
+    ]
+}))]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) struct OpenAiSchema {
+    /// The text, or a list of messages.
+    input: serde_json::Value,
+    /// The questions: `{type: "predicate", name, instructions}`, `{type: "choice", name, instructions,
+    /// choices: [{value, description}]}` or `{type: "score", name, instructions, levels: [{label,
+    /// description}]}`.
+    questions: Vec<serde_json::Value>,
+    /// The model's name.
+    #[schema(default = json!(null))]
+    model: Option<String>,
+    #[schema(default = json!("given"))]
+    options_order: OptionsOrder,
+}
+
+/// Answer questions about a text with probabilities. Only with a decider, or a re-ranker that answers yes or
+/// no.
+///
+/// The fields of the body decide the format of the answer: a body with `state` is answered as by `TypeSafe`,
+/// one with `input` as by `OpenAI`.
+#[utoipa::path(post, path = "/v1/decisions", tag = TAG, request_body = AnyDecisionBody,
+    responses((status = 200, description = "The decisions", body = AnswerBody), DecisionErrors))]
+pub(crate) async fn decide(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
+    let format = body.answer_format;
+    let Checked { found: dialect, body: built } = body.read_with(read_and_build).await??;
+    let answer = compute_decisions(state.served(), dialect, built?).await?;
+    Ok(respond(&state, format, ROUTE, answer, |body| body))
+}
+
+/// The decisions, in the dialect of the body.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DecisionAnswer)]
+#[serde(untagged)]
+pub(crate) enum AnswerBody {
+    SystemOne(SystemOneAnswer),
+    OpenAi(DecisionsAnswer),
+}
+
+async fn compute_decisions(
+    served: &Served,
+    dialect: DecisionDialect,
+    built: BuiltDecisions,
+) -> Result<Answer<AnswerBody>, ApiError> {
+    let BuiltDecisions { request, forms } = built;
+    let answer = served.service.decide(request).await.map_err(|error| in_fields(error, dialect))?;
+    let (model, tokens) = (served.info.served_model_name.clone(), answer.cost.tokens);
+    Ok(answer.map(|decisions| match dialect {
+        DecisionDialect::SystemOne => {
+            AnswerBody::SystemOne(SystemOneAnswer::from_decisions(model, forms, tokens, &decisions))
+        }
+        DecisionDialect::OpenAi => {
+            AnswerBody::OpenAi(DecisionsAnswer::from_decisions(model, forms, tokens, &decisions))
+        }
+    }))
+}
+
+/// The answer to a body in JSON, without a server.
+///
+/// # Errors
+///
+/// The message that a client would read.
+pub(crate) async fn answer_decisions(served: &Served, body: Vec<u8>) -> anyhow::Result<String> {
+    let answer = async {
+        let Checked { found, body } = read_and_build(&DecodedBody::new(body, BodyFormat::Json)?)?;
+        compute_decisions(served, found, body?).await
+    };
+    let answer = answer.await.map_err(|error: ApiError| anyhow::anyhow!("{}", error.message()))?;
+    Ok(serde_json::to_string(&answer.value)?)
+}
+
+/// The dialects, told apart by the field that holds the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DecisionDialect {
+    SystemOne,
+    OpenAi,
+}
+
+impl DecisionDialect {
+    const ALL: [Self; 2] = [Self::SystemOne, Self::OpenAi];
+
+    fn text_field(self) -> &'static str {
+        match self {
+            Self::SystemOne => "state",
+            Self::OpenAi => "input",
+        }
+    }
+
+    /// The dialect of a body with these fields.
+    fn from_fields(fields: &[String]) -> Result<Self, String> {
+        let found = Self::ALL.map(|dialect| fields.iter().any(|field| field == dialect.text_field()));
+        match (found[0], found[1]) {
+            (true, false) => Ok(Self::SystemOne),
+            (false, true) => Ok(Self::OpenAi),
+            (found, _) => Err(format!(
+                "the request has {} `state` and `input`: give `state` with an object of questions, or `input` with \
+                 a list of questions",
+                if found { "both" } else { "neither" }
+            )),
+        }
+    }
+}
+
+/// The service's request, and the forms of its answers.
+struct BuiltDecisions {
+    request: DecisionRequest,
+    /// One for each question.
+    forms: Vec<NamedForm>,
+}
+
+impl BuiltDecisions {
+    fn from_request(request: DecisionRequest) -> Self {
+        Self { request, forms: Vec::new() }
+    }
+
+    fn push_question(&mut self, name: Option<String>, question: Question, form: AnswerForm) {
+        self.request.questions.push(question);
+        self.forms.push(NamedForm { name, form });
+    }
+}
+
+fn read_and_build(body: &DecodedBody) -> Result<Checked<DecisionDialect, BuiltDecisions>, ApiError> {
+    let Checked { found, body } = read_body(body)?;
+    let built = body.and_then(|body| body.build_request().map_err(ApiError::invalid));
+    Ok(Checked { found, body: built })
+}
+
+/// A body of one of the dialects.
+enum DecisionBody {
+    SystemOne(SystemOneBody),
+    OpenAi(ListedQuestionsBody),
+}
+
+impl DecisionBody {
+    fn build_request(self) -> Result<BuiltDecisions, String> {
+        match self {
+            Self::SystemOne(body) => body.build_request(),
+            Self::OpenAi(body) => body.build_request(),
+        }
+    }
+}
+
+fn read_body(body: &DecodedBody) -> Result<Checked<DecisionDialect, DecisionBody>, ApiError> {
+    if body.first_of(&DecisionDialect::ALL.map(DecisionDialect::text_field))
+        == Some(DecisionDialect::OpenAi.text_field())
+    {
+        Ok(body.check(DecisionDialect::from_fields)?.map(DecisionBody::OpenAi))
+    } else {
+        Ok(body.check(DecisionDialect::from_fields)?.map(DecisionBody::SystemOne))
+    }
+}
+
+/// Does the part of [`decide`] that needs no model.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check_reading(body: &DecodedBody) {
+    let is_known = body.fields().is_ok_and(|fields| DecisionDialect::from_fields(&fields).is_ok());
+    let read = read_and_build(body);
+    assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
+    if let Ok(Checked { body: Ok(BuiltDecisions { request, forms }), .. }) = read {
+        assert_eq!(request.questions.len(), forms.len());
+    }
+}
+
+/// The service's error with the body's name for the text.
+fn in_fields(error: Error, dialect: DecisionDialect) -> Error {
+    let field = dialect.text_field();
+    match error {
+        Error::TooLong { got, max } => Error::Validation(format!(
+            "`{field}` is too long: with a question it has {got} tokens, and {max} fit; nothing is cut: send less, \
+             or raise `--max-input-length`"
+        )),
+        Error::TooManyCharacters { got, max } => Error::Validation(format!(
+            "`{field}` is too long: with a question it has {got} characters, and {max} fit at most; nothing is \
+             cut: send less, or raise `--max-input-length`"
+        )),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;
