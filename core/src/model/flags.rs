@@ -278,7 +278,7 @@ mod tests {
             ),
             (embedding, &["--chat-template"], Some("is for re-rankers and deciders, but `m`")),
             (ModelType::Decider, &["--chat-template"], None),
-            (ModelType::Decider, &["--min-score"], Some("`--min-score` is for re-rankers, but `m`")),
+            (ModelType::Decider, &["--min-score"], Some("`--min-score` is for models that re-rank, but `m`")),
             (ModelType::Classifier, &["--default-instruction"], Some("is served as classifier")),
             (
                 ModelType::Classifier,
