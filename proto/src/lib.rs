@@ -82,7 +82,6 @@ mod tests {
         Chunking: max_chunks_per_doc=20 uint32?, chunk_overlap=21 uint32
         Passage: start=20 uint32, end=21 uint32, text=22 string?
         Highlight: passage=20 Passage, score=21 float
-
         DecideRequest: state=20 string, questions=21 Question*, both_orders=22 bool
         Question: instructions=20 string, choice=21 Choice, scale=22 Scale, noul=23 Noul
         Choice: options=20 ChoiceOption*
