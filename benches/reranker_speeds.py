@@ -106,6 +106,10 @@ SHAPES = [
 ]
 
 
+# Families whose layers are not in these names: docs/performance-details.md has a few layers of Qwen3.5.
+NOT_MEASURED = {"prism-qwen3.5-reranker"}
+
+
 def tensor_shapes(shape: Shape, vocabulary: int) -> weights.Shapes:
     """The names and shapes of all tensors, with the names that Llama and its relatives use."""
     config = {

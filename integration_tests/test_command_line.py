@@ -256,8 +256,10 @@ def test_progress_counts_the_documents(tmp_path):
 
     path = write(tmp_path / "documents.txt", ["word " * 300] * 60, "txt")
     ours, its = pty.openpty()
-    command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path), "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=its, env=variables({"TERM": "xterm-256color"}))
+    # A short name, which fits a line of the terminal.
+    command = [str(BINARY), "rerank", "--model-id", f"./{MODEL}", "--query", QUERY, "--documents", str(path), "--threads", "1"]
+    environment = variables({"TERM": "xterm-256color"})
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=its, env=environment, cwd=MODELS)
     os.close(its)
     written = b""
     try:

@@ -21,6 +21,7 @@ const RETRY_AFTER: u64 = 1;
 #[derive(Clone)]
 pub(crate) struct Applications {
     pub(crate) first: Router,
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC has a second port"))]
     pub(crate) second: Option<Router>,
 }
 
