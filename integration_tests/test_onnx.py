@@ -92,7 +92,7 @@ def write(name: str, target: Path, variant: str) -> Path:
     path = folder / "model.onnx" if variant == "root" else usual
     encoder(SERVED / name, path, **{"head": head, **options})
     if variant == "int8":
-        # On CPUs without VNNI, ONNX Runtime's sums of products with eight bits overflow with these random weights.
+        # On CPUs without VNNI, ONNX Runtime's sums of products with eight bits overflow here.
         int8(folder, reduce_range=True)
     if variant == "dense":
         dense(folder)
