@@ -25,7 +25,6 @@ pub(crate) struct Info {
     /// How the model computes.
     pub(crate) computation: Computation,
     /// The two models, if it is a cascade.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC's information has no field for it"))]
     pub(crate) cascade: Option<CascadeArgs>,
 }
 

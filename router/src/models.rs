@@ -49,6 +49,7 @@ pub(crate) struct PendingModel {
     /// Its own name first.
     names: Vec<String>,
     /// The model as the user named it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC lists no models"))]
     pub(crate) model_id: String,
     /// Why it could not be loaded the last time.
     failure: Mutex<Option<String>>,

@@ -24,7 +24,6 @@ pub(crate) struct AppState {
     /// The keys of clients that may pass.
     pub(crate) keys: ApiKeys,
     /// The source of `GET /metrics`.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,
     /// The exporter of the requests' spans.
     pub(crate) traces: Traces,
@@ -33,6 +32,7 @@ pub(crate) struct AppState {
 }
 
 /// Whether the server should get requests.
+#[cfg(feature = "http")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// The model is loaded and checked, and it computes.
@@ -51,6 +51,7 @@ impl AppState {
     }
 
     /// Whether the server should get requests. A server that is still loading has no state and no open port.
+    #[cfg(feature = "http")]
     pub(crate) async fn readiness(&self) -> Readiness {
         if self.stop.is_asked() {
             Readiness::Stopping
