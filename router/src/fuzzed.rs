@@ -9,8 +9,10 @@ mod commands;
 mod config;
 mod control_groups;
 mod cost;
+mod current;
 mod device_turn;
 mod features;
+mod file_versions;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;

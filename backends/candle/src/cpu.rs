@@ -97,7 +97,7 @@ impl CpuOperations {
         Self::on(Threads::start(threads)?, set, dtype)
     }
 
-    /// Like [`CpuOperations::start`], with threads that already run.
+    /// On threads that already run.
     ///
     /// # Errors
     ///

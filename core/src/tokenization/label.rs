@@ -22,7 +22,7 @@ const YES_NO: [&str; 2] = ["yes", "no"];
 /// The labels of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelKind {
-    /// `A`, `B`, …; beyond [`LETTERS`] options `AA`, `AB`, ….
+    /// `A`, `B`, …; beyond 26 options `AA`, `AB`, ….
     Options(usize),
     /// `0`, `1`, ….
     Levels(usize),

@@ -5,7 +5,7 @@ use super::{MatrixPlan, NormPlan, TablePlan};
 /// The weights of attention.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionPlan {
-    /// The index of its kind in [`Plan::views`].
+    /// The index of its kind in [`super::Plan::views`].
     pub(crate) view: usize,
     /// `[query heads · size, hidden]`
     pub(crate) query: MatrixPlan,
