@@ -7,6 +7,7 @@ environment variables reach the commands, and every wait has a limit.
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,13 @@ class Ended:
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
 
-    def refusal(self, code: int = 1) -> str:
-        """The one line that says why it failed."""
+    def refusal(self, code: int = 1, words: Iterable[str] = ()) -> str:
+        """The one line that says why it failed, with these words."""
         assert self.code == code, f"exit code {self.code}:\n{self.out}{self.err}"
         assert "panicked" not in self.err, self.err
         lines = self.err.splitlines()
         assert len(lines) == 1 and lines[0].startswith("Error: "), self.err
+        assert all(word in lines[0] for word in words), lines[0]
         return lines[0]
 
 

@@ -202,8 +202,7 @@ def test_input_that_cannot_be_embedded_is_refused_in_one_line(tmp_path):
         (("a", "--dimensions", 100_000), 1, ["--dimensions", "100000"]),
         (("a", "--prompt-name", "nobody"), 1, ["nobody"]),
     ):
-        line = embed(*arguments).refusal(code)
-        assert all(word in line for word in words), line
+        embed(*arguments).refusal(code, words)
     assert "is not an embedding model, but" in embed("a", model=RERANKER).err
     sparse = embed("a", model=MODELS.parent / "served/bert-splade-saved")
     assert "sparse vectors only" in sparse.err.splitlines()[-1]
@@ -297,5 +296,4 @@ class TestQueries:
             (("--queries", tmp_path / "none.jsonl"), 1, ["none.jsonl", "cannot be read"]),
             (("--query", "a", "b", "--output", "trec"), 2, ["--queries"]),
         ):
-            line = run("rerank", "--model-id", MODELS / RERANKER, *arguments).refusal(code)
-            assert all(word in line for word in words), line
+            run("rerank", "--model-id", MODELS / RERANKER, *arguments).refusal(code, words)

@@ -1,8 +1,8 @@
 //! All `te_…` metrics: name, kind, unit and meaning, in one place.
 //!
-//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: some
-//! code moves each metric of [`ALL`]; durations are in seconds; names and labels are those of
-//! text-embeddings-inference, so that its dashboards keep working.
+//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: each
+//! metric of [`ALL`] is moved somewhere; durations are in seconds; text-embeddings-inference has the same
+//! names and labels, so that its dashboards keep working.
 
 use metrics::{Label, SharedString, Unit};
 use std::{sync::Arc, time::Duration};

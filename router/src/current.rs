@@ -28,7 +28,7 @@ pub(crate) struct Applications {
 /// A request that waits until a model is loaded.
 pub(crate) struct LoadOrder {
     pub(crate) name: String,
-    /// Takes the applications that know the model, or the reason why there are none.
+    /// Takes the applications that know the model, or a sentence that says why it cannot be loaded.
     pub(crate) reply: oneshot::Sender<Result<Applications, String>>,
 }
 

@@ -50,7 +50,7 @@ struct EndedTurn {
 }
 
 impl TurnState {
-    /// How long a claim must still wait for a turn if nobody else asks; absent if until a turn ends.
+    /// The time until a claim's turn if no other claim comes. Absent if another one has its turn or is next.
     fn wait_of(&self, ticket: Ticket) -> Option<Duration> {
         if self.is_taken || self.waiting.iter().min() != Some(&ticket) {
             return None;

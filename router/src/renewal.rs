@@ -113,7 +113,7 @@ impl Renewal {
             let name = name.clone();
             let (orders, others) = waiting.into_iter().partition::<Vec<_>, _>(|order| order.name == name);
             waiting = others;
-            // Nobody may wait any more.
+            // The clients may have left.
             if orders.iter().all(|order| order.reply.is_closed()) {
                 continue;
             }

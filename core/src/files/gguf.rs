@@ -7,6 +7,8 @@
 
 mod tokenizer;
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 use text_embeddings_checkpoint::ModelFile;
 use text_embeddings_checkpoint::gguf::{self, DenseMatrix, File, Metadata};
@@ -76,8 +78,14 @@ fn dense_modules(matrices: &[DenseMatrix]) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+/// A file with the matrix of a dense module, `shape` `[outputs, inputs]`, in memory.
+pub(super) fn matrix_file(name: PathBuf, values: Vec<f64>, shape: [usize; 2]) -> ModelFile {
+    let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
+    ModelFile::Memory { name, bytes: safetensors(&values, shape).into() }
+}
+
 /// A safetensors file with the tensor `linear.weight`.
-pub(super) fn safetensors(values: &[f32], shape: [usize; 2]) -> Vec<u8> {
+fn safetensors(values: &[f32], shape: [usize; 2]) -> Vec<u8> {
     let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, size_of_val(values)] });
     let header = json!({ "linear.weight": entry }).to_string();
     let values = values.iter().flat_map(|value| value.to_le_bytes());

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use text_embeddings_backend_core::{Activation, DenseModule, HeadModule};
-use text_embeddings_checkpoint::{CheckpointError, CheckpointFile, ModelFile};
+use text_embeddings_checkpoint::{CheckpointError, CheckpointFile};
 
 use super::config::{ModelConfig, Module, PromptsConfig, SentenceBert};
 use super::error::FilesError;
@@ -343,10 +343,8 @@ fn stanford_module(checkpoints: &[CheckpointFile]) -> Result<DenseModule, FilesE
         return Err(FilesError::Weights(CheckpointError::Missing { name: PROJECTION.to_owned() }));
     };
     let values = tensor.read_numbers(PROJECTION).map_err(FilesError::Weights)?;
-    let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
-    let bytes = gguf::safetensors(&values, [outputs, inputs]).into();
     Ok(DenseModule {
-        weights: ModelFile::Memory { name: tensor.path().join(PROJECTION), bytes },
+        weights: gguf::matrix_file(tensor.path().join(PROJECTION), values, [outputs, inputs]),
         in_features: inputs,
         out_features: outputs,
         bias: false,

@@ -172,9 +172,7 @@ fn add_residual(checkpoint: &CheckpointFile, shape: [usize; 2]) -> Result<ModelF
         let residual = read_matrix(checkpoint, RESIDUAL, shape).map_err(FilesError::Weights)?;
         sums.iter_mut().zip(residual).for_each(|(sum, value)| *sum += value);
     }
-    let sums: Vec<f32> = sums.into_iter().map(|sum| sum as f32).collect();
-    let bytes = gguf::safetensors(&sums, shape).into();
-    Ok(ModelFile::Memory { name: RESIDUAL.into(), bytes })
+    Ok(gguf::matrix_file(RESIDUAL.into(), sums, shape))
 }
 
 fn read_matrix(

@@ -22,7 +22,7 @@ use crate::files::{
     Expansion, LateInteraction, Marking, ModelFolder, class_labels, positive_label, scores_head,
 };
 use crate::templates::PromptTemplate;
-use crate::tokenization::{ExpansionToken, LateTokens, Marker, SideTokens};
+use crate::tokenization::{ExpansionToken, LateTokens, Marker, Side, SideTokens};
 
 pub(super) use self::prompt::recommended_limits;
 
@@ -223,28 +223,8 @@ fn late_tokens(
     files: &ModelFolder,
     tokenizer: &Tokenizer,
 ) -> Result<LateTokens, Refusal> {
-    let mut sides = Vec::with_capacity(2);
-    let positions = files.description.longest_input.unwrap_or(usize::MAX);
-    for (marker, length) in late.markers.iter().zip(late.lengths) {
-        let id = match late.marking {
-            Marking::Token => {
-                let spellings = [marker.as_str(), marker.trim_end()];
-                let found = spellings.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
-                if found.is_none() && !marker.is_empty() {
-                    return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
-                }
-                found
-            }
-            Marking::Prompt => tokenizer.token_to_id(marker),
-        };
-        let follows_specials = late.marking == Marking::Prompt;
-        let length = length.or(files.model_max_length).unwrap_or(positions);
-        sides.push(SideTokens {
-            marker: id.map(|id| Marker { id, follows_specials }),
-            prompt: if follows_specials { marker.clone() } else { String::new() },
-            max_length: length.min(positions),
-        });
-    }
+    let query = side_tokens(Side::Query, late, files, tokenizer)?;
+    let document = side_tokens(Side::Document, late, files, tokenizer)?;
     let expansion = match &late.expansion {
         None => None,
         Some(Expansion { is_attended, length, token }) => {
@@ -252,7 +232,7 @@ fn late_tokens(
             let Some(id) = tokenizer.token_to_id(&token) else {
                 return Err(Refusal::NoLateToken { what: "token that fills queries", token });
             };
-            let length = *length.min(&positions);
+            let length = (*length).min(most_positions(files));
             if !is_attended {
                 check_unattended(files, length)?;
             }
@@ -260,9 +240,39 @@ fn late_tokens(
         }
     };
     let skipped = late.skipped.iter().filter_map(|word| tokenizer.token_to_id(word)).collect();
-    let document = sides.pop().unwrap_or_default();
-    let query = sides.pop().unwrap_or_default();
     Ok(LateTokens { query, document, expansion, skipped })
+}
+
+fn side_tokens(
+    side: Side,
+    late: &LateInteraction,
+    files: &ModelFolder,
+    tokenizer: &Tokenizer,
+) -> Result<SideTokens, Refusal> {
+    let marker = &late.markers[side as usize];
+    let id = match late.marking {
+        Marking::Token => {
+            let spellings = [marker.as_str(), marker.trim_end()];
+            let found = spellings.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
+            if found.is_none() && !marker.is_empty() {
+                return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
+            }
+            found
+        }
+        Marking::Prompt => tokenizer.token_to_id(marker),
+    };
+    let follows_specials = late.marking == Marking::Prompt;
+    let length = late.lengths[side as usize].or(files.model_max_length).unwrap_or(usize::MAX);
+    Ok(SideTokens {
+        marker: id.map(|id| Marker { id, follows_specials }),
+        prompt: if follows_specials { marker.clone() } else { String::new() },
+        max_length: length.min(most_positions(files)),
+    })
+}
+
+/// The most tokens for which the model has positions.
+fn most_positions(files: &ModelFolder) -> usize {
+    files.description.longest_input.unwrap_or(usize::MAX)
 }
 
 /// Refuses tokens to which no token attends where they would see nothing, or where rows are shared.

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::Error,
     passages::{character_ranges, sentence_ranges, trimmed_range},
-    tokenization::{Input, PairText, Truncation, TruncationDirection},
+    tokenization::{Input, Truncation, TruncationDirection},
 };
 use std::{ops::Range, slice, sync::Arc, time::Instant};
 use text_embeddings_backend_core::amount;
@@ -99,10 +99,6 @@ impl Inputs for PartInputs {
 }
 
 impl RerankRequest {
-    pub(super) fn pair_with<'a>(&'a self, document: &'a str) -> PairText<'a> {
-        PairText { instruction: self.instruction.as_deref(), query: &self.query, document }
-    }
-
     /// A part of one of the texts.
     pub(super) fn find_passage(&self, text: usize, bytes: Range<usize>) -> Passage {
         let counted = character_ranges(&self.texts[text], slice::from_ref(&bytes)).swap_remove(0);
@@ -156,8 +152,7 @@ impl Service {
         }
         let start = Instant::now();
         let divided = self.divide_texts(work).await?;
-        let shown = request.top_n.filter(|top_n| *top_n > 0).unwrap_or(usize::MAX);
-        self.check_sentences(&divided, shown.min(*highlight))?;
+        self.check_sentences(&divided, request.max_ranks().min(*highlight))?;
         let tokenization = start.elapsed();
         if request.chunking.is_none() {
             let (scores, cost) = self.whole_scores(admitted, work).await?;
@@ -259,10 +254,9 @@ impl Service {
     ) -> Result<Answer<Vec<Rank>>, Failed> {
         let Answer { value: mut ranks, cost } = answer;
         let PassageWork { request, truncation, highlight } = work;
-        let least = request.min_score.or(self.config.min_score).unwrap_or(f32::NEG_INFINITY);
+        let least = self.least_score(request).unwrap_or(f32::NEG_INFINITY);
         let returned = ranks.iter().take_while(|rank| rank.score >= least).count();
-        let shown = request.top_n.filter(|top_n| *top_n > 0).unwrap_or(usize::MAX);
-        let chosen = &mut ranks[..returned.min(shown).min(*highlight)];
+        let chosen = &mut ranks[..returned.min(request.max_ranks()).min(*highlight)];
         let texts: Vec<usize> = chosen.iter().map(|rank| rank.index).collect();
         // Some hundred milliseconds for texts that are made to take long.
         let inputs = tokio::task::spawn_blocking({
@@ -349,7 +343,7 @@ mod tests {
                 MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_with, reranker,
             },
         },
-        tokenization::TokenLimits,
+        tokenization::{PairText, TokenLimits},
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::fmt::Write;

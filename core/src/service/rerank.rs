@@ -112,9 +112,8 @@ impl Service {
     fn select_ranks(&self, request: &RerankRequest, answer: Answer<Vec<Rank>>) -> Answer<Vec<Rank>> {
         let Answer { value: mut ranks, mut cost } = answer;
         // Each model of a cascade has a default for its own scores.
-        let least_by_first = request.min_score.or(self.config.min_score);
-        let second = self.second_stage.as_ref().and_then(|stage| stage.service.config.min_score);
-        let least_by_second = request.min_score.or(second);
+        let second = self.second_stage.as_ref().map_or(self, |stage| &stage.service);
+        let (least_by_first, least_by_second) = (self.least_score(request), second.least_score(request));
         if least_by_first.is_some() || least_by_second.is_some() {
             let count = ranks.len();
             ranks.retain(|rank| {
@@ -124,16 +123,18 @@ impl Service {
             });
             cost.dropped = Some(count - ranks.len());
         }
-        // 0 means all, as in vLLM, whose clients send it by default.
-        if let Some(top_n @ 1..) = request.top_n {
-            ranks.truncate(top_n);
-        }
+        ranks.truncate(request.max_ranks());
         if request.return_text {
             for rank in &mut ranks {
                 rank.text = Some(request.texts[rank.index].clone());
             }
         }
         Answer { value: ranks, cost }
+    }
+
+    /// The least score of a text that is returned, by the request or by this model's default.
+    pub(super) fn least_score(&self, request: &RerankRequest) -> Option<f32> {
+        request.min_score.or(self.config.min_score)
     }
 
     /// Ranks all texts with this model alone. The `highlight` best of those that are returned get highlights.
@@ -270,15 +271,22 @@ impl Inputs for RerankRequest {
     }
 
     fn input(&self, index: usize) -> Input<'_> {
-        Input::Pair(PairText {
-            instruction: self.instruction.as_deref(),
-            query: &self.query,
-            document: &self.texts[index],
-        })
+        Input::Pair(self.pair_with(&self.texts[index]))
     }
 
     fn have_one_query(&self) -> bool {
         true
+    }
+}
+
+impl RerankRequest {
+    pub(super) fn pair_with<'a>(&'a self, document: &'a str) -> PairText<'a> {
+        PairText { instruction: self.instruction.as_deref(), query: &self.query, document }
+    }
+
+    /// The most texts that are returned. 0 means all, as in vLLM, whose clients send it by default.
+    pub(super) fn max_ranks(&self) -> usize {
+        self.top_n.filter(|top_n| *top_n > 0).unwrap_or(usize::MAX)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::guard;
 
 /// A text that no template contains.
 const SENTINEL: &str = "Zq7MessageXv3k";
-/// The date of Llama 3's templates where nobody gives one. With the date of the day, answers would change
+/// The date that Llama 3's templates write if they get none. With the present date, answers would change
 /// daily.
 const DATE: &str = "26 Jul 2024";
 

@@ -70,6 +70,9 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     } else {
         fs::read_to_string(path)
     };
-    let text = text.with_context(|| path.display().to_string())?;
-    Ok(text.strip_suffix('\n').map_or(text.clone(), str::to_owned))
+    let mut text = text.with_context(|| path.display().to_string())?;
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(text)
 }

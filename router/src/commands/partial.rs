@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::models::Served;
 
-/// Bytes that are written at once, if nobody flushes before.
+/// The size of the write buffer, in bytes.
 const BUFFER: usize = 256 * 1024;
 
 /// An incomplete file.

@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Stretches, and for each computed row the rows before it in its text.
+    /// Segments, and for each computed row the rows before it in its text.
     fn random_forest(rng: &mut StdRng, round: usize) -> (Vec<SegmentRows>, Vec<Vec<usize>>) {
         let count = rng.random_range(1..30);
         let (mut segments, mut texts) = (Vec::<SegmentRows>::new(), Vec::<Vec<usize>>::new());

@@ -33,6 +33,11 @@ pub(crate) struct FormatArgs {
 }
 
 impl FormatArgs {
+    /// The field, or column, with the text.
+    pub(crate) fn text_field(&self) -> String {
+        self.field.clone().unwrap_or_else(|| TEXT.to_owned())
+    }
+
     /// The documents in `file`, which the flag `flag` names, or without one `texts`. Results have fields of
     /// their `own`.
     ///
@@ -47,8 +52,7 @@ impl FormatArgs {
         flag: &str,
         own: &'static [&'static str],
     ) -> Result<DocumentSource, String> {
-        let name = self.field.clone().unwrap_or_else(|| TEXT.to_owned());
-        let field = TextField { name, own };
+        let field = TextField { name: self.text_field(), own };
         let Some(path) = file else {
             if self.format.is_some() || self.field.is_some() {
                 return Err(format!("`--format` and `--field` are about a file: give `{flag}`"));

@@ -128,7 +128,7 @@ pub(super) async fn rank_all(
     sink.complete_output()
 }
 
-/// Reads the queries into `sender` until the end, or until nobody receives them. Drops the first `done`.
+/// Reads the queries into `sender` until the end, or until its receiver is gone. Drops the first `done`.
 fn read_all(mut tasks: QueryTasks, done: u64, sender: &Sender<QueryTask>) -> anyhow::Result<()> {
     let mut number = 0;
     while let Some(task) = tasks.next_task()? {

@@ -216,7 +216,6 @@ async fn load_model(args: &RerankArgs, has_room: bool) -> anyhow::Result<(Served
 
 /// The files that `--queries` and `--run` name.
 fn query_files(args: &RerankArgs, queries: &Path) -> anyhow::Result<QueryFiles> {
-    let FormatArgs { format, field } = args.format.clone();
     let (format, run) = match (&args.run, &args.documents) {
         (None, Some(_)) => {
             return Err(usage_error(
@@ -227,13 +226,12 @@ fn query_files(args: &RerankArgs, queries: &Path) -> anyhow::Result<QueryFiles> 
             let source = args.format.find_source(documents.as_deref(), &[], "--documents", &[]);
             (None, Some((run.clone(), source.map_err(|problem| usage_error(&problem))?)))
         }
-        (None, None) => (format, None),
+        (None, None) => (args.format.format, None),
     };
     let of_queries = FormatArgs { format, field: Some(args.query_field.clone()) };
     let queries = of_queries.find_source(Some(queries), &[], "--queries", &[]);
     let queries = queries.map_err(|problem| usage_error(&problem.replace("--field", "--query-field")))?;
-    let text_field = field.unwrap_or_else(|| "text".to_owned());
-    Ok(QueryFiles { queries, run, text_field, id_field: args.id_field.clone() })
+    Ok(QueryFiles { queries, run, text_field: args.format.text_field(), id_field: args.id_field.clone() })
 }
 
 async fn rank_queries(args: RerankArgs, files: QueryFiles) -> anyhow::Result<()> {

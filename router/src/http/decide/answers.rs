@@ -239,15 +239,6 @@ impl DecisionsAnswer {
     }
 }
 
-impl ChoiceValue {
-    fn into_text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            Self::Boolean(value) => value.to_string(),
-        }
-    }
-}
-
 /// An object whose fields have an order.
 struct Ordered<T>(Vec<(String, T)>);
 

@@ -66,6 +66,15 @@ pub(crate) enum ChoiceValue {
     Boolean(bool),
 }
 
+impl ChoiceValue {
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Boolean(value) => value.to_string(),
+        }
+    }
+}
+
 impl From<String> for ChoiceValue {
     fn from(text: String) -> Self {
         Self::Text(text)
@@ -162,10 +171,7 @@ fn build_choices(place: &str, choices: &[JsonText]) -> Result<(QuestionKind, Ans
     let mut seen = std::collections::HashSet::new();
     for (index, json) in choices.iter().enumerate() {
         let ChoiceBody { value, description } = parse_object(&format!("{place}[{index}]"), json)?;
-        let name = match &value {
-            ChoiceValue::Text(text) => text.clone(),
-            ChoiceValue::Boolean(value) => value.to_string(),
-        };
+        let name = value.clone().into_text();
         if name.trim().is_empty() {
             return Err(invalid_at(&format!("{place}[{index}].value"), "it is blank"));
         }

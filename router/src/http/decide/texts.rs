@@ -1,4 +1,4 @@
-//! The texts of a body of decisions, each of which may be any JSON.
+//! The texts in a body of decisions. Where the dialects expect a text, any JSON may stand.
 //!
 //! Input: a value as JSON. Output: the text that the model reads: a string as it is, anything else as JSON
 //! without spaces. What must hold: an error names the path of the value.

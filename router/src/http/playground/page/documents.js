@@ -79,7 +79,7 @@ function textsOf(entries, noun, form, at) {
 
 function queriesOf(queries, form) {
   const count = queries.reduce((sum, { texts }) => sum + texts.length, 0);
-  const asked = queries.length === 1 ? "1 query" : `${queries.length.toLocaleString("en")} queries`;
+  const asked = amount(queries.length, "query", "queries");
   const read = { texts: [], queries, note: `${asked} with ${amount(count, "document")}, understood as ${form}.` };
   const empty = queries.find(({ texts }) => texts.length === 0);
   if (empty) return { ...read, note: `The query “${empty.query}” has no documents.`, problem: true };

@@ -21,8 +21,8 @@ export function byId(id) {
 }
 
 /** "1 token", "1,234 tokens". */
-export function amount(count, word) {
-  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+export function amount(count, word, words = `${word}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? word : words}`;
 }
 
 /** Copies text to the clipboard, also on a page over plain HTTP, where browsers offer no clipboard. */

@@ -1,6 +1,6 @@
 // Several judged queries: the measures of each under one or two variants, and the rankings of one of them.
 
-import { element } from "./elements.js";
+import { amount, element } from "./elements.js";
 import { exportOf } from "./export.js";
 import { judgedLine } from "./judged.js";
 import { meanOf } from "./metrics.js";
@@ -81,11 +81,15 @@ function cellsOf(measures) {
   return [cell(String(first?.relevant ?? 0)), ...numbers];
 }
 
+/** The means of each variant over the queries. */
+function variantMeans(all) {
+  return all[0].map((_, variant) => meanOf(all.map((measures) => measures[variant])));
+}
+
 function meansOf(all) {
-  const columns = all[0].map((_, variant) => meanOf(all.map((measures) => measures[variant])));
   const entry = (name, ...value) => element("div", {}, element("dt", {}, name), element("dd", {}, ...value));
   const skipped = all.filter(([first]) => first === undefined).length;
-  const [first, second] = columns;
+  const [first, second] = variantMeans(all);
   if (first === undefined) return [entry("No query has a relevant document", "Mark some in the rankings below.")];
   const means = MEASURES.map(([key, name]) => entry(`Mean ${name}`, ...(second ? [`A ${first[key].toFixed(3)}, B ${second[key].toFixed(3)} `, changeOf(second[key] - first[key])] : [first[key].toFixed(3)])));
   const counts = [entry("Queries", skipped === 0 ? String(all.length) : `${all.length - skipped} of ${all.length}: the others have no relevant document`)];
@@ -110,8 +114,8 @@ function named(measures) {
 }
 
 function summaryOf(all) {
-  const [first, second] = all[0].map((_, variant) => meanOf(all.map((measures) => measures[variant])));
-  const asked = all.length === 1 ? "1 query" : `${all.length.toLocaleString("en")} queries`;
+  const [first, second] = variantMeans(all);
+  const asked = amount(all.length, "query", "queries");
   if (first === undefined) return `${asked} ranked.`;
   const means = second ? `nDCG@10 is ${first.ndcg.toFixed(3)} with A and ${second.ndcg.toFixed(3)} with B.` : `nDCG@10 is ${first.ndcg.toFixed(3)}.`;
   return `${asked} ranked. ${means}`;
