@@ -97,7 +97,7 @@ SHAPES = {
     "one-word-function": re.compile(r"\bfn [a-z0-9]+\b"),
 }
 # A parameter whose type is a tuple without a name, alone or behind a reference or in a slice.
-TUPLE = re.compile(r"[(,]\s*\(?[\w, ]+\)?: &?(?:mut )?(?:\[)?\((?!\))")
+TUPLE = re.compile(r"[(,]\s*\(?[\w, ]+\)?: &?(?:mut )?(?:\[)?\((?!\)|dyn )")
 
 
 def parameters_at(code: str, start: int) -> str:

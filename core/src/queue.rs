@@ -250,14 +250,13 @@ impl Queue {
     /// not count, since most of these texts find them cached. At worst, a full batch is called one with room.
     #[must_use]
     pub fn fills(&self, limits: BatchLimits) -> bool {
-        let shared = |text: &Text| if limits.packing.shares_prefixes { text.reusable } else { 0 };
-        let own = |text: &Text| text.ids.len().saturating_sub(shared(text)).max(1);
         // As in `BatchLimits::limits_behind`, if nothing is known.
         let room = self.long_beginning(limits).max(limits.max_batch_tokens);
         let mut tokens = 0;
         limits.max_batch_requests.is_some_and(|most| self.texts >= most)
             || self.requests.values().flatten().any(|entry| {
-                tokens += own(&entry.text);
+                let shared = if limits.packing.shares_prefixes { entry.text.reusable } else { 0 };
+                tokens += entry.text.ids.len().saturating_sub(shared).max(1);
                 tokens >= room
             })
     }

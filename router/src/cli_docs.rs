@@ -85,13 +85,13 @@ fn section(subcommand: &Command, server: &Command) -> String {
     let name = subcommand.get_name();
     let about = subcommand.get_about().unwrap();
     let mut section = format!("\n### {name}\n\n{about}.\n\n{TABLE}");
-    let is_shared = |argument: &&Arg| {
-        let same =
-            |other: &Arg| other.get_long() == argument.get_long() && other.get_help() == argument.get_help();
-        argument.get_long().is_some() && server.get_arguments().any(same)
-    };
     let (shared, own): (Vec<_>, Vec<_>) =
-        subcommand.get_arguments().filter(|argument| !argument.is_hide_set()).partition(is_shared);
+        subcommand.get_arguments().filter(|argument| !argument.is_hide_set()).partition(|argument| {
+            argument.get_long().is_some()
+                && server.get_arguments().any(|other| {
+                    other.get_long() == argument.get_long() && other.get_help() == argument.get_help()
+                })
+        });
     for argument in own {
         section.push_str(&row(argument));
     }

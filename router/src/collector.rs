@@ -80,12 +80,12 @@ impl Endpoint {
         if uri.scheme() != Some(&Scheme::HTTP) || uri.host().is_none_or(str::is_empty) || uri.path() != "/" {
             return Err(ADVICE);
         }
-        let basic = |credentials: &str| {
+        let address = format!("http://{}", rest.trim_end_matches('/'));
+        let authorization = credentials.map(|credentials| {
             let bytes: Vec<u8> = percent_decode_str(credentials).collect();
             Secret::new(format!("Basic {}", BASE64_STANDARD.encode(bytes)))
-        };
-        let address = format!("http://{}", rest.trim_end_matches('/'));
-        Ok(Some(Collector { address, authorization: credentials.map(basic) }))
+        });
+        Ok(Some(Collector { address, authorization }))
     }
 }
 

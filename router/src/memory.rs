@@ -27,16 +27,23 @@ pub(crate) fn give_back() -> io::Result<()> {
     trim();
     let Some(start) = text_embeddings_core::guard::resident() else { return Ok(()) };
     let mut keeper = Keeper { start, last: start, at: Instant::now() };
-    let run = move || loop {
-        std::thread::sleep(INTERVAL);
-        let Some(resident) = text_embeddings_core::guard::resident() else { return };
-        if keeper.is_due(resident, Instant::now()) {
-            trim();
-            keeper.last = text_embeddings_core::guard::resident().unwrap_or(resident);
-            tracing::debug!("{} MB of free memory given back", resident.saturating_sub(keeper.last) >> 20);
-        }
-    };
-    std::thread::Builder::new().name("memory".to_owned()).spawn(run).map(drop)
+    std::thread::Builder::new()
+        .name("memory".to_owned())
+        .spawn(move || {
+            loop {
+                std::thread::sleep(INTERVAL);
+                let Some(resident) = text_embeddings_core::guard::resident() else { return };
+                if keeper.is_due(resident, Instant::now()) {
+                    trim();
+                    keeper.last = text_embeddings_core::guard::resident().unwrap_or(resident);
+                    tracing::debug!(
+                        "{} MB of free memory given back",
+                        resident.saturating_sub(keeper.last) >> 20
+                    );
+                }
+            }
+        })
+        .map(drop)
 }
 
 /// Decides when memory is returned.

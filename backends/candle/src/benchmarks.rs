@@ -138,8 +138,9 @@ impl Softmax {
     const SCORES: usize = 32 * Self::ROWS * Self::PANELS;
 
     fn new() -> Self {
-        let score = |panel: usize| std::array::from_fn(|column| ((7 * panel + column) % 97) as f32 * 0.1);
-        let scores: Vec<_> = (0..Self::ROWS * Self::PANELS).map(score).collect();
+        let scores: Vec<_> = (0..Self::ROWS * Self::PANELS)
+            .map(|panel| std::array::from_fn(|column| ((7 * panel + column) % 97) as f32 * 0.1))
+            .collect();
         Self { weights: scores.clone(), scores }
     }
 
@@ -178,7 +179,7 @@ fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: OperandFormat
 
 fn operand(bench: &mut Bench, rows: usize, depth: usize, format: OperandFormat) -> Operand {
     let x = bench.random(rows * depth);
-    bench.compute.operand((&x, depth), format, Words::default(), |row, _| row)
+    bench.compute.operand(&x, depth, format, Words::default(), |row, _| row)
 }
 
 /// `x · Wᵀ` for each kind of arithmetic; float32 with the weights of a bfloat16 checkpoint.
@@ -221,7 +222,7 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
         let queries = bench.random(rows.len() * HEADS.queries * HEADS.size);
         for (dtype, format) in [("float32", OperandFormat::F32), ("bfloat16", OperandFormat::Bf16)] {
             let (mut packed, mut words) = (PackedKeys::new(format), Words::default());
-            packed.pack(&bench.compute, (&keys_values, &rows), HEADS, &batch);
+            packed.pack(&bench.compute, &keys_values, &rows, HEADS, &batch);
             // A query meets each key once and its value once.
             let operations = 4 * HEADS.size * HEADS.queries * visible;
             bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
@@ -258,7 +259,7 @@ fn norms(bench: &mut Bench) -> BenchmarkResult {
             5 * rows * HIDDEN,
             |compute| {
                 let mut operand =
-                    compute.operand((&x, HIDDEN), format, std::mem::take(&mut words), |row, out| {
+                    compute.operand(&x, HIDDEN, format, std::mem::take(&mut words), |row, out| {
                         elementwise::rms_norm(compute.set, row, &norm, 1e-6, out);
                         out
                     });

@@ -42,7 +42,8 @@ use crate::{
         threads::Threads,
     },
     load::Weight,
-    operations::{Norm, NormKind, Operations, Part, Precision, Result},
+    operations::{Norm, Operations, Part, Precision, Result},
+    plan::NormKind,
 };
 use buffers::{Stores, take};
 use packed_keys::PackedKeys;
@@ -130,13 +131,14 @@ impl CpuOperations {
     /// Packs the rows of `x` after `prepare` has changed them.
     fn pack(
         &self,
-        (x, columns): (&[f32], usize),
+        x: &[f32],
+        columns: usize,
         precision: Precision,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> PackedActivations {
         let format = self.arithmetic.format(precision);
         let words = self.words(format, x.len() / columns, columns);
-        let operand = self.compute.operand((x, columns), format, words, prepare);
+        let operand = self.compute.operand(x, columns, format, words, prepare);
         PackedActivations { operand, stores: self.stores.clone() }
     }
 

@@ -25,8 +25,9 @@ mod twins;
 
 use crate::{
     attention::Heads,
+    kept::KeptRow,
     load::Weight,
-    operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    operations::{Attention, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
         TensorMatrix, TensorOperations, failed,
         padded::{GroupLimits, PaddedAttention},
@@ -36,7 +37,7 @@ use accelerator::{Accelerator, Turned};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
-use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
+use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns, UploadedLookup};
 use proof::FlashProof;
 use sequences::Sequences;
 use std::{borrow::Cow, sync::Arc};
@@ -110,14 +111,14 @@ impl<A: Accelerator> CudaOperations<A> {
 
     /// A new tensor of the shape of `x`, with undefined values.
     fn empty_like(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
-        let shape = x.dims2().map_err(failed)?;
-        self.accelerator.empty(shape, dtype).map_err(failed)
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        self.accelerator.empty(rows, columns, dtype).map_err(failed)
     }
 
     /// `x · weightᵀ`, without the bias.
     fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
-        let shape = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
-        let out = self.accelerator.empty(shape, self.dtype).map_err(failed)?;
+        let (rows, columns) = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
+        let out = self.accelerator.empty(rows, columns, self.dtype).map_err(failed)?;
         self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
         Ok(out)
     }
@@ -192,19 +193,19 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn embed(
         &mut self,
-        lookups: &[(&Tensor, &[u32])],
+        lookups: &[Lookup<'_, Tensor>],
         scale: f32,
         norm: Option<&Norm<Tensor>>,
     ) -> Result<Tensor> {
-        let is_of_one_type = lookups.windows(2).all(|pair| pair[0].0.dtype() == pair[1].0.dtype());
+        let is_of_one_type = lookups.windows(2).all(|pair| pair[0].table.dtype() == pair[1].table.dtype());
         if !(1..=MOST_LOOKUPS).contains(&lookups.len()) || !is_of_one_type {
             return self.plain.embed(lookups, scale, norm);
         }
         let mut uploaded = Vec::with_capacity(lookups.len());
-        for &(table, ids) in lookups {
+        for &Lookup { table, ids } in lookups {
             // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
-            uploaded.push((table, self.ids(ids)?));
+            uploaded.push(UploadedLookup { table, ids: self.ids(ids)? });
         }
         self.launches.embed(&uploaded, scale, norm)
     }
@@ -329,11 +330,11 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
     /// is copied once.
-    fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
+    fn append(&mut self, x: &mut Tensor, rows: &[KeptRow<'_, DeviceValues<A>>]) -> Result<()> {
         let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
         let mut addresses = Vec::with_capacity(rows.len());
-        for (kept, row) in rows {
-            addresses.push((kept.address()? + (row * row_bytes) as u64) as i64);
+        for KeptRow { keeper, row } in rows {
+            addresses.push((keeper.address()? + (row * row_bytes) as u64) as i64);
         }
         self.appended = Some(Tensor::new(addresses, self.accelerator.device()).map_err(failed)?);
         Ok(())

@@ -6,8 +6,8 @@
 
 use crate::{
     load::{Checkpoint, Weight},
-    operations::{NormKind, Operations, Part, Precision, Result},
-    plan::{Classification, MaskedLm, NormPlan, Plan, Reads, StepPlan},
+    operations::{Operations, Part, Precision, Result},
+    plan::{Classification, MaskedLm, NormKind, NormPlan, Plan, Reads, StepPlan},
     transformer::Weights,
 };
 use text_embeddings_backend_core::{

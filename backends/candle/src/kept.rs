@@ -20,6 +20,13 @@ pub(crate) trait Kept: Send + Sync + Sized {
     fn bytes(&self) -> usize;
 }
 
+/// A row of kept keys and values: its keeper, and its index there.
+#[derive(Debug)]
+pub(crate) struct KeptRow<'a, K> {
+    pub(crate) keeper: &'a K,
+    pub(crate) row: usize,
+}
+
 /// Values in main memory, in the precision in which attention reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum HostValues {

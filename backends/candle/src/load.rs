@@ -216,7 +216,7 @@ impl Checkpoint {
     /// The file and the name of a tensor that holds a NaN or an infinite value, if there is one: it explains
     /// a score that is not a number. Reads all tensors, and skips rows that cannot be read.
     pub(crate) fn find_broken(&self) -> Option<(PathBuf, String)> {
-        let is_broken = |(name, tensor): &(&String, &Tensor)| {
+        let (name, tensor) = self.tensors.iter().find(|(name, tensor)| {
             let step = (SEARCHED / tensor.columns().max(1)).max(1);
             (0..tensor.rows()).step_by(step).any(|start| {
                 let rows = start..tensor.rows().min(start + step);
@@ -226,8 +226,7 @@ impl Checkpoint {
                 let Ok(read) = weight(name, tensor, rows.clone()) else { return false };
                 (0..rows.len()).any(|row| read.row(row).iter().any(|value| !value.is_finite()))
             })
-        };
-        let (name, tensor) = self.tensors.iter().find(is_broken)?;
+        })?;
         Some((tensor.path().to_path_buf(), name.clone()))
     }
 }

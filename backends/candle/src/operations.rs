@@ -7,9 +7,9 @@
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
     delta::{self, DeltaRule, Walk},
-    kept::Kept,
+    kept::{Kept, KeptRow},
     load::Weight,
-    plan::DeltaSizes,
+    plan::{DeltaSizes, NormKind},
     rope::Angles,
 };
 use std::borrow::Cow;
@@ -31,21 +31,19 @@ pub(crate) struct Norm<V> {
     pub(crate) epsilon: f32,
 }
 
-/// The divisor of a norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NormKind {
-    /// The root of the mean square.
-    Rms,
-    /// The standard deviation, after the mean has been subtracted. A layer norm always has a bias.
-    Layer,
-}
-
 /// A part of a matrix, as the checkpoint stores it.
 pub(crate) struct Part {
     /// `[outputs, inputs]`
     pub(crate) weight: Weight,
     /// `[outputs]`
     pub(crate) bias: Option<Vec<f32>>,
+}
+
+/// Rows of an embedding table, one for each id.
+#[derive(Debug)]
+pub(crate) struct Lookup<'a, T: ?Sized> {
+    pub(crate) table: &'a T,
+    pub(crate) ids: &'a [u32],
 }
 
 /// The precision of a product in 8-bit arithmetic. Both operands must be made for the same precision.
@@ -155,7 +153,7 @@ pub(crate) trait Operations: Send {
     /// tables have the same columns, and all lists the same length.
     fn embed(
         &mut self,
-        lookups: &[(&Self::Table, &[u32])],
+        lookups: &[Lookup<'_, Self::Table>],
         scale: f32,
         norm: Option<&Norm<Self::Vector>>,
     ) -> Result<Self::Tensor>;
@@ -234,9 +232,8 @@ pub(crate) trait Operations: Send {
     /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
-    /// Appends kept rows to the rows of `x`, the keys and values of the next [`Operations::attention`]. Each
-    /// is given by its keeper and its index there.
-    fn append(&mut self, x: &mut Self::Tensor, rows: &[(&Self::Kept, usize)]) -> Result<()>;
+    /// Appends kept rows to the rows of `x`, the keys and values of the next [`Operations::attention`].
+    fn append(&mut self, x: &mut Self::Tensor, rows: &[KeptRow<'_, Self::Kept>]) -> Result<()>;
 
     /// Bytes per kept value.
     fn kept_bytes(&self) -> usize;
@@ -293,8 +290,10 @@ pub(crate) trait Operations: Send {
     /// Each text has at least one row.
     fn means(&mut self, x: &Self::Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let values = self.values(x)?;
-        let state = |&row: &usize| &values[row * columns..][..columns];
-        Ok(texts.iter().flat_map(|rows| mean_state(rows.iter().map(state), columns)).collect())
+        Ok(texts
+            .iter()
+            .flat_map(|rows| mean_state(rows.iter().map(|&row| &values[row * columns..][..columns]), columns))
+            .collect())
     }
 }
 

@@ -11,11 +11,12 @@ pub(crate) mod reference;
 
 use crate::{
     attention::Heads,
-    kept::HostValues,
+    kept::{HostValues, KeptRow},
     load::Weight,
     operations::{
-        Attention, Disentangled, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown,
+        Attention, Disentangled, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown,
     },
+    plan::NormKind,
 };
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::{
@@ -110,13 +111,17 @@ impl TensorOperations {
         positions: Option<&[TensorMatrix]>,
         size: usize,
     ) -> Result<Vec<Vec<f32>>> {
-        let of_head = |(head, positions): (usize, &TensorMatrix)| {
-            let x = x.narrow(1, head * size, size).and_then(|x| x.contiguous()?.to_dtype(self.dtype));
-            let scores =
-                x.and_then(|x| positions.product(&x)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1());
-            scores.map_err(failed)
-        };
-        positions.unwrap_or_default().iter().enumerate().map(of_head).collect()
+        positions
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+            .map(|(head, positions)| {
+                let x = x.narrow(1, head * size, size).and_then(|x| x.contiguous()?.to_dtype(self.dtype));
+                let scores =
+                    x.and_then(|x| positions.product(&x)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1());
+                scores.map_err(failed)
+            })
+            .collect()
     }
 }
 
@@ -252,12 +257,12 @@ impl Operations for TensorOperations {
 
     fn embed(
         &mut self,
-        lookups: &[(&Tensor, &[u32])],
+        lookups: &[Lookup<'_, Tensor>],
         scale: f32,
         norm: Option<&Norm<Tensor>>,
     ) -> Result<Tensor> {
         let mut sum: Option<Tensor> = None;
-        for (table, ids) in lookups {
+        for Lookup { table, ids } in lookups {
             // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
             let ids = Tensor::new(*ids, &self.device).map_err(failed)?;
@@ -372,11 +377,11 @@ impl Operations for TensorOperations {
         Ok(HostValues::F32(self.values(&rows)?.into_owned()))
     }
 
-    fn append(&mut self, x: &mut Tensor, rows: &[(&HostValues, usize)]) -> Result<()> {
+    fn append(&mut self, x: &mut Tensor, rows: &[KeptRow<'_, HostValues>]) -> Result<()> {
         let columns = x.dim(1).map_err(failed)?;
         let mut values = vec![0.0; rows.len() * columns];
-        for ((kept, row), out) in rows.iter().zip(values.chunks_exact_mut(columns)) {
-            kept.read(*row, out);
+        for (KeptRow { keeper, row }, out) in rows.iter().zip(values.chunks_exact_mut(columns)) {
+            keeper.read(*row, out);
         }
         let below = Tensor::from_vec(values, ((), columns), &self.device);
         *x = below.and_then(|below| Tensor::cat(&[&*x, &below], 0)).map_err(failed)?;

@@ -15,7 +15,6 @@ mod variants;
 
 use crate::{
     attention::{Heads, Mask},
-    operations::NormKind,
     rope::Rope,
 };
 pub(crate) use attention::{AttentionPlan, DisentangledPlan, HeadNormsPlan, LogBuckets};
@@ -114,14 +113,14 @@ impl Plan {
 
     /// Texts share the rows of their common beginning if no token's state depends on later tokens.
     pub(crate) fn packing(&self) -> Packing {
-        let is_causal = |view: &View| {
+        // Without layers, a shared row would save no work.
+        let saves_work = !self.layers.is_empty() && !self.has_token_types();
+        let are_causal = self.views.iter().all(|view| {
             let depends_on_length =
                 matches!(&view.position, Position::Rotary(rope) if rope.scaling.depends_on_length());
             view.mask.after == 0 && !depends_on_length
-        };
-        // Without layers, a shared row would save no work.
-        let saves_work = !self.layers.is_empty() && !self.has_token_types();
-        Packing { shares_prefixes: saves_work && self.views.iter().all(is_causal) }
+        });
+        Packing { shares_prefixes: saves_work && are_causal }
     }
 
     /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
@@ -160,6 +159,15 @@ pub(crate) struct Embeddings {
     pub(crate) norm: Option<NormPlan>,
     /// The matrix after the norm, if the sum is not as wide as a hidden state.
     pub(crate) projection: Option<MatrixPlan>,
+}
+
+/// The divisor of a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NormKind {
+    /// The root of the mean square.
+    Rms,
+    /// The standard deviation, after the mean has been subtracted. A layer norm always has a bias.
+    Layer,
 }
 
 /// A norm in the checkpoint.

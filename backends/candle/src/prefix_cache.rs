@@ -8,7 +8,10 @@
 //! once, however many others continue it; the least recently used nodes are removed first, and a node that
 //! has children is never removed.
 
-use crate::{kept::Kept, operations::Result};
+use crate::{
+    kept::{Kept, KeptRow},
+    operations::Result,
+};
 use std::collections::HashMap;
 use text_embeddings_backend_core::{Batch, Reused};
 
@@ -142,20 +145,21 @@ impl<K: Kept> PrefixCache<K> {
 
     /// The number of tokens at the start of `ids` that need not be computed.
     pub(crate) fn known(&self, ids: &[u32]) -> usize {
-        let walk = |cursor: &mut Cursor, &id: &u32| {
-            *cursor = self.step(*cursor, id)?;
-            Some(*cursor)
-        };
-        let known = ids.iter().scan(Cursor::START, walk).enumerate();
+        let known = ids
+            .iter()
+            .scan(Cursor::START, |cursor, &id| {
+                *cursor = self.step(*cursor, id)?;
+                Some(*cursor)
+            })
+            .enumerate();
         let usable = known.filter(|&(_, cursor)| !self.has_states() || self.has_state(cursor));
         usable.last().map_or(0, |(index, _)| index + 1)
     }
 
-    /// The keys and values, in a layer, of the token before `cursor`: their keeper, and the index of their
-    /// row. `None` at the start.
-    pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor, layer: usize) -> Option<(&K, usize)> {
+    /// The keys and values, in a layer, of the token before `cursor`. `None` at the start.
+    pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor, layer: usize) -> Option<KeptRow<'_, K>> {
         let node = self.nodes.get(&node?)?;
-        Some((&node.layers[layer], tokens - 1))
+        Some(KeptRow { keeper: &node.layers[layer], row: tokens - 1 })
     }
 
     /// Adds the prefixes that a pass over `batch` computed. Nodes that the pass used or adds are not removed

@@ -139,13 +139,14 @@ impl Rope {
             }
             Scaling::Yarn(yarn) => (yarn.frequencies(self, &plain()), yarn.attention_factor as f32),
             Scaling::Llama3 { factor, low, high, original } => {
-                let scaled = |frequency: &f32| {
-                    let frequency = f64::from(*frequency);
+                let mut frequencies = plain();
+                for value in &mut frequencies {
+                    let frequency = f64::from(*value);
                     let wavelengths = *original as f64 * frequency / (2.0 * PI);
                     let smooth = ((wavelengths - low) / (high - low)).clamp(0.0, 1.0);
-                    ((1.0 - smooth) * frequency / factor + smooth * frequency) as f32
-                };
-                (plain().iter().map(scaled).collect(), 1.0)
+                    *value = ((1.0 - smooth) * frequency / factor + smooth * frequency) as f32;
+                }
+                (frequencies, 1.0)
             }
             Scaling::LongRope(long) => {
                 let divisors = if kind == 0 { &long.short } else { &long.long };
@@ -170,12 +171,15 @@ impl Yarn {
         }
         let (low, high) = (low.max(0.0), high.min(size - 1.0));
         let width = if high > low { high - low } else { 0.001 };
-        let mixed = |(i, frequency): (usize, &f32)| {
-            let ramp = ((i as f64 - low) / width).clamp(0.0, 1.0);
-            let frequency = f64::from(*frequency);
-            (frequency / self.factor * ramp + frequency * (1.0 - ramp)) as f32
-        };
-        plain.iter().enumerate().map(mixed).collect()
+        plain
+            .iter()
+            .enumerate()
+            .map(|(i, frequency)| {
+                let ramp = ((i as f64 - low) / width).clamp(0.0, 1.0);
+                let frequency = f64::from(*frequency);
+                (frequency / self.factor * ramp + frequency * (1.0 - ramp)) as f32
+            })
+            .collect()
     }
 }
 

@@ -35,9 +35,9 @@ impl TokenSimilarity for CpuSimilarity {
         let mut words = Words::default();
         let mut sums = Vec::with_capacity(documents.len());
         for document in documents {
-            let values = (document.values.as_slice(), document.width);
+            let (values, width) = (document.values.as_slice(), document.width);
             let memory = std::mem::take(&mut words);
-            let mut operand = self.compute.operand(values, OperandFormat::F32, memory, |row, _| row);
+            let mut operand = self.compute.operand(values, width, OperandFormat::F32, memory, |row, _| row);
             let maxima = self.compute.max_products(&operand, &query);
             sums.push(maxima.into_iter().map(f64::from).sum());
             words = operand.take_words();

@@ -255,6 +255,20 @@ fn random_texts(rng: &mut StdRng) -> Vec<Vec<u32>> {
     texts
 }
 
+/// Four texts of each length, behind beginnings of several lengths that others share.
+fn branching_batch(rng: &mut StdRng, lengths: &[usize]) -> Batch {
+    let trunk: Vec<u32> = (0..260).map(|_| rng.random_range(0..3)).collect();
+    let mut builder = BatchBuilder::new(Packing::SHARED);
+    for &length in lengths {
+        for shared in [0, 1, length / 2, length] {
+            let own: Vec<u32> = (0..length).map(|_| rng.random_range(0..9)).collect();
+            let ids = [&trunk[..shared.min(trunk.len())], &own[..]].concat();
+            builder.push(&Text::new(ids, Wanted::WHOLE));
+        }
+    }
+    builder.build()
+}
+
 #[test]
 fn packed_attention_equals_the_obvious_one() {
     let mut rng = StdRng::seed_from_u64(21);
@@ -267,16 +281,7 @@ fn packed_attention_equals_the_obvious_one() {
             (2, 2, 128, vec![300]),
         ] {
             let heads = Heads { queries, keys, size };
-            let trunk: Vec<u32> = (0..260).map(|_| rng.random_range(0..3)).collect();
-            let mut builder = BatchBuilder::new(Packing::SHARED);
-            for &length in &lengths {
-                for shared in [0, 1, length / 2, length] {
-                    let own: Vec<u32> = (0..length).map(|_| rng.random_range(0..9)).collect();
-                    let ids = [&trunk[..shared.min(trunk.len())], &own[..]].concat();
-                    builder.push(&Text::new(ids, Wanted::WHOLE));
-                }
-            }
-            let batch = builder.build();
+            let batch = branching_batch(&mut rng, &lengths);
             let tokens = batch.token_ids().len();
             let mut values =
                 |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
@@ -288,7 +293,7 @@ fn packed_attention_equals_the_obvious_one() {
             let packed =
                 [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)].map(|(format, tolerance)| {
                     let mut packed = PackedKeys::new(format);
-                    packed.pack(&compute, (&keys_values, &places), heads, &batch);
+                    packed.pack(&compute, &keys_values, &places, heads, &batch);
                     (packed, tolerance)
                 });
             let tensor = |values: &[f32], columns: usize| {
@@ -324,9 +329,14 @@ fn packed_attention_equals_the_obvious_one() {
                         }
                     };
                     let queries = Queries { values: &halved, spans: &spans, turn: double, gate: None };
-                    let out = (OperandFormat::F32, Words::default());
                     let keys = Keys { packed, batch: &batch, heads, scoring, disentangled: None };
-                    let got = cpu::attention::attention(&compute, &queries, keys, out);
+                    let got = cpu::attention::attention(
+                        &compute,
+                        &queries,
+                        keys,
+                        OperandFormat::F32,
+                        Words::default(),
+                    );
                     assert_close(
                         &got.values(),
                         &expected,

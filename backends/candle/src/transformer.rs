@@ -15,7 +15,7 @@ use crate::{
     attention::{Heads, QuerySpan, Scoring, queries_at},
     bias::{DistanceBias, DistanceRule, alibi_slopes},
     load::{Checkpoint, LoadProgress},
-    operations::{Norm, Operations, Precision, Result, Rows},
+    operations::{Lookup, Norm, Operations, Precision, Result, Rows},
     pass::Pass,
     plan::{Plan, Position, RowIndex, View},
     rope::{Angles, RopeTables},
@@ -75,7 +75,7 @@ struct RowPositions {
 }
 
 impl RowPositions {
-    fn of(batch: &Batch) -> Self {
+    fn from_batch(batch: &Batch) -> Self {
         let mut lengths = vec![0; batch.token_ids().len()];
         for text in 0..batch.leaves().len() {
             let tokens = batch.rows_of(text).count();
@@ -140,24 +140,26 @@ impl<O: Operations> Transformer<O> {
         pass: &mut Pass<'_, O::Kept>,
         rows: &[usize],
     ) -> Result<O::Tensor> {
-        let positions = RowPositions::of(pass.batch());
+        let positions = RowPositions::from_batch(pass.batch());
         self.views.iter_mut().for_each(|view| view.extend_to(&positions));
         // `pass` changes from layer to layer, but these two do not.
         let (batch, places) = (pass.batch(), pass.places().to_vec());
         let all = Places::new::<O>(pass, pass.computed());
         let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
         // The last layer computes fewer rows, unless all are requested.
-        let last = self.layers.last().filter(|_| rows.len() < all.rows.len());
-        let last = last.map(|layer| {
-            (layer.attention_view().map(|view| &self.views[view]), Places::new::<O>(pass, rows))
-        });
+        let last = match self.layers.last() {
+            Some(layer) if rows.len() < all.rows.len() => {
+                Some((layer.attention_view().map(|view| &self.views[view]), Places::new::<O>(pass, rows)))
+            }
+            _ => None,
+        };
         let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.angles(&positions, &last.rows));
         let all_rows = self.views.iter().zip(&all_angles).map(|(view, angles)| {
-            operations.rows(view.rows((batch, &places), &all, angles.as_deref(), self.heads))
+            operations.rows(view.rows(batch, &places, &all, angles.as_deref(), self.heads))
         });
         let all_rows = all_rows.collect::<Result<Vec<_>>>()?;
         let last_rows = last.as_ref().and_then(|(view, last)| {
-            Some(operations.rows((*view)?.rows((batch, &places), last, last_angles.as_deref(), self.heads)))
+            Some(operations.rows((*view)?.rows(batch, &places, last, last_angles.as_deref(), self.heads)))
         });
         let last_rows = last_rows.transpose()?;
         let wanted = last.as_ref();
@@ -169,11 +171,12 @@ impl<O: Operations> Transformer<O> {
             convolution.map(|it| it.forward(operations, &hidden, pass, rows_of_first)).transpose()?;
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
-            let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
+            let is_last = index + 1 == self.layers.len();
+            let wanted = if is_last { wanted.as_ref() } else { None };
             let rows = LayerRows { all: &all_rows, wanted };
             // A layer whose result is added to a convolution gives no operand: the next layer takes the sum.
-            let next =
-                self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
+            let next = if convolved.is_some() { None } else { self.layers.get(index + 1) };
+            let next = next.and_then(Layer::takes_stream);
             stream = layer.forward(operations, stream, pass, &rows, next)?;
             if let (Some(convolution), Some(convolved)) = (convolution, convolved.take()) {
                 operations.add(&convolved, None, &mut stream.hidden)?;
@@ -198,17 +201,19 @@ impl<O: Operations> Transformer<O> {
         let (batch, computed) = (pass.batch(), pass.computed());
         let types = batch.token_types();
         let ids = |index: RowIndex| -> Vec<u32> {
-            let id = |&row: &usize| match index {
-                RowIndex::Token => self.token_rows.row_of(batch.token_ids()[row]),
-                RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
-                RowIndex::Type => types[row],
-                RowIndex::First => 0,
-            };
-            computed.iter().map(id).collect()
+            computed
+                .iter()
+                .map(|&row| match index {
+                    RowIndex::Token => self.token_rows.row_of(batch.token_ids()[row]),
+                    RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
+                    RowIndex::Type => types[row],
+                    RowIndex::First => 0,
+                })
+                .collect()
         };
         let ids: Vec<Vec<u32>> = self.tables.iter().map(|(_, index)| ids(*index)).collect();
         let lookups: Vec<_> =
-            self.tables.iter().zip(&ids).map(|((table, _), ids)| (table, &ids[..])).collect();
+            self.tables.iter().zip(&ids).map(|((table, _), ids)| Lookup { table, ids }).collect();
         // [computed, width]
         let mut hidden = operations.embed(&lookups, self.scale, self.embedding_norm.as_ref())?;
         let tokens = computed.iter().map(|&row| batch.token_ids()[row]);
@@ -262,7 +267,8 @@ impl LoadedView {
     /// and values.
     fn rows<'a>(
         &'a self,
-        (batch, places): (&'a Batch, &'a [usize]),
+        batch: &'a Batch,
+        places: &'a [usize],
         at: &'a Places,
         angles: Option<&'a [Angles<'a>]>,
         heads: Heads,

@@ -210,7 +210,7 @@ impl File {
         let start = reader.position().next_multiple_of(alignment);
         let mut found = BTreeMap::new();
         for info in infos {
-            let tensor = placed(source, &info, (start, alignment))?;
+            let tensor = placed(source, &info, start, alignment)?;
             insert(&mut found, info.name, tensor)?;
         }
         Ok(Self { path: source.path.clone(), metadata, tensors: found })
@@ -224,8 +224,11 @@ impl File {
 
     /// The number of layers that have tensors.
     fn layers(&self) -> usize {
-        let number = |name: &String| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
-        self.tensors.keys().filter_map(number).collect::<std::collections::BTreeSet<_>>().len()
+        self.tensors
+            .keys()
+            .filter_map(|name| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok())
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
     }
 
     fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
@@ -318,7 +321,8 @@ fn info(reader: &mut SourceReader<'_>) -> Result<TensorInfo, CheckpointError> {
 fn placed(
     source: &Arc<Source>,
     info: &TensorInfo,
-    (start, alignment): (u64, u64),
+    start: u64,
+    alignment: u64,
 ) -> Result<Tensor, CheckpointError> {
     let TensorInfo { name, shape, kind, offset } = info;
     let encoding =

@@ -127,13 +127,9 @@ fn tensor(
     let stated = storage.values.checked_mul(size).and_then(|bytes| place.start.checked_add(bytes));
     let start = offset.checked_mul(size).and_then(|bytes| place.start.checked_add(bytes));
     match (start, stated) {
-        (Some(start), Some(end)) if start <= end && end <= place.end => Tensor::strided(
-            source,
-            name,
-            ByteRange { start, end },
-            encoding,
-            (shape.clone(), strides.clone()),
-        ),
+        (Some(start), Some(end)) if start <= end && end <= place.end => {
+            Tensor::strided(source, name, ByteRange { start, end }, encoding, shape.clone(), strides.clone())
+        }
         _ => Err(source.damaged(format!("the tensor `{name}` does not fit its storage"))),
     }
 }

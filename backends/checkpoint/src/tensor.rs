@@ -70,7 +70,8 @@ impl Tensor {
         name: &str,
         place: ByteRange,
         encoding: &'static Encoding,
-        (shape, strides): (Vec<usize>, Vec<usize>),
+        shape: Vec<usize>,
+        strides: Vec<usize>,
     ) -> Result<Self, CheckpointError> {
         let refused = |reason: &str| Err(source.damaged(format!("the tensor `{name}` {reason}")));
         if shape.len() != strides.len() {

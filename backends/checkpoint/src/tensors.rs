@@ -98,8 +98,8 @@ impl Tensors {
     ///
     /// [`CheckpointError::Unused`] naming another one.
     pub fn finish(self, ignored: &[String]) -> Result<(), CheckpointError> {
-        let is_ignored = |name: &&String| ignored.iter().any(|prefix| name.starts_with(prefix.as_str()));
-        match self.unused.into_inner().into_iter().find(|name| !is_ignored(&name)) {
+        let mut unused = self.unused.into_inner().into_iter();
+        match unused.find(|name| !ignored.iter().any(|prefix| name.starts_with(prefix.as_str()))) {
             Some(name) => {
                 Err(CheckpointError::Unused { path: self.by_name[&name].path().to_path_buf(), name })
             }

@@ -96,8 +96,10 @@ impl<'a> HostStates<'a> {
     /// not share rows.
     #[must_use]
     pub fn new(batch: &Batch, group: &Padded, values: &'a [f32], width: usize) -> Self {
-        let first_row = |text: usize| batch.rows_of(text).next().unwrap_or_default();
-        let cells = group.texts.iter().enumerate().map(|(row, &text)| (first_row(text), row * group.width));
+        let cells = group.texts.iter().enumerate().map(|(row, &text)| {
+            let first = batch.rows_of(text).next().unwrap_or_default();
+            (first, row * group.width)
+        });
         Self { values, width, cells: cells.collect() }
     }
 
@@ -111,8 +113,10 @@ impl HeadDevice for HostStates<'_> {
     type Matrix = HostMatrix;
 
     fn pool_states(&mut self, rows: &[Vec<usize>]) -> Result<Vec<f32>, BackendError> {
-        let mean_of = |rows: &Vec<usize>| mean_state(rows.iter().map(|&row| self.row_state(row)), self.width);
-        Ok(rows.iter().flat_map(mean_of).collect())
+        Ok(rows
+            .iter()
+            .flat_map(|rows| mean_state(rows.iter().map(|&row| self.row_state(row)), self.width))
+            .collect())
     }
 
     fn read_states(&mut self, rows: &[usize]) -> Result<Vec<f32>, BackendError> {

@@ -6,7 +6,6 @@
 
 use ort::session::RunOptions;
 use std::{
-    io,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -44,17 +43,17 @@ impl Deadline {
     /// [`BackendError::Load`] if the system refuses the thread.
     pub(crate) fn start(limit: Duration) -> Result<Self, BackendError> {
         let (runs, received) = channel::<WatchedRun>();
-        let wait = move || {
+        let thread = thread::Builder::new().name("onnx-deadline".to_owned()).spawn(move || {
             for WatchedRun { options, until, ended } in received {
                 let left = until.saturating_duration_since(Instant::now());
                 if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
                     terminate(&options);
                 }
             }
-        };
-        let thread = thread::Builder::new().name("onnx-deadline".to_owned()).spawn(wait);
-        let failed = |error: io::Error| BackendError::Load(format!("cannot start a thread: {error}"));
-        thread.map(|_| Self { limit, runs }).map_err(failed)
+        });
+        thread
+            .map(|_| Self { limit, runs })
+            .map_err(|error| BackendError::Load(format!("cannot start a thread: {error}")))
     }
 
     /// The time at which a batch that begins now must have ended.

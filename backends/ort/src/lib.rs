@@ -60,7 +60,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(config: &Value, signature: &Signature, (longest, hidden): (usize, usize)) -> Self {
+    fn new(config: &Value, signature: &Signature, longest: usize, hidden: usize) -> Self {
         let number = |name: &str| config[name].as_u64().map(|number| number as usize);
         let first = |names: &[&str]| names.iter().find_map(|name| number(name));
         let inner = first(&["intermediate_size", "hidden_dim", "d_ff", "n_inner"]).unwrap_or(4 * hidden);
@@ -201,9 +201,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
             line(&error)
         ))
     })?;
-    let unfit = |reason: String| BackendError::Load(format!("{} is not served: {reason}", path.display()));
-    let mut signature =
-        Signature::new(&ports(session.inputs()), &ports(session.outputs()), &options.head).map_err(unfit)?;
+    let mut signature = Signature::new(&ports(session.inputs()), &ports(session.outputs()), &options.head)
+        .map_err(|reason| BackendError::Load(format!("{} is not served: {reason}", path.display())))?;
     // If the rounding of a text depends on other texts, each text is run alone. The same goes for logits over
     // the whole vocabulary, because of their size.
     signature.alone |= graph.is_shared || signature.meaning == Meaning::Logits;
@@ -215,7 +214,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
             signature.output
         );
     }
-    let memory = Memory::new(&options.config, &signature, (options.max_input_length, description.hidden));
+    let memory = Memory::new(&options.config, &signature, options.max_input_length, description.hidden);
     let padding = options.config["pad_token_id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
     let head = GraphHead::load(&options.head, signature.meaning, width)?;
     let deadline = options.batch_limit().map(Deadline::start).transpose()?;
@@ -261,18 +260,20 @@ fn session(
 }
 
 fn ports(outlets: &[Outlet]) -> Vec<Port> {
-    let port = |outlet: &Outlet| {
-        let element = match outlet.dtype().tensor_type() {
-            Some(TensorElementType::Int64) => Element::Int64,
-            Some(TensorElementType::Int32) => Element::Int32,
-            Some(TensorElementType::Float32) => Element::Float32,
-            Some(TensorElementType::Float16) => Element::Float16,
-            _ => Element::Other,
-        };
-        let shape = outlet.dtype().tensor_shape().map(|shape| shape.to_vec()).unwrap_or_default();
-        Port { name: outlet.name().to_owned(), element, shape }
-    };
-    outlets.iter().map(port).collect()
+    outlets
+        .iter()
+        .map(|outlet| {
+            let element = match outlet.dtype().tensor_type() {
+                Some(TensorElementType::Int64) => Element::Int64,
+                Some(TensorElementType::Int32) => Element::Int32,
+                Some(TensorElementType::Float32) => Element::Float32,
+                Some(TensorElementType::Float16) => Element::Float16,
+                _ => Element::Other,
+            };
+            let shape = outlet.dtype().tensor_shape().map(|shape| shape.to_vec()).unwrap_or_default();
+            Port { name: outlet.name().to_owned(), element, shape }
+        })
+        .collect()
 }
 
 /// Refuses a graph that fails on a first text, or whose first answer is not finite.

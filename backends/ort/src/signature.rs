@@ -147,9 +147,11 @@ fn input(port: &Port) -> Result<GraphInput, String> {
 
 /// The output to read, and its meaning.
 fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), String> {
-    let of =
-        |name: &str, rank: usize| outputs.iter().find(|port| port.name == name && port.shape.len() == rank);
-    let first = |names: &[&str], rank| names.iter().find_map(|name| of(name, rank));
+    let first = |names: &[&str], rank| {
+        names
+            .iter()
+            .find_map(|name| outputs.iter().find(|port| port.name == *name && port.shape.len() == rank))
+    };
     // The shape of the only output identifies it, even under an unknown name.
     let only = |rank| match outputs {
         [port] if port.shape.len() == rank && port.name != LOGITS => Some(port),
@@ -158,8 +160,9 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
     let (found, wanted) = match (&head.whole, &head.sparse) {
         (Some(WholeHead::Vector { .. }), _) => {
             let states = first(&STATES, 3).or_else(|| only(3));
-            let vector = || first(&VECTORS, 2).or_else(|| only(2)).map(|port| (port, Meaning::Vector));
-            let found = states.map(|port| (port, Meaning::States)).or_else(vector);
+            let found = states
+                .map(|port| (port, Meaning::States))
+                .or_else(|| first(&VECTORS, 2).or_else(|| only(2)).map(|port| (port, Meaning::Vector)));
             if let Some((port, Meaning::Vector)) = found
                 && !head.files().is_empty()
             {
@@ -176,11 +179,11 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
             (states.map(|port| (port, Meaning::States)), "`last_hidden_state`")
         }
         (Some(WholeHead::Classification { .. }), _) => {
-            let labels = of(LOGITS, 2).or_else(|| only(2));
+            let labels = first(&[LOGITS], 2).or_else(|| only(2));
             (labels.map(|port| (port, Meaning::Labels)), "`logits` for each label")
         }
         (Some(WholeHead::Answers(_) | WholeHead::Labels(_)), _) | (None, Some(_)) => {
-            (of(LOGITS, 3).map(|port| (port, Meaning::Logits)), "`logits` for each token")
+            (first(&[LOGITS], 3).map(|port| (port, Meaning::Logits)), "`logits` for each token")
         }
         (None, None) => {
             return Err(

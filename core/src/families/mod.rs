@@ -72,8 +72,8 @@ impl Family {
     #[must_use]
     pub fn missing_token(&self, tokenizer: &Tokenizer) -> Option<&'static str> {
         let added = tokenizer.get_added_tokens_decoder();
-        let has = |token: &str| added.values().any(|added| added.content == token);
-        self.control_tokens.iter().copied().find(|token| !has(token))
+        let mut tokens = self.control_tokens.iter().copied();
+        tokens.find(|token| !added.values().any(|added| added.content == *token))
     }
 }
 
@@ -220,8 +220,7 @@ pub struct Evidence<'a> {
 impl Evidence<'_> {
     /// The first of the model's names that contains one of `parts`.
     fn named(&self, parts: &[&str]) -> Option<&str> {
-        let fits = |name: &&String| parts.iter().any(|part| name.contains(part));
-        self.names.iter().find(fits).map(String::as_str)
+        self.names.iter().find(|name| parts.iter().any(|part| name.contains(part))).map(String::as_str)
     }
 
     /// The family whose architecture or name the model has, and which of the two it is.
@@ -232,14 +231,13 @@ impl Evidence<'_> {
                 self.architectures.iter().find(|name| family.architectures.contains(&name.as_str()))?;
             Some((*family, format!("its architecture is {found}")))
         });
-        let by_name = || {
+        by_architecture.or_else(|| {
             let mut fitting = ALL.iter().filter(|family| family.model_types.contains(&self.model_type));
             fitting.find_map(|family| {
                 let name = self.named(family.names)?;
                 Some((*family, format!("its name `{name}` says so")))
             })
-        };
-        by_architecture.or_else(by_name)
+        })
     }
 
     /// The family of a re-ranker whose name does not say anything, by its `model_type`. `None` if its name

@@ -290,8 +290,8 @@ impl SentenceBert {
         };
         let given = self.chat_kwargs().cloned().unwrap_or_default();
         let add_generation_prompt = given.get("add_generation_prompt") == Some(&Value::Bool(true));
-        let is_variable = |name: &String| !NOT_VARIABLES.contains(&name.as_str());
-        let variables = given.into_iter().filter(|(name, _)| is_variable(name)).collect();
+        let variables =
+            given.into_iter().filter(|(name, _)| !NOT_VARIABLES.contains(&name.as_str())).collect();
         MessageStyle { structured, add_generation_prompt, variables }
     }
 

@@ -60,11 +60,13 @@ pub(super) fn graph(values: &[&str]) -> Vec<u8> {
     fn message(field: u8, content: &[u8]) -> Vec<u8> {
         [&[field << 3 | 2, content.len() as u8], content].concat()
     }
-    let tensor = |place: &&str| {
-        let entry = [message(1, b"location"), message(2, place.as_bytes())].concat();
-        message(5, &message(13, &entry))
-    };
-    let tensors: Vec<u8> = values.iter().flat_map(tensor).collect();
+    let tensors: Vec<u8> = values
+        .iter()
+        .flat_map(|place| {
+            let entry = [message(1, b"location"), message(2, place.as_bytes())].concat();
+            message(5, &message(13, &entry))
+        })
+        .collect();
     message(7, &[tensors, message(12, &message(1, b"last_hidden_state"))].concat())
 }
 

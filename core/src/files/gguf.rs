@@ -150,14 +150,14 @@ fn jinja(baked: &str) -> Result<String, String> {
             "its prompt (`{RERANK_TEMPLATE}`) does not have `{query}` once and then `{document}` once"
         ));
     }
-    let literal = |text: &str| format!("{{{{ {} }}}}", json!(text));
     let slot = |role: &str| {
         format!(
             "{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first }}}}"
         )
     };
     let between = &baked[first + query.len()..second];
-    let parts = [&baked[..first], between, &baked[second + document.len()..]].map(literal);
+    let parts = [&baked[..first], between, &baked[second + document.len()..]]
+        .map(|text| format!("{{{{ {} }}}}", json!(text)));
     let [before, between, after] = parts;
     Ok([before, slot("query"), between, slot("document"), after].concat())
 }

@@ -112,13 +112,15 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
     }
     let classes = 0..config.label_count();
     if !config.id2label.is_empty() {
-        let label = |class: usize| config.id2label.get(&class.to_string()).cloned();
-        let labels = classes.map(label).collect::<Option<_>>();
+        let labels =
+            classes.map(|class| config.id2label.get(&class.to_string()).cloned()).collect::<Option<_>>();
         return labels.ok_or(FilesError::Labels { field: "id2label" });
     }
     if !config.label2id.is_empty() {
-        let of = |class| config.label2id.iter().find(|(_, id)| **id == class).map(|(label, _)| label.clone());
-        return classes.map(of).collect::<Option<_>>().ok_or(FilesError::Labels { field: "label2id" });
+        return classes
+            .map(|class| config.label2id.iter().find(|(_, id)| **id == class).map(|(label, _)| label.clone()))
+            .collect::<Option<_>>()
+            .ok_or(FilesError::Labels { field: "label2id" });
     }
     Ok(classes.map(|class| format!("LABEL_{class}")).collect())
 }
@@ -129,8 +131,10 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
 ///
 /// [`FilesError::PositiveLabel`] unless exactly one label has such a name.
 pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
-    let is_positive = |label: &&String| POSITIVE.contains(&label.trim().to_lowercase().as_str());
-    let mut found = labels.iter().enumerate().filter(|(_, label)| is_positive(label));
+    let mut found = labels
+        .iter()
+        .enumerate()
+        .filter(|(_, label)| POSITIVE.contains(&label.trim().to_lowercase().as_str()));
     match (found.next(), found.next()) {
         (Some((class, _)), None) => Ok(class),
         _ => Err(FilesError::PositiveLabel { name: name.to_owned(), labels: labels.join(", ") }),

@@ -171,9 +171,10 @@ pub(super) fn find_mark(
 
 /// The class of a module that only late-interaction models have.
 fn late_interaction_class(modules: &[Module]) -> Option<&str> {
-    let is_late =
-        |module: &&Module| module.class.starts_with("pylate.") || module.class_name() == "MultiVectorMask";
-    modules.iter().find(is_late).map(|module| module.class.as_str())
+    modules
+        .iter()
+        .find(|module| module.class.starts_with("pylate.") || module.class_name() == "MultiVectorMask")
+        .map(|module| module.class.as_str())
 }
 
 /// Whether the folder has the layout of Stanford's `ColBERT`.

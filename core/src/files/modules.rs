@@ -79,8 +79,7 @@ pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
     if !classes.clone().any(|class| class == "Pooling") {
         return Ok(());
     }
-    let is_unknown = |class: &&str| *class != "LogitScore" && ORDER.iter().all(|(known, _)| known != class);
-    match classes.find(is_unknown) {
+    match classes.find(|class| *class != "LogitScore" && ORDER.iter().all(|(known, _)| known != class)) {
         Some(class) => Err(FilesError::UnsupportedModule { class: class.to_owned(), after: String::new() }),
         None => Ok(()),
     }

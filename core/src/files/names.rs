@@ -166,12 +166,12 @@ pub(super) fn parse_sha256(name: &str) -> Option<[u8; 32]> {
 /// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
 /// not empty, `.` or `..`, and have no control characters and backslashes.
 pub(super) fn stays_below(name: &str) -> bool {
-    let is_part = |part: &str| {
-        !matches!(part, "" | "." | "..")
-            && part.len() <= LONGEST_PART
-            && !part.chars().any(|character| character.is_control() || character == '\\')
-    };
-    name.len() <= LONGEST_NAME && name.split('/').all(is_part)
+    name.len() <= LONGEST_NAME
+        && name.split('/').all(|part| {
+            !matches!(part, "" | "." | "..")
+                && part.len() <= LONGEST_PART
+                && !part.chars().any(|character| character.is_control() || character == '\\')
+        })
 }
 
 #[cfg(test)]

@@ -83,14 +83,17 @@ pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
 /// [`FilesError::Damaged`] if the graph names an impossible path.
 fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
     let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
-    let place = |name: String| {
-        if stays_below(&name) {
-            return Ok(format!("{folder}{name}"));
-        }
-        let reason = format!("it names {name:?}, which cannot be a file of values next to it");
-        Err(FilesError::Damaged { path: path.into(), reason })
-    };
-    read(path)?.values.into_iter().map(place).collect()
+    read(path)?
+        .values
+        .into_iter()
+        .map(|name| {
+            if stays_below(&name) {
+                return Ok(format!("{folder}{name}"));
+            }
+            let reason = format!("it names {name:?}, which cannot be a file of values next to it");
+            Err(FilesError::Damaged { path: path.into(), reason })
+        })
+        .collect()
 }
 
 /// Opens a graph and its external files of values.

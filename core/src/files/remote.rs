@@ -32,18 +32,23 @@ pub(super) async fn load_remote(
     let cache = hub.cache_root().to_owned();
     let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
     if options.offline {
-        let not_cached = |reason| FilesError::NotCached { model_id, revision, cache, reason };
-        return read_cached(&hub, &source.revision, describe, not_cached).await;
+        return read_cached(&hub, &source.revision, describe, |reason| FilesError::NotCached {
+            model_id,
+            revision,
+            cache,
+            reason,
+        })
+        .await;
     }
     match hub.list_files().await {
         Ok(listing) => read_listed(hub, listing, describe).await,
         Err(Failure::Unreachable(reason)) => {
             let endpoint = hub.endpoint();
-            let unreachable = |_| {
+            let model = read_cached(&hub, &source.revision, describe, |_| {
                 let (endpoint, reason) = (endpoint.to_owned(), reason.clone());
                 FilesError::Unreachable { endpoint, reason, cache }
-            };
-            let model = read_cached(&hub, &source.revision, describe, unreachable).await?;
+            })
+            .await?;
             tracing::warn!(
                 "cannot reach the Hub at {endpoint} ({reason}); using the copy of {model_id} in {}",
                 model.root.display()

@@ -144,16 +144,19 @@ impl HubOptions {
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let path = |name| variable(name).map(PathBuf::from);
         let is_on = |name| variable(name).is_some_and(|value| is_switched_on(&value));
-        let caches = || path("HOME").unwrap_or_else(|| PathBuf::from("/tmp")).join(".cache");
         let home = path("HF_HOME");
-        let home = home.unwrap_or_else(|| path("XDG_CACHE_HOME").unwrap_or_else(caches).join("huggingface"));
+        let home = home.unwrap_or_else(|| {
+            path("XDG_CACHE_HOME")
+                .unwrap_or_else(|| path("HOME").unwrap_or_else(|| PathBuf::from("/tmp")).join(".cache"))
+                .join("huggingface")
+        });
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
-        let token_file = || {
-            let path = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
-            let token = reading::text(&path, LONGEST_TOKEN).ok()?.trim().to_owned();
-            Some(token).filter(|token| !token.is_empty())
+        let token = if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+            None
+        } else {
+            let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+            variable("HF_TOKEN").or_else(|| read_token(&file))
         };
-        let is_implicit = !is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN");
         let defaults = Self::default();
         let user_agent = match variable("HF_HUB_USER_AGENT_ORIGIN") {
             Some(origin) => format!("{}; {origin}", defaults.user_agent),
@@ -162,12 +165,18 @@ impl HubOptions {
         Self {
             endpoint: variable("HF_ENDPOINT"),
             offline: is_on("HF_HUB_OFFLINE"),
-            token: is_implicit.then(|| variable("HF_TOKEN").or_else(token_file)).flatten(),
+            token,
             cache: cache.unwrap_or_else(|| home.join("hub")),
             user_agent,
             ..defaults
         }
     }
+}
+
+/// The token that `huggingface-cli login` wrote to a file, if it is there.
+fn read_token(file: &Path) -> Option<String> {
+    let token = reading::text(file, LONGEST_TOKEN).ok()?.trim().to_owned();
+    if token.is_empty() { None } else { Some(token) }
 }
 
 /// Whether a Hub variable's value means true.
@@ -200,10 +209,10 @@ pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>,
     if model_id.starts_with(['/', '.', '~']) || model_id.matches('/').count() > 1 || is_local_file {
         return Err(FilesError::NoSuchDirectory { model_id });
     }
-    let allowed = |part: &str| {
+    let is_hub_id = model_id.split('/').all(|part| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    if model_id.split('/').all(allowed) { Ok(None) } else { Err(FilesError::InvalidModelId { model_id }) }
+    });
+    if is_hub_id { Ok(None) } else { Err(FilesError::InvalidModelId { model_id }) }
 }
 
 #[cfg(test)]

@@ -103,9 +103,11 @@ fn select_among(place: &str, names: &[String], reader: &Reader) -> Result<Select
         return Ok(Selection::Graph(graph));
     }
     let has = |name: &str| names.iter().any(|known| known == name);
-    let is_model =
-        |name: &&String| is_gguf(name) && !name.rsplit('/').next().unwrap_or(name).starts_with(PROJECTOR);
-    let ggufs: Vec<&str> = names.iter().filter(is_model).map(String::as_str).collect();
+    let ggufs: Vec<&str> = names
+        .iter()
+        .filter(|name| is_gguf(name) && !name.rsplit('/').next().unwrap_or(name).starts_with(PROJECTOR))
+        .map(String::as_str)
+        .collect();
     let found = || if ggufs.is_empty() { "none".to_owned() } else { ggufs.join(", ") };
     if let Some(name) = gguf_file {
         if has(name) && is_gguf(name) {
@@ -170,8 +172,7 @@ fn no_weights(place: String, files: &[String]) -> FilesError {
     if let Some(found) = files.iter().find(|name| is_graph(name)) {
         return FilesError::OnlyOnnx { place, found: found.clone() };
     }
-    let is_weights = |name: &&String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
-    match files.iter().find(is_weights) {
+    match files.iter().find(|name| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending))) {
         Some(found) => FilesError::OtherWeights { place, found: found.clone() },
         None => FilesError::Missing { place, file: LAYOUTS[0].single.to_owned(), remedy: NEEDS_WEIGHTS },
     }

@@ -38,12 +38,11 @@ impl Watchdog {
         let (end, ended) = mpsc::channel();
         let (shared, flag) = (Arc::downgrade(shared), Arc::clone(&hung));
         let interval = (most / 10).clamp(*INTERVAL.start(), *INTERVAL.end());
-        let watch = move || {
+        let thread = thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 look(&shared, &flag, most);
             }
-        };
-        let thread = thread::Builder::new().name("watchdog".to_owned()).spawn(watch);
+        });
         thread.map_err(|error| Error::Inference(format!("the watchdog thread did not start: {error}")))?;
         Ok(Self { hung, _end: end })
     }

@@ -365,8 +365,12 @@ fn require_masked_head(files: &ModelFolder) -> Result<ModelType, DetectError> {
 }
 
 fn pooling_of_files(files: &ModelFolder) -> Result<ModelType, DetectError> {
-    let unsupported = || DetectError::UnsupportedPooling { name: files.name() };
-    files.pooling.as_ref().and_then(PoolingConfig::pool).map(ModelType::Embedding).ok_or_else(unsupported)
+    files
+        .pooling
+        .as_ref()
+        .and_then(PoolingConfig::pool)
+        .map(ModelType::Embedding)
+        .ok_or_else(|| DetectError::UnsupportedPooling { name: files.name() })
 }
 
 #[cfg(test)]

@@ -279,25 +279,28 @@ fn submit_prompts(
     let others: Vec<Announced> = prompts.iter().skip(1).map(|_| first.announce_another()).collect();
     metrics.count_many(task.metrics().count, others.len());
     let announced = std::iter::once(first).chain(others);
-    let submit_prompt = |(encoded, announced): (Encoded, Announced)| {
-        let (reply, outcome) = oneshot::channel();
-        let tokens = encoded.ids.len();
-        let mut key = scores.and_then(|scores| scores.find_key(task, &encoded));
-        let known = scores.zip(key).and_then(|(scores, key)| scores.find_output(key));
-        let is_cached = known.is_some();
-        if let Some(output) = known {
-            key = None;
-            let none = Duration::ZERO;
-            // A receiver that is gone wants no answer.
-            let _ = reply.send(Ok(Outcome { output, queue: none, inference: none }));
-        } else {
-            let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
-            let text = Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) };
-            announced.submit(text, reply);
-        }
-        SubmittedPrompt { tokens, outcome, is_cached, key }
-    };
-    prompts.into_iter().zip(announced).map(submit_prompt).collect()
+    prompts
+        .into_iter()
+        .zip(announced)
+        .map(|(encoded, announced)| {
+            let (reply, outcome) = oneshot::channel();
+            let tokens = encoded.ids.len();
+            let mut key = scores.and_then(|scores| scores.find_key(task, &encoded));
+            let known = scores.zip(key).and_then(|(scores, key)| scores.find_output(key));
+            let is_cached = known.is_some();
+            if let Some(output) = known {
+                key = None;
+                let none = Duration::ZERO;
+                // A receiver that is gone wants no answer.
+                let _ = reply.send(Ok(Outcome { output, queue: none, inference: none }));
+            } else {
+                let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
+                let text = Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) };
+                announced.submit(text, reply);
+            }
+            SubmittedPrompt { tokens, outcome, is_cached, key }
+        })
+        .collect()
 }
 
 /// The error of a prompt that is known to have failed, too. It was in the batch of a failed one, and the

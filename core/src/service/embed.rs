@@ -287,18 +287,18 @@ impl Service {
         if wanted.whole {
             cost.untrained_dimensions = dimensions.filter(|length| !self.is_trained_for(*length));
         }
-        for width in outputs.iter().map(|output| output.tokens.width).filter(|_| wanted.tokens) {
-            if let Some(got) = dimensions.filter(|got| *got > width) {
-                return Err(Failed::of_texts(too_many_dimensions(got, width), outputs.len()));
-            }
+        if let (true, Some(got)) = (wanted.tokens, dimensions)
+            && let Some(width) = outputs.iter().map(|output| output.tokens.width).find(|width| got > *width)
+        {
+            return Err(Failed::of_texts(too_many_dimensions(got, width), outputs.len()));
         }
         let form = VectorForm { normalize, dimensions };
-        let finish = |output: Output| EmbedOutputs {
+        let outputs = outputs.into_iter().map(|output| EmbedOutputs {
             dense: wanted.whole.then(|| form.apply(&output.whole)),
             tokens: wanted.tokens.then(|| form.apply_to_tokens(&output.tokens)),
             sparse: wanted.sparse.then_some(output.sparse),
-        };
-        Ok(Answer { value: outputs.into_iter().map(finish).collect(), cost })
+        });
+        Ok(Answer { value: outputs.collect(), cost })
     }
 
     /// The model's outputs for each input.

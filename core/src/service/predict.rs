@@ -17,7 +17,6 @@ use crate::{
     tokenization::{Input, PairText, TruncationDirection},
 };
 use std::sync::Arc;
-use text_embeddings_backend_core::Output;
 
 /// An input: a text, or a pair (for a re-ranker, query and document).
 #[derive(Debug, Clone, PartialEq)]
@@ -93,8 +92,9 @@ impl Service {
         }
         let task = ModelTask::Score(RerankScoring::default());
         let Computed { outputs, cost } = self.compute(&inputs, task, truncation).await?;
-        let predictions = |output: Output| self.predict_classes(output.whole, request.raw_scores);
-        Ok(Answer { value: outputs.into_iter().map(predictions).collect::<Result<_, _>>()?, cost })
+        let classes =
+            outputs.into_iter().map(|output| self.predict_classes(output.whole, request.raw_scores));
+        Ok(Answer { value: classes.collect::<Result<_, _>>()?, cost })
     }
 
     /// A re-ranker's score under the label of its positive class.
@@ -110,8 +110,10 @@ impl Service {
         if scores.iter().any(|score| score.is_nan()) {
             return Err(Error::MissingValues);
         }
-        let prediction = |class| Prediction { score: scores[class], label: self.config.model.label(class) };
-        Ok(order(&scores).into_iter().map(prediction).collect())
+        Ok(order(&scores)
+            .into_iter()
+            .map(|class| Prediction { score: scores[class], label: self.config.model.label(class) })
+            .collect())
     }
 }
 

@@ -172,15 +172,17 @@ impl Service {
         let (scores, cost) = self.text_scores(admitted, work).await?;
         let request = &work.request;
         let raw: Vec<f32> = scores.iter().map(|scored| scored.score.raw).collect();
-        let rank = |index: usize| Rank {
-            index,
-            score: scores[index].score.wanted_score(request.raw_scores),
-            text: None,
-            stage: None,
-            best_passage: scores[index].bytes.clone().map(|bytes| request.find_passage(index, bytes)),
-            highlights: None,
-        };
-        let ranks: Vec<Rank> = order(&raw).into_iter().map(rank).collect();
+        let ranks: Vec<Rank> = order(&raw)
+            .into_iter()
+            .map(|index| Rank {
+                index,
+                score: scores[index].score.wanted_score(request.raw_scores),
+                text: None,
+                stage: None,
+                best_passage: scores[index].bytes.clone().map(|bytes| request.find_passage(index, bytes)),
+                highlights: None,
+            })
+            .collect();
         if work.highlight == 0 {
             return Ok(Answer { value: ranks, cost });
         }

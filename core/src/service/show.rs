@@ -6,7 +6,7 @@
 use super::{Service, request::Failed};
 use crate::{
     error::Error,
-    tokenization::{Encoder, PairText, ShownPrompt, TruncationDirection},
+    tokenization::{PairText, ShownPrompt, TruncationDirection},
 };
 
 /// A query and one of its documents.
@@ -22,6 +22,12 @@ pub struct ShowRequest {
     pub truncate: Option<bool>,
     /// The end at which the document is cut.
     pub truncation_direction: TruncationDirection,
+}
+
+impl ShowRequest {
+    fn bytes(&self) -> usize {
+        self.query.len() + self.text.len() + self.instruction.as_ref().map_or(0, String::len)
+    }
 }
 
 impl Service {
@@ -43,14 +49,12 @@ impl Service {
             return Err(Error::Empty { field: "query" }.into());
         }
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let job = move |encoder: &Encoder, ShowRequest { query, text, instruction, .. }: ShowRequest| {
+        let shown = self.map(vec![request], ShowRequest::bytes, move |encoder, request| {
+            let ShowRequest { query, text, instruction, .. } = request;
             let text = PairText { instruction: instruction.as_deref(), query: &query, document: &text };
             encoder.show(&text, truncation)
-        };
-        let count_bytes = |request: &ShowRequest| {
-            request.query.len() + request.text.len() + request.instruction.as_ref().map_or(0, String::len)
-        };
-        let mut shown = self.map(vec![request], count_bytes, job).await?;
+        });
+        let mut shown = shown.await?;
         Ok(shown.pop().ok_or_else(|| Error::Tokenizer("the tokenizer failed".to_owned()))?)
     }
 }

@@ -91,18 +91,19 @@ impl Service {
                 let prompt = prompt.unwrap_or_default();
                 let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
                 let left = Arc::new(AtomicUsize::new(most));
-                let job = move |encoder: &Encoder, text: String| {
+                self.map(texts, String::len, move |encoder, text| {
                     let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
-                    let take = |left: usize| left.checked_sub(encoding.len());
-                    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+                    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                        left.checked_sub(encoding.len())
+                    });
                     taken.map_err(|_| {
                         Error::Validation(format!(
                             "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
                         ))
                     })?;
                     Ok(tokens(&encoding, &text))
-                };
-                self.map(texts, String::len, job).await
+                })
+                .await
             })
             .await
     }
@@ -190,18 +191,19 @@ fn encode(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result
 
 fn tokens(encoding: &Encoding, text: &str) -> Vec<Token> {
     let bytes: Vec<usize> = text.char_indices().map(|(byte, _)| byte).chain([text.len()]).collect();
-    let token = |index: usize| {
-        let id = encoding.get_ids()[index];
-        if encoding.get_special_tokens_mask()[index] == 1 {
-            let name = encoding.get_tokens()[index].clone();
-            return Token { id, text: name, special: true, start: None, stop: None };
-        }
-        let (start, stop) = encoding.get_offsets()[index];
-        let (start, stop) = (bytes[start], bytes[stop]);
-        let text = text[start..stop].to_owned();
-        Token { id, text, special: false, start: Some(start), stop: Some(stop) }
-    };
-    (0..encoding.len()).map(token).collect()
+    (0..encoding.len())
+        .map(|index| {
+            let id = encoding.get_ids()[index];
+            if encoding.get_special_tokens_mask()[index] == 1 {
+                let name = encoding.get_tokens()[index].clone();
+                return Token { id, text: name, special: true, start: None, stop: None };
+            }
+            let (start, stop) = encoding.get_offsets()[index];
+            let (start, stop) = (bytes[start], bytes[stop]);
+            let text = text[start..stop].to_owned();
+            Token { id, text, special: false, start: Some(start), stop: Some(stop) }
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -80,8 +80,8 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         // Jinja reads every kind of line break as `\n`.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let by_words = || STRUCTURED.iter().any(|word| source.contains(word));
-        let is_structured = style.structured.unwrap_or_else(by_words);
+        let is_structured =
+            style.structured.unwrap_or_else(|| STRUCTURED.iter().any(|word| source.contains(word)));
         environment.add_template_owned(Self::NAME, source).map_err(render_error)?;
         Ok(Self { environment, style: style.clone(), is_structured })
     }
@@ -168,11 +168,11 @@ fn format(format: String, values: Rest<Value>) -> Result<String, JinjaError> {
 /// Refuses a format with large widths, which would allocate memory of any size at once. Each of
 /// `specifications` begins at a field of the format.
 fn check_widths<'a>(mut specifications: impl Iterator<Item = &'a str>) -> Result<(), JinjaError> {
-    let is_wide = |specification: &str| {
-        let numbers = specification.split(|character: char| !character.is_ascii_digit());
-        specification.contains('*') || numbers.map(str::len).any(|digits| digits > WIDTH_DIGITS)
-    };
-    match specifications.find(|specification| is_wide(specification)) {
+    let wide = specifications.find(|specification| {
+        let mut numbers = specification.split(|character: char| !character.is_ascii_digit());
+        specification.contains('*') || numbers.any(|digits| digits.len() > WIDTH_DIGITS)
+    });
+    match wide {
         Some(_) => {
             Err(refuse(format!("a format has a width of more than {WIDTH_DIGITS} digits, or one by `*`")))
         }

@@ -107,9 +107,13 @@ impl Borders {
     /// The place after the last line break of `text`, a text of the template, at which it can be divided.
     pub(super) fn line(self, text: &str) -> Option<usize> {
         let bytes = text.as_bytes();
-        let is_border =
-            |at: &usize| bytes[at - 1] == b'\n' && bytes[*at].is_ascii_graphic() && bytes[at + 1].is_ascii();
-        if self.lines { (1..bytes.len().saturating_sub(1)).rfind(is_border) } else { None }
+        if self.lines {
+            (1..bytes.len().saturating_sub(1)).rfind(|at| {
+                bytes[at - 1] == b'\n' && bytes[*at].is_ascii_graphic() && bytes[at + 1].is_ascii()
+            })
+        } else {
+            None
+        }
     }
 
     /// Whether a text is too large to be encoded whole if that can be avoided.
@@ -173,18 +177,18 @@ impl TextBorders {
     /// Whether every text is split at this place, which is neither its start nor its last byte.
     fn split_at(self, bytes: &[u8], at: usize) -> bool {
         let (before, next) = (bytes[at - 1], bytes[at]);
-        let is_word =
-            || before.is_ascii_alphanumeric() && next == b' ' && bytes[at + 1].is_ascii_alphabetic();
-        let is_character = || {
-            (before.is_ascii_punctuation() && next.is_ascii_punctuation())
-                || (is_ideograph_before(bytes, at) && is_ideograph(next))
-        };
-        let is_clause = || {
-            bytes.get(at..at + 3).is_some_and(|mark| CLAUSE_ENDS.contains(&mark))
-                && is_ideograph_before(bytes, at)
-                && bytes.get(at + 3).copied().is_some_and(is_ideograph)
-        };
-        (self.words && is_word()) || (self.characters && is_character()) || (self.clauses && is_clause())
+        let is_word = self.words
+            && before.is_ascii_alphanumeric()
+            && next == b' '
+            && bytes[at + 1].is_ascii_alphabetic();
+        let is_character = self.characters
+            && ((before.is_ascii_punctuation() && next.is_ascii_punctuation())
+                || (is_ideograph_before(bytes, at) && is_ideograph(next)));
+        let is_clause = self.clauses
+            && bytes.get(at..at + 3).is_some_and(|mark| CLAUSE_ENDS.contains(&mark))
+            && is_ideograph_before(bytes, at)
+            && bytes.get(at + 3).copied().is_some_and(is_ideograph);
+        is_word || is_character || is_clause
     }
 }
 
@@ -203,8 +207,8 @@ fn is_ideograph_before(bytes: &[u8], at: usize) -> bool {
 
 /// Whether an added token holds two characters between which a text may be divided.
 fn joins_characters(token: &AddedToken) -> bool {
-    let is_pair = |pair: &[u8]| pair.iter().all(u8::is_ascii_punctuation);
-    token.content.as_bytes().windows(2).any(is_pair) || has_ideograph(token)
+    token.content.as_bytes().windows(2).any(|pair| pair.iter().all(u8::is_ascii_punctuation))
+        || has_ideograph(token)
 }
 
 fn has_ideograph(token: &AddedToken) -> bool {
@@ -231,8 +235,8 @@ fn is_local(step: &Value) -> bool {
         "Strip" => step["strip_left"] == false,
         "Replace" => {
             let pattern = &step["pattern"];
-            let is_bare = |text: &str| !text.is_ascii() && !text.contains(' ');
-            pattern["Regex"] == " {2,}" || pattern["String"].as_str().is_some_and(is_bare)
+            pattern["Regex"] == " {2,}"
+                || pattern["String"].as_str().is_some_and(|text| !text.is_ascii() && !text.contains(' '))
         }
         _ => false,
     }

@@ -2,7 +2,29 @@
 //!
 //! What must hold: sizes count the client's texts and ids, and not the model's prompts.
 
-use super::{PairSide, PairText, Side};
+use super::PairText;
+
+/// Which of the two texts of a pair a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The query.
+    Query,
+    /// The document.
+    Document,
+}
+
+/// A text of a pair that is read alone: the query or the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairSide<'a> {
+    /// The request's instruction, which has no place here.
+    pub instruction: Option<&'a str>,
+    /// The prompt before the text, which may be empty.
+    pub prompt: &'a str,
+    /// The client's text, which may be empty.
+    pub text: &'a str,
+    /// The request's own limit on the tokens of this text.
+    pub max_tokens: Option<usize>,
+}
 
 /// An input of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

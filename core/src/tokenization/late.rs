@@ -5,21 +5,12 @@
 //! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, Encoder, EncoderError, Input, TokenLimits, Truncation, TruncationDirection, other_model,
+    Encoded, Encoder, EncoderError, Input, Side, TokenLimits, Truncation, TruncationDirection, other_model,
     stretch::Needed,
-    text::{TEXTS, TextEncoder, frame_too_long},
-    tokens::Owner,
+    text::{TEXTS, TextEncoder},
+    tokens::{Owner, frame_too_long},
 };
 use crate::error::Error;
-
-/// Which of the two texts of a pair a text is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The query.
-    Query,
-    /// The document.
-    Document,
-}
 
 /// How queries and documents become tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]

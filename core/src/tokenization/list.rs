@@ -12,8 +12,7 @@ use super::{
     frame,
     prompt::no_room,
     stretch::Needed,
-    text::failed,
-    tokens::Tokens,
+    tokens::{Tokens, failed},
 };
 use crate::{
     error::Error,

@@ -38,14 +38,14 @@ const LONGEST_WORD: usize = 1000;
 /// of its rules is refused.
 pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderError> {
     let file = file.into();
-    let read = move || {
+    let mut tokenizer = guard::run(BOUNDS, move || {
         let tokenizer = match file {
             ModelFile::Disk(path) => Tokenizer::from_file(path),
             ModelFile::Memory { bytes, .. } => Tokenizer::from_bytes(bytes),
         };
         tokenizer.map_err(EncoderError::tokenizer)
-    };
-    let mut tokenizer = guard::run(BOUNDS, read).map_err(EncoderError::tokenizer)??;
+    })
+    .map_err(EncoderError::tokenizer)??;
     tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
     tokenizer.with_padding(None);
     check(&tokenizer)?;

@@ -29,22 +29,21 @@ mod text;
 mod tokens;
 
 use crate::{error::Error, families::QueryLimit};
-use pair::Sequence;
 use std::sync::OnceLock;
 use stretch::SharedRuns;
+use text::Sequence;
 use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use input::Input;
+pub use input::{Input, PairSide, Side};
 pub use label::{LabelKind, LabelTokens, MAX_LEVELS, MAX_OPTIONS};
-pub use late::{ExpansionToken, LateTokens, Marker, Side, SideTokens};
+pub use late::{ExpansionToken, LateTokens, Marker, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization, TokenizerThreads};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
-pub use side::PairSide;
 pub use text::{BareTokens, TextEncoder, TextOptions};
 pub use tokens::{Encoded, EncodedPrompts};
 

@@ -12,8 +12,8 @@ use super::{
     shown::Pieces,
     side::room_for_texts,
     stretch::Needed,
-    text::{failed, is_special},
-    tokens::{Owner, Tokens},
+    text::Sequence,
+    tokens::{Owner, Tokens, failed, is_special},
 };
 use crate::{error::Error, templates::Slot};
 use tokenizers::Encoding;
@@ -24,23 +24,6 @@ const PAIRS: [[&str; 2]; 3] = [
     ["What is the capital of China?", "The city of Beijing is in China."],
     ["What is a city of China?", "The capital of China is Beijing."],
 ];
-
-/// A text of an input, encoded without special tokens.
-pub(super) struct Sequence {
-    pub(super) encoding: Encoding,
-    /// Whether `missing` says how many tokens are not in `encoding`.
-    pub(super) is_counted: bool,
-    /// The number of tokens that are left out of `encoding`, because they will be cut or refused anyway.
-    pub(super) missing: usize,
-    /// The number of tokens before the bytes that were skipped; all if none were.
-    pub(super) before_gap: usize,
-}
-
-impl Sequence {
-    pub(super) fn whole(encoding: Encoding) -> Self {
-        Self { is_counted: true, missing: 0, before_gap: encoding.len(), encoding }
-    }
-}
 
 /// The number of tokens of a pair's texts that were counted and left out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,11 +49,10 @@ impl TextEncoder {
     /// [`EncoderError`] if different pairs get the same ids, if the tokenizer's token types are not 0 and
     /// then 1, or if the longest input has no room for texts besides the special tokens.
     pub fn self_check_pairs(&self) -> Result<(), EncoderError> {
-        let encode = |[query, document]: [&str; 2]| {
+        let [first, other_document, other_query] = PAIRS.map(|[query, document]| {
             let pair = PairText { instruction: None, query, document };
             self.encoding_of_pair(&pair).map_err(EncoderError::tokenizer)
-        };
-        let [first, other_document, other_query] = PAIRS.map(encode);
+        });
         let (first, other_document, other_query) = (first?, other_document?, other_query?);
         if first.get_ids() == other_document.get_ids() || first.get_ids() == other_query.get_ids() {
             return Err(EncoderError::PairTexts);
@@ -222,27 +204,26 @@ impl TextEncoder {
         let mut pieces = Pieces::default();
         // For each text, the number of bytes that earlier pieces show.
         let mut shown = [0; 2];
-        let slot_of = |owner| match owner {
-            Owner::Frame => None,
-            Owner::Query => Some((0, Slot::Query, text.query)),
-            Owner::Document => Some((1, Slot::Document, text.document)),
-        };
-        let last_of = |owner| tokens.owners.iter().rposition(|it| *it == owner);
         for (index, &id) in tokens.ids.iter().enumerate() {
             let owner = tokens.owners[index];
-            let Some((place, slot, text)) = slot_of(owner) else {
-                let content = self.tokenizer().id_to_token(id).unwrap_or_default();
-                let piece = pieces.last(None, false);
-                piece.text.push_str(&content);
-                piece.ids.push(id);
-                continue;
+            let (place, slot, text) = match owner {
+                Owner::Query => (0, Slot::Query, text.query),
+                Owner::Document => (1, Slot::Document, text.document),
+                Owner::Frame => {
+                    let content = self.tokenizer().id_to_token(id).unwrap_or_default();
+                    let piece = pieces.last(None, false);
+                    piece.text.push_str(&content);
+                    piece.ids.push(id);
+                    continue;
+                }
             };
             let end = encoding.get_offsets()[index].1.max(shown[place]);
             let piece = pieces.last(Some(slot), !kept[index]);
             piece.text.push_str(text.get(shown[place]..end).unwrap_or_default());
             piece.ids.push(id);
             shown[place] = end;
-            if last_of(owner) == Some(index) && end < text.len() {
+            let last = tokens.owners.iter().rposition(|it| *it == owner);
+            if last == Some(index) && end < text.len() {
                 pieces.last(Some(slot), !kept[index]).text.push_str(text.get(end..).unwrap_or_default());
             }
         }

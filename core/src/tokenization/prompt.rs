@@ -6,11 +6,10 @@
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
     borders::Borders,
-    frame::{self, Controls, PromptPart},
+    frame::{self, PromptPart, Tokenizers},
     instruction::choose_instruction,
     stretch::{Needed, SharedRuns},
-    text::failed,
-    tokens::{Owner, Tokens},
+    tokens::{Owner, Tokens, failed},
 };
 use crate::{
     error::Error,
@@ -33,15 +32,6 @@ pub struct PromptEncoder {
     parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
     bare: Option<Vec<PromptPart>>,
-}
-
-/// The model's tokenizer with and without its added tokens. Without them, control tokens are text.
-pub(super) struct Tokenizers {
-    pub(super) full: Tokenizer,
-    pub(super) plain: Tokenizer,
-    pub(super) controls: Controls,
-    /// The plain tokenizer for text after a control token, for tokenizers that mark the beginning of a text.
-    inner: Option<Box<Tokenizer>>,
 }
 
 impl PromptEncoder {
@@ -277,51 +267,6 @@ pub(super) fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
     } else {
         format!("`instruction` is too long: {frame} of a longest input of {max}")
     }
-}
-
-impl Tokenizers {
-    pub(super) fn new(mut full: Tokenizer) -> Result<Self, EncoderError> {
-        full.with_truncation(None).map_err(EncoderError::tokenizer)?;
-        full.with_padding(None);
-        let mut plain = Tokenizer::new(full.get_model().clone());
-        plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
-        plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
-        plain.with_post_processor(full.get_post_processor().cloned());
-        let inner = without_mark(&plain)?.map(Box::new);
-        let controls = Controls::new(&full);
-        Ok(Self { full, plain, controls, inner })
-    }
-
-    /// The tokenizer for a text that begins the input, or for one that follows a control token.
-    pub(super) fn of_text(&self, begins: bool) -> &Tokenizer {
-        self.inner.as_deref().filter(|_| !begins).unwrap_or(&self.plain)
-    }
-
-    /// Refuses a tokenizer whose vocabulary contains a control token even without the added tokens. Control
-    /// tokens are the special ones and those that the template uses.
-    fn check_leaks(&self, literals: &[&str]) -> Result<(), EncoderError> {
-        let is_used = |content: &str| literals.iter().any(|text| text.contains(content));
-        for (id, token) in self.full.get_added_tokens_decoder() {
-            let encoding =
-                self.plain.encode_fast(token.content.as_str(), false).map_err(EncoderError::tokenizer)?;
-            if encoding.get_ids().contains(&id) && (token.special || is_used(&token.content)) {
-                return Err(EncoderError::Leak { token: token.content });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The tokenizer without the mark that it puts before the first word of a text. `None` if it has no such
-/// mark.
-fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError> {
-    const FIRST: &str = r#""prepend_scheme":"first""#;
-    let json = tokenizer.to_string(false).map_err(EncoderError::tokenizer)?;
-    if !serde_json::to_string(&tokenizer.get_pre_tokenizer()).is_ok_and(|json| json.contains(FIRST)) {
-        return Ok(None);
-    }
-    let without = json.replace(FIRST, r#""prepend_scheme":"never""#);
-    without.parse().map(Some).map_err(EncoderError::tokenizer)
 }
 
 #[cfg(test)]

@@ -107,8 +107,7 @@ pub(super) struct Pieces(pub(super) Vec<PromptPiece>);
 impl Pieces {
     /// The last piece if it has this slot and `cut`, otherwise a new one.
     pub(super) fn last(&mut self, slot: Option<Slot>, cut: bool) -> &mut PromptPiece {
-        let is_another = |piece: &PromptPiece| piece.slot != slot || piece.cut != cut;
-        if self.0.last().is_none_or(is_another) {
+        if self.0.last().is_none_or(|piece| piece.slot != slot || piece.cut != cut) {
             self.0.push(PromptPiece { slot, text: String::new(), ids: Vec::new(), cut });
         }
         let last = self.0.len() - 1;

@@ -4,26 +4,12 @@
 //! without limits, the ids are the ones of the text after its prompt.
 
 use super::{
-    Encoded, TextEncoder, TokenLimits, Truncation,
+    Encoded, PairSide, TextEncoder, TokenLimits, Truncation,
     instruction::refuse_instruction,
-    text::frame_too_long,
-    tokens::{Owner, Tokens},
+    tokens::{Owner, Tokens, frame_too_long},
 };
 use crate::error::Error;
 use text_embeddings_backend_core::amount;
-
-/// A text of a pair that is read alone: the query or the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PairSide<'a> {
-    /// The request's instruction, which has no place here.
-    pub instruction: Option<&'a str>,
-    /// The prompt before the text, which may be empty.
-    pub prompt: &'a str,
-    /// The client's text, which may be empty.
-    pub text: &'a str,
-    /// The request's own limit on the tokens of this text.
-    pub max_tokens: Option<usize>,
-}
 
 impl TextEncoder {
     /// The ids of a query or a document that is read alone, as for [`TextEncoder::encode_text`]. The limit on

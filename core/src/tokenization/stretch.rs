@@ -9,8 +9,7 @@ use super::{
     borders::SkippedBytes,
     frame::{FixedPart, PromptPart, slot_of},
     prompt::PromptEncoder,
-    text::failed,
-    tokens::{Owner, Tokens},
+    tokens::{Owner, Tokens, failed},
 };
 use crate::{
     error::Error,
@@ -104,10 +103,11 @@ impl PromptEncoder {
     ) -> Result<Vec<Stretch<'s>>, Error> {
         let known = match shared {
             None => &[],
-            Some(shared) => {
-                let encode = || self.shared_runs(parts, texts, needed);
-                shared.get_or_init(encode).as_ref().map_err(Clone::clone)?.as_slice()
-            }
+            Some(shared) => shared
+                .get_or_init(|| self.shared_runs(parts, texts, needed))
+                .as_ref()
+                .map_err(Clone::clone)?
+                .as_slice(),
         };
         let mut stretches = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
@@ -129,15 +129,17 @@ impl PromptEncoder {
         texts: &SlotTexts<'_>,
         needed: Needed,
     ) -> Result<Vec<Option<Vec<Run>>>, Error> {
-        let encode = |part: &PromptPart| match part {
-            PromptPart::Run { pieces, begins }
-                if pieces.iter().all(|piece| slot_of(piece) != Some(Slot::Document)) =>
-            {
-                self.encode_part(pieces, *begins, texts, needed).map(Some)
-            }
-            PromptPart::Run { .. } | PromptPart::Fixed(_) => Ok(None),
-        };
-        parts.iter().map(encode).collect()
+        parts
+            .iter()
+            .map(|part| match part {
+                PromptPart::Run { pieces, begins }
+                    if pieces.iter().all(|piece| slot_of(piece) != Some(Slot::Document)) =>
+                {
+                    self.encode_part(pieces, *begins, texts, needed).map(Some)
+                }
+                PromptPart::Run { .. } | PromptPart::Fixed(_) => Ok(None),
+            })
+            .collect()
     }
 
     /// Encodes longer and longer parts of long texts, until there are enough tokens of each.
@@ -155,7 +157,7 @@ impl PromptEncoder {
                 self.borders.skipped(text, max, needed.direction, attempt)
             };
             let (runs, gaps) = self.encode_runs(pieces, begins, texts, skipped)?;
-            let is_enough = |gap: &Gap| {
+            let are_enough = gaps.iter().all(|gap| {
                 let (before, behind) = runs.split_at(gap.run + 1);
                 let kept = match needed.direction {
                     TruncationDirection::Right => before,
@@ -163,8 +165,8 @@ impl PromptEncoder {
                 };
                 let owners = kept.iter().flat_map(Run::owners);
                 owners.filter(|owner| *owner == gap.slot.into()).count() >= gap.min_tokens
-            };
-            if gaps.iter().all(is_enough) {
+            });
+            if are_enough {
                 return Ok(runs);
             }
             attempt += 1;

@@ -9,17 +9,32 @@ use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
     borders::{Borders, SkippedBytes},
     late::LateTokens,
-    pair::Sequence,
     stretch::Needed,
-    tokens::{Owner, Tokens},
+    tokens::{Owner, Tokens, failed, is_special},
 };
 use crate::error::Error;
 use std::collections::HashMap;
-use text_embeddings_backend_core::amount;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessorWrapper, PreTokenizer, Token, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
 pub(super) const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
+
+/// A text of an input, encoded without special tokens.
+pub(super) struct Sequence {
+    pub(super) encoding: Encoding,
+    /// Whether `missing` says how many tokens are not in `encoding`.
+    pub(super) is_counted: bool,
+    /// The number of tokens that are left out of `encoding`, because they will be cut or refused anyway.
+    pub(super) missing: usize,
+    /// The number of tokens before the bytes that were skipped; all if none were.
+    pub(super) before_gap: usize,
+}
+
+impl Sequence {
+    pub(super) fn whole(encoding: Encoding) -> Self {
+        Self { is_counted: true, missing: 0, before_gap: encoding.len(), encoding }
+    }
+}
 
 /// Encodes texts. It has no threads; see `Tokenization`.
 pub struct TextEncoder {
@@ -106,9 +121,10 @@ impl TextEncoder {
     /// [`EncoderError`] if different texts get the same ids, or if the longest input leaves no room for a
     /// text.
     pub fn self_check(&self, prompt: &str) -> Result<(), EncoderError> {
-        let tokens = |text| self.tokens_of_text([prompt, text], usize::MAX, TruncationDirection::Right);
-        let encode = |text| tokens(text).map_err(EncoderError::tokenizer);
-        let [first, second] = TEXTS.map(encode);
+        let [first, second] = TEXTS.map(|text| {
+            self.tokens_of_text([prompt, text], usize::MAX, TruncationDirection::Right)
+                .map_err(EncoderError::tokenizer)
+        });
         let (first, second) = (first?, second?);
         if first.ids == second.ids {
             return Err(EncoderError::Texts);
@@ -253,14 +269,14 @@ impl TextEncoder {
             self.sequence([prompt, text], 0, needed, direction)?;
         let encoding = self.plain.post_process(encoding, None, true).map_err(failed)?;
         let specials = (0..encoding.len()).take_while(|index| is_special(&encoding, *index)).count();
-        let owner = |index: usize| {
+        let tokens = self.tokens(&encoding, |index| {
             // Behind skipped bytes, offsets do not say where a token is.
             let is_in_prompt = index < specials + before_gap
                 && (1..=prompt.len()).contains(&encoding.get_offsets()[index].1);
             let is_frame = is_special(&encoding, index) || is_in_prompt;
             if is_frame { Owner::Frame } else { Owner::Document }
-        };
-        let mut tokens = Tokens { missing, ..self.tokens(&encoding, owner) };
+        });
+        let mut tokens = Tokens { missing, ..tokens };
         if let Some(last) = self.options.last_token.filter(|last| tokens.ids.last() != Some(last)) {
             tokens.ids.push(last);
             tokens.owners.push(Owner::Frame);
@@ -372,27 +388,10 @@ impl TextEncoder {
         Tokens {
             ids: encoding.get_ids().to_vec(),
             owners: (0..encoding.len()).map(owner).collect(),
-            second: second.filter(|_| self.options.has_token_types),
+            second: if self.options.has_token_types { second } else { None },
             ..Tokens::default()
         }
     }
-}
-
-/// Whether the post-processor added this token.
-pub(super) fn is_special(encoding: &Encoding, index: usize) -> bool {
-    encoding.get_special_tokens_mask()[index] == 1
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
-pub(super) fn failed(error: tokenizers::Error) -> Error {
-    Error::Tokenizer(error.to_string())
-}
-
-pub(super) fn frame_too_long(tokens: &Tokens, max: usize) -> Error {
-    let frame = amount(tokens.count(Owner::Frame), "token");
-    Error::Validation(format!(
-        "the prompt is too long: with the special tokens it takes {frame} of a longest input of {max}"
-    ))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 use super::{Truncation, TruncationDirection};
 use crate::error::Error;
+use text_embeddings_backend_core::amount;
+use tokenizers::Encoding;
 
 /// An input as token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,4 +125,21 @@ impl Tokens {
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
         Encoded { ids, second, marks: Vec::new(), unattended: 0, truncated: query + document, reusable }
     }
+}
+
+/// Whether the post-processor added this token.
+pub(super) fn is_special(encoding: &Encoding, index: usize) -> bool {
+    encoding.get_special_tokens_mask()[index] == 1
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
+pub(super) fn failed(error: tokenizers::Error) -> Error {
+    Error::Tokenizer(error.to_string())
+}
+
+pub(super) fn frame_too_long(tokens: &Tokens, max: usize) -> Error {
+    let frame = amount(tokens.count(Owner::Frame), "token");
+    Error::Validation(format!(
+        "the prompt is too long: with the special tokens it takes {frame} of a longest input of {max}"
+    ))
 }

@@ -5,7 +5,7 @@
 
 use std::{env, ffi::OsString, net::IpAddr};
 
-use clap::{Arg, Command, Id};
+use clap::{Command, Id};
 
 use super::Args;
 
@@ -13,20 +13,19 @@ use super::Args;
 /// service to each pod in such a variable: for a service `prometheus`, it sets
 /// `PROMETHEUS_PORT=tcp://10.0.0.1:9090`.
 pub(crate) fn set_aside_service_links(mut command: Command) -> (Command, Vec<String>) {
-    let is_link = |argument: &Arg| {
-        let value = argument.get_env().and_then(|variable| env::var(variable).ok());
-        let scheme = value.as_deref().and_then(|value| value.split_once("://")).map(|(scheme, _)| scheme);
-        matches!(scheme, Some("tcp" | "udp" | "sctp"))
-    };
     let links = command.get_arguments().filter(|argument| argument.get_id().as_str().ends_with("port"));
     let links: Vec<(Id, OsString)> = links
-        .filter(|argument| is_link(argument))
         .filter_map(|argument| Some((argument.get_id().clone(), argument.get_env()?.to_owned())))
+        .filter(|(_, variable)| env::var(variable).is_ok_and(|value| is_service_link(&value)))
         .collect();
     for (id, _) in &links {
         command = command.mut_arg(id, |argument| argument.env(None::<&'static str>));
     }
     (command, links.into_iter().map(|(_, variable)| variable.to_string_lossy().into_owned()).collect())
+}
+
+fn is_service_link(value: &str) -> bool {
+    value.split_once("://").is_some_and(|(scheme, _)| ["tcp", "udp", "sctp"].contains(&scheme))
 }
 
 /// Every container runtime sets `HOSTNAME` to the container's name, which does not mean that the server

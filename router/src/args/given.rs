@@ -119,8 +119,9 @@ pub(crate) fn variables_of(error: &clap::Error, command: &Command, arguments: &[
     let flags = |kind| texts(kind).into_iter().filter_map(|text| text.split_whitespace().next());
     let variable = |flag: &str| variable_of(flag, command, arguments);
     if error.kind() == ErrorKind::MissingRequiredArgument {
-        let needs = |flag: &str| NEEDED.iter().find(|(needed, _)| *needed == flag).map(|(_, by)| *by);
-        return tip(flags(ContextKind::InvalidArg).filter_map(needs).filter_map(variable));
+        return tip(flags(ContextKind::InvalidArg)
+            .filter_map(|flag| NEEDED.iter().find(|(needed, _)| *needed == flag).map(|(_, by)| *by))
+            .filter_map(variable));
     }
     if error.kind() == ErrorKind::ArgumentConflict {
         let both = flags(ContextKind::InvalidArg).chain(flags(ContextKind::PriorArg));
@@ -148,11 +149,11 @@ fn variable_of(flag: &str, command: &Command, arguments: &[OsString]) -> Option<
         Some((argument.get_env()?.to_str()?.to_owned(), argument.get_short()))
     };
     let (variable, short) = of(command).or_else(|| command.get_subcommands().find_map(of))?;
-    let is_flag = |given: &str| {
+    let is_given = arguments.iter().any(|given| {
+        let given = given.to_string_lossy();
         given.split('=').next() == Some(flag)
             || short.is_some_and(|short| given.starts_with(&format!("-{short}")))
-    };
-    let is_given = arguments.iter().any(|given| is_flag(&given.to_string_lossy()));
+    });
     (!is_given && env::var_os(&variable).is_some()).then(|| (flag.to_owned(), variable))
 }
 

@@ -29,12 +29,12 @@ pub(crate) fn answer_check(arguments: &[String]) -> anyhow::Result<()> {
 fn health_address(arguments: &[String]) -> Option<String> {
     let (options, addresses): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|word| word.starts_with('-'));
-    let is_known = |option: &str| match option.strip_prefix("--") {
+    let [address] = addresses[..] else { return None };
+    let are_known = options.into_iter().all(|option| match option.strip_prefix("--") {
         Some(name) => ["fail", "silent", "show-error"].contains(&name),
         None => option[1..].chars().all(|letter| "fsS".contains(letter)),
-    };
-    let [address] = addresses[..] else { return None };
-    if !options.into_iter().all(is_known) {
+    });
+    if !are_known {
         return None;
     }
     let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };

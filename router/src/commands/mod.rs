@@ -212,8 +212,8 @@ impl Invocation {
         if arguments.get(1).is_some_and(|word| word == "-h") {
             command = on_one_screen(command);
         }
-        let is_command = |name: &OsString| command.get_subcommands().any(|c| *name == *c.get_name());
-        let is_task = arguments.get(1).is_some_and(is_command);
+        let is_task =
+            arguments.get(1).is_some_and(|name| command.get_subcommands().any(|c| *name == *c.get_name()));
         let complete = command.clone();
         if is_task {
             // A variable that is meant for the server must not keep a command from running.
@@ -261,9 +261,10 @@ pub(crate) fn command_line() -> Command {
         .after_long_help(variables())
         .mut_args(in_help)
         .mut_subcommands(|task| {
-            let is_shared = |argument: &Arg| argument.get_help_heading().is_some();
-            task.max_term_width(WIDEST_HELP)
-                .mut_args(|argument| if is_shared(&argument) { in_help(argument) } else { argument })
+            task.max_term_width(WIDEST_HELP).mut_args(|argument| match argument.get_help_heading() {
+                Some(_) => in_help(argument),
+                None => argument,
+            })
         })
 }
 

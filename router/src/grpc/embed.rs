@@ -75,9 +75,12 @@ async fn embed_all(
     let outputs = wanted(&message.outputs)?;
     answered("tei.v1.Embed/EmbedAll", service.embed(request, outputs).await, |outputs, metadata| {
         let EmbedOutputs { dense, sparse, tokens } = only(outputs);
-        let token = |embeddings| v1::TokenEmbedding { embeddings };
         v1::EmbedAllResponse {
-            token_embeddings: tokens.unwrap_or_default().into_iter().map(token).collect(),
+            token_embeddings: tokens
+                .unwrap_or_default()
+                .into_iter()
+                .map(|embeddings| v1::TokenEmbedding { embeddings })
+                .collect(),
             metadata,
             embeddings: dense.unwrap_or_default(),
             sparse_embeddings: sparse.unwrap_or_default().into_iter().map(sparse_value).collect(),

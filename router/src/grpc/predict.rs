@@ -58,10 +58,13 @@ async fn label(
     service: &Service,
     request: PredictRequest,
 ) -> Result<Answer<v1::PredictResponse>, Status> {
-    let prediction = |Prediction { score, label }| v1::Prediction { score, label };
     answered(method, service.predict(request).await, |lists, metadata| v1::PredictResponse {
         // One input has one list of labels.
-        predictions: lists.into_iter().flatten().map(prediction).collect(),
+        predictions: lists
+            .into_iter()
+            .flatten()
+            .map(|Prediction { score, label }| v1::Prediction { score, label })
+            .collect(),
         metadata,
     })
 }

@@ -13,15 +13,20 @@ async fn encode(service: Service, message: v1::EncodeRequest) -> Result<v1::Enco
     let v1::EncodeRequest { inputs, add_special_tokens, prompt_name } = message;
     let request = TokenizeRequest { inputs: vec![inputs], is_batch: false, add_special_tokens, prompt_name };
     let texts = service.tokenize(request).await.map_err(status)?;
-    let token = |Token { id, text, special, start, stop }| v1::SimpleToken {
-        id,
-        text,
-        special,
-        start: start.map(number),
-        stop: stop.map(number),
-    };
     // One text has one list of tokens.
-    Ok(v1::EncodeResponse { tokens: texts.into_iter().flatten().map(token).collect() })
+    Ok(v1::EncodeResponse {
+        tokens: texts
+            .into_iter()
+            .flatten()
+            .map(|Token { id, text, special, start, stop }| v1::SimpleToken {
+                id,
+                text,
+                special,
+                start: start.map(number),
+                stop: stop.map(number),
+            })
+            .collect(),
+    })
 }
 
 async fn decode(service: Service, message: v1::DecodeRequest) -> Result<v1::DecodeResponse, Status> {

@@ -39,8 +39,9 @@ impl BodyEncoding {
         let given =
             headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
         let given = given.collect::<Vec<_>>().join(", ");
-        let is_plain = |encoding: &str| encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
-        let mut applied = given.split(',').map(str::trim).filter(|encoding| !is_plain(encoding));
+        let applied = given.split(',').map(str::trim);
+        let mut applied =
+            applied.filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"));
         match (applied.next(), applied.next()) {
             (None, _) => Ok(Self::Plain),
             (Some("zstd"), None) if takes_zstd(path) => Ok(Self::Zstd { limit }),

@@ -255,8 +255,9 @@ pub(crate) async fn embed_all(
         return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody::from));
     };
     let answer = state.served().service.embed(body.into(), outputs).await?;
-    let bodies = |outputs: Vec<EmbedOutputs>| outputs.into_iter().map(OutputsBody::from).collect::<Vec<_>>();
-    Ok(respond(&state, format, "embed_all", answer, bodies))
+    Ok(respond(&state, format, "embed_all", answer, |outputs| {
+        outputs.into_iter().map(OutputsBody::from).collect::<Vec<_>>()
+    }))
 }
 
 /// Embed texts or token ids: a sparse vector for each.

@@ -105,8 +105,9 @@ impl<'de> Visitor<'de> for EmbedElementVisitor {
     }
 
     fn visit_u64<E: Error>(self, id: u64) -> Result<EmbedElement, E> {
-        let error = |_| E::invalid_value(Unexpected::Unsigned(id), &"u32");
-        u32::try_from(id).map(EmbedElement::Id).map_err(error)
+        u32::try_from(id)
+            .map(EmbedElement::Id)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &"u32"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<EmbedElement, A::Error> {

@@ -44,11 +44,10 @@ pub(crate) fn hint(fields: &[String], wanted: &[&str]) -> Option<String> {
         .iter()
         .filter(|(name, _)| wanted.contains(name) && !fields.iter().any(|field| field == name));
     let mut hints = missing.filter_map(|(name, misses)| {
-        let is_meant = |field: &&String| {
+        let field = fields.iter().find(|field| {
             let field = field.to_lowercase();
             misses.contains(&field.as_str()) || is_misspelled(&field, name)
-        };
-        let field = fields.iter().find(is_meant)?;
+        })?;
         Some(format!(": is `{field}` meant as `{name}`?"))
     });
     hints.next()

@@ -191,8 +191,9 @@ pub(crate) async fn embeddings(
     let answer = state.served().service.embed_openai(request).await?;
     let tokens = answer.cost.tokens;
     let model = &state.served().info.served_model_name;
-    let body = |vectors: Vec<Vec<f32>>| EmbeddingsBody::new(&vectors, encoding, model, tokens);
-    Ok(respond(&state, format, "v1/embeddings", answer, body))
+    Ok(respond(&state, format, "v1/embeddings", answer, |vectors| {
+        EmbeddingsBody::new(&vectors, encoding, model, tokens)
+    }))
 }
 
 #[cfg(test)]

@@ -79,8 +79,8 @@ fn further_path(
     action: Action,
 ) -> Result<Option<String>, ConfigError> {
     let own: Vec<&Route> = ROUTES.iter().filter(|route| route.action == action).collect();
-    let has = |path: &str| own.iter().any(|route| route.path == path);
-    let Some(path) = given.filter(|path| !path.is_empty() && !has(path)) else {
+    let Some(path) = given.filter(|path| !path.is_empty() && own.iter().all(|route| route.path != *path))
+    else {
         return Ok(None);
     };
     let refuse = |problem: &str| {
@@ -89,16 +89,17 @@ fn further_path(
     };
     // A route `/docs` may have a second one, `/docs/`.
     let without_slash = path.strip_suffix('/').unwrap_or(path);
-    let is_taken = |route: &&Route| {
+    let is_taken = ROUTES.iter().any(|route| {
         route.method == own[0].method
             && route.path != PREDICT_PATH
             && (route.has_path(path) || route.has_path(without_slash))
-    };
-    if ROUTES.iter().any(|route| is_taken(&route)) {
+    });
+    if is_taken {
         return refuse("is a route of the server with another meaning");
     }
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@%".contains(&byte);
-    if !path.starts_with('/') || path.contains("/:") || !path.bytes().all(allowed) {
+    let is_legal =
+        path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@%".contains(&byte));
+    if !path.starts_with('/') || path.contains("/:") || !is_legal {
         return refuse("is not the path of a URL");
     }
     Ok(Some(path.to_owned()))

@@ -279,12 +279,11 @@ pub(crate) fn nearest<'a>(routes: &'a [Route], path: &str) -> Option<&'a Route> 
     }
     let path = path.trim_end_matches('/').to_lowercase();
     let segment = path.rsplit('/').next().filter(|segment| !segment.is_empty())?;
-    let near = |route: &'a Route| {
+    let candidates = routes.iter().filter(|route| route.listed != Listed::Hidden).filter_map(|route| {
         let distance = strsim::osa_distance(&path, &route.path);
         let is_near = distance * 4 <= path.len() || route.path.rsplit('/').next() == Some(segment);
         is_near.then_some((distance, route))
-    };
-    let candidates = routes.iter().filter(|route| route.listed != Listed::Hidden).filter_map(near);
+    });
     candidates.min_by_key(|(distance, _)| *distance).map(|(_, route)| route)
 }
 

@@ -136,16 +136,17 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.served().service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
-    Ok(respond(&state, format, "score", answer, |scores| {
-        let datum = |(index, score)| ScoreDatum { index, object: "score", score };
-        ScoreAnswer {
-            id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
-            object: "list",
-            created: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            model: state.served().info.served_model_name.clone(),
-            data: scores.into_iter().enumerate().map(datum).collect(),
-            usage: RerankUsage::new(tokens),
-        }
+    Ok(respond(&state, format, "score", answer, |scores| ScoreAnswer {
+        id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
+        object: "list",
+        created: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        model: state.served().info.served_model_name.clone(),
+        data: scores
+            .into_iter()
+            .enumerate()
+            .map(|(index, score)| ScoreDatum { index, object: "score", score })
+            .collect(),
+        usage: RerankUsage::new(tokens),
     }))
 }
 
@@ -186,9 +187,8 @@ fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
     let all = NAMES.as_flattened();
     let given: Vec<&str> = all.iter().copied().filter(|name| has(name)).collect();
     let found = NAMES.iter().find(|names| names.iter().all(|name| has(name)));
-    let is_one = |names: &[&str; 2]| given.iter().all(|name| names.contains(name));
     match found {
-        Some(names) if is_one(names) => Ok(*names),
+        Some(names) if given.iter().all(|name| names.contains(name)) => Ok(*names),
         Some(_) => Err(format!("the request names its pairs in two ways: {}. {CHOICES}", seen(fields))),
         None => {
             let singular =

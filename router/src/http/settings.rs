@@ -48,16 +48,19 @@ fn origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> 
     if origins.is_empty() || origins.iter().any(|origin| origin == "*") {
         return Ok(None);
     }
-    let parse = |origin: &String| {
-        let value = if origin.contains("://") { HeaderValue::from_str(origin).ok() } else { None };
-        value.ok_or_else(|| ConfigError::Value {
-            flag: "--cors-allow-origin",
-            value: origin.clone(),
-            problem: "is not an origin: give scheme and host such as `https://example.org`, or `*`"
-                .to_owned(),
+    origins
+        .iter()
+        .map(|origin| {
+            let value = if origin.contains("://") { HeaderValue::from_str(origin).ok() } else { None };
+            value.ok_or_else(|| ConfigError::Value {
+                flag: "--cors-allow-origin",
+                value: origin.clone(),
+                problem: "is not an origin: give scheme and host such as `https://example.org`, or `*`"
+                    .to_owned(),
+            })
         })
-    };
-    origins.iter().map(parse).collect::<Result<_, _>>().map(Some)
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 #[cfg(test)]

@@ -18,13 +18,13 @@ use crate::state::AppState;
 pub(crate) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
     // Keyed routes have no parameters: the path of such a request is its route.
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    let name = || format!("{method} {path}");
     let attributes = [
         KeyValue::new("http.request.method", method.clone()),
         KeyValue::new("http.route", path.clone()),
         KeyValue::new("te.model", state.served().info.served_model_name.clone()),
     ];
-    let Some(mut span) = state.traces.begin(name, request.headers(), attributes) else {
+    let Some(mut span) = state.traces.begin(|| format!("{method} {path}"), request.headers(), attributes)
+    else {
         return next.run(request).await;
     };
     let response = next.run(request).await;

@@ -98,17 +98,25 @@ fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<(
         "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are \
          broken; download it again"
     );
-    let largest = vectors.iter().copied().flatten().fold(0.0, |largest: f32, value| largest.max(value.abs()));
-    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
-    let is_same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(is_close);
-    let twice =
-        (1..vectors.len()).any(|index| vectors[..index].iter().any(|other| is_same(vectors[index], other)));
+    let largest = largest_value(vectors.iter().copied().flatten());
+    let twice = (1..vectors.len())
+        .any(|index| vectors[..index].iter().any(|other| is_same(vectors[index], other, largest)));
     ensure!(
         !twice,
         "two different test texts got the same vector: the checkpoint's weights do not read the prompt; \
          download it again"
     );
     Ok(())
+}
+
+/// The largest magnitude.
+fn largest_value<'v>(values: impl IntoIterator<Item = &'v f32>) -> f32 {
+    values.into_iter().fold(0.0, |largest, value| largest.max(value.abs()))
+}
+
+/// Whether two vectors differ by rounding at most, among vectors whose largest value is `largest`.
+fn is_same(a: &[f32], b: &[f32], largest: f32) -> bool {
+    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= SAME_SCORE * largest)
 }
 
 /// The vectors of a query and of a document must be numbers, and not all alike.
@@ -157,10 +165,9 @@ fn check_embedding(
         "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
          broken; download it again"
     );
-    let largest = first.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
-    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
+    let largest = largest_value(&first);
     ensure!(
-        !first.iter().zip(&second).all(is_close),
+        !is_same(&first, &second, largest),
         "two different test texts got the same vector: the checkpoint's weights, or the pooling, do not read \
          the text; download the model again, or check `--pooling`"
     );

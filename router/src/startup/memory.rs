@@ -163,8 +163,10 @@ pub(super) fn planned(
 /// The bytes of a model's weights as they are read; if only another library reads them, the bytes of their
 /// files.
 pub(super) fn weight_bytes(folder: &ModelFolder) -> u64 {
-    let files = || folder.weights.iter().filter_map(|file| file.length().ok()).sum();
-    folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
+    folder.stored.as_ref().map_or_else(
+        || folder.weights.iter().filter_map(|file| file.length().ok()).sum(),
+        |stored| stored.bytes,
+    )
 }
 
 #[cfg(test)]

@@ -78,9 +78,8 @@ pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl text::Display for Escaped<'_> {
     fn fmt(&self, formatter: &mut text::Formatter<'_>) -> text::Result {
-        let ends_a_line = |character: char| matches!(character, '\u{2028}' | '\u{2029}');
         self.0.chars().try_for_each(|character| {
-            if character.is_control() || ends_a_line(character) {
+            if character.is_control() || matches!(character, '\u{2028}' | '\u{2029}') {
                 write!(formatter, "{}", character.escape_default())
             } else {
                 formatter.write_char(character)

@@ -128,12 +128,11 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     // Each edge is the one before times 1.5: powers of 1.5 would differ in the last digits, and so in their
     // names.
     let durations: Vec<f64> = successors(Some(1e-5 * 1.5), |edge| Some(edge * 1.5)).take(DURATIONS).collect();
-    let amounts = |power: i32| -> Vec<f64> { (0..=power).map(|k| 2.0_f64.powi(k)).collect() };
     ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
         let buckets = match metric.kind {
             MetricKind::Counter | MetricKind::CounterOfSeconds | MetricKind::Gauge => return Ok(builder),
             MetricKind::Histogram(Observed::Durations) => durations.clone(),
-            MetricKind::Histogram(Observed::Amounts(power)) => amounts(power),
+            MetricKind::Histogram(Observed::Amounts(power)) => (0..=power).map(|k| 2.0_f64.powi(k)).collect(),
             MetricKind::Histogram(Observed::Probabilities) => PROBABILITIES.to_vec(),
         };
         builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), &buckets)

@@ -51,13 +51,16 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
 
 /// The client's id if it may be used, else a random one.
 fn id(given: Option<&HeaderValue>) -> HeaderValue {
-    let may_be_used = |id: &&HeaderValue| {
-        (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
-    };
-    given.filter(may_be_used).cloned().unwrap_or_else(|| {
-        let random = format!("{:032x}", rand::random::<u128>());
-        HeaderValue::try_from(random).unwrap_or_else(|_| HeaderValue::from_static("-"))
-    })
+    given
+        .filter(|id| {
+            (1..=LONGEST_ID).contains(&id.len())
+                && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
+        })
+        .cloned()
+        .unwrap_or_else(|| {
+            let random = format!("{:032x}", rand::random::<u128>());
+            HeaderValue::try_from(random).unwrap_or_else(|_| HeaderValue::from_static("-"))
+        })
 }
 
 /// The path, which is the route of a request that has one: no route has a parameter.

@@ -62,14 +62,15 @@ impl MachinePeaks {
 /// Scores per second of one thread: the best of several rounds.
 fn softmax(set: InstructionSet) -> f64 {
     let mut softmax = Softmax::new();
-    let round = |_| {
-        let start = Instant::now();
-        for _ in 0..200 {
-            softmax.step(set);
-        }
-        (200 * Softmax::SCORES) as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..5).map(round).fold(0.0, f64::max)
+    (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..200 {
+                softmax.step(set);
+            }
+            (200 * Softmax::SCORES) as f64 / start.elapsed().as_secs_f64()
+        })
+        .fold(0.0, f64::max)
 }
 
 /// The value of a variable.

@@ -98,11 +98,12 @@ impl Workload {
         // A seed of its own, so that workloads share no tokens.
         let mut state = self.own.iter().fold(self.kept, |sum, own| 31 * sum + own) as u32;
         let mut ids = |count: usize| -> Vec<u32> {
-            let next = |_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 8) % vocabulary as u32
-            };
-            (0..count).map(next).collect()
+            (0..count)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 8) % vocabulary as u32
+                })
+                .collect()
         };
         let shared = ids(self.shared);
         let (mut batches, mut builder, mut tokens) = (Vec::new(), BatchBuilder::new(Packing::SHARED), 0);

@@ -75,7 +75,8 @@ pub(crate) fn attention(
     compute: &Compute,
     queries: &Queries<'_, impl Fn(usize, &mut [f32]) + Sync>,
     keys: Keys<'_>,
-    (format, words): (OperandFormat, Words),
+    format: OperandFormat,
+    words: Words,
 ) -> Operand {
     let Queries { values: queries, spans, turn, gate } = queries;
     let heads = keys.heads;
@@ -92,7 +93,7 @@ pub(crate) fn attention(
         }
     }
     let counts: Vec<usize> = items.iter().map(|item| item.queries.len() / width).collect();
-    compute.operand_of((total, width), format, words, counts.into_iter(), |rows| {
+    compute.operand_of(&counts, width, format, words, |rows| {
         // The longest paths come first, so that the last items are short and the threads end together.
         let items = items.into_iter().zip(rows).rev();
         compute.threads.for_each(items, |(item, rows)| {
@@ -318,8 +319,8 @@ impl<'a> Tiles<'a> {
             let block = first..self.rows.min(first + self.block_rows);
             let values = &workspace.values[self.columns(row)];
             pack::row(self.compute.set, self.format, values, 0, &mut workspace.words, &mut 1.0);
-            let place = (row - first, block.len());
-            pack::place(&workspace.words, &mut workspace.queries.as_mut_slice()[self.words(&block)], place);
+            let queries = &mut workspace.queries.as_mut_slice()[self.words(&block)];
+            pack::place(&workspace.words, queries, row - first, block.len());
         }
     }
 
@@ -347,12 +348,11 @@ impl<'a> Tiles<'a> {
             let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
             if from < to {
                 let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
-                let shifted = |row| {
+                workspace.visible.clear();
+                workspace.visible.extend(rows.clone().map(|row| {
                     let Range { start, end } = visible(row);
                     start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
-                };
-                workspace.visible.clear();
-                workspace.visible.extend(rows.clone().map(shifted));
+                }));
                 let first = step.first + seen.start;
                 let step = KeyStep { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
                 self.weigh(workspace, rows.clone(), step, last);
@@ -408,7 +408,7 @@ impl<'a> Tiles<'a> {
         };
         softmax::step(set, scores, &workspace.visible, LOG2_E / self.scoring.divisor, &mut running);
         let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.format.words(COLUMNS)];
-        pack::block(set, self.format, (scores, rows.len()), words);
+        pack::block(set, self.format, scores, rows.len(), words);
     }
 
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.

@@ -43,20 +43,25 @@ impl CpuOperations {
         &mut self,
         disentangled: &'d Disentangled<Matrix>,
         queries: &Activations,
-        (keys_values, places): (&Activations, &[usize]),
+        keys_values: &Activations,
+        places: &[usize],
         size: usize,
     ) -> DisentangledScores<'d> {
         let scores = |x: &Activations, rows: &[usize], positions: Option<&[Matrix]>| -> Vec<Activations> {
-            let of_head = |(head, positions): (usize, &Matrix)| {
-                let columns = head * size..(head + 1) * size;
-                let row = |&row: &usize| &x.values()[row * x.columns..][columns.clone()];
-                let values: Vec<f32> = rows.iter().flat_map(row).copied().collect();
-                let operand = self.pack((&values, size), Precision::High, |row, _| row);
-                let mut out = self.activations(rows.len(), positions.outputs());
-                self.compute.product(&operand.operand, positions, out.values_mut());
-                out
-            };
-            positions.unwrap_or_default().iter().enumerate().map(of_head).collect()
+            positions
+                .unwrap_or_default()
+                .iter()
+                .enumerate()
+                .map(|(head, positions)| {
+                    let columns = head * size..(head + 1) * size;
+                    let row = |&row: &usize| &x.values()[row * x.columns..][columns.clone()];
+                    let values: Vec<f32> = rows.iter().flat_map(row).copied().collect();
+                    let operand = self.pack(&values, size, Precision::High, |row, _| row);
+                    let mut out = self.activations(rows.len(), positions.outputs());
+                    self.compute.product(&operand.operand, positions, out.values_mut());
+                    out
+                })
+                .collect()
         };
         let all: Vec<usize> = (0..queries.rows()).collect();
         DisentangledScores {

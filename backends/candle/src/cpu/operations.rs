@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     delta::DeltaRule,
-    kept::HostValues,
+    kept::{HostValues, KeptRow},
     kernels::{
         InstructionSet, elementwise,
         epilogue::Epilogue,
@@ -16,7 +16,9 @@ use crate::{
         pack::OperandFormat,
     },
     load::Weight,
-    operations::{Attention, DeltaInput, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    operations::{
+        Attention, DeltaInput, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown,
+    },
     plan::DeltaSizes,
 };
 use std::borrow::Cow;
@@ -69,15 +71,15 @@ impl Operations for CpuOperations {
 
     fn embed(
         &mut self,
-        lookups: &[(&EmbeddingTable, &[u32])],
+        lookups: &[Lookup<'_, EmbeddingTable>],
         scale: f32,
         norm: Option<&Norm<Vec<f32>>>,
     ) -> Result<Activations> {
         timed!(self, embedding(lookups, norm.is_some()));
-        for (table, ids) in lookups {
+        for Lookup { table, ids } in lookups {
             refuse_unknown(ids, table.rows())?;
         }
-        let Some(((first, ids), others)) = lookups.split_first() else {
+        let Some((Lookup { table: first, ids }, others)) = lookups.split_first() else {
             unreachable!("a plan has a table for the token ids");
         };
         let mut out = self.activations(ids.len(), first.columns());
@@ -86,7 +88,7 @@ impl Operations for CpuOperations {
             let (mut other, mut sum) = (vec![0.0; first.columns()], vec![0.0; first.columns()]);
             for (row, out) in (from..).zip(rows.chunks_exact_mut(first.columns())) {
                 first.widen_row(ids[row] as usize, out);
-                for (table, ids) in others {
+                for Lookup { table, ids } in others {
                     table.widen_row(ids[row] as usize, &mut other);
                     elementwise::add(set, out, &other);
                 }
@@ -116,7 +118,7 @@ impl Operations for CpuOperations {
     fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
         timed!(self, conversion(x, self.arithmetic, precision));
         let spreads = self.arithmetic.spreads(precision);
-        Ok(self.pack((x.values(), x.columns), precision, |row, out| {
+        Ok(self.pack(x.values(), x.columns, precision, |row, out| {
             if !spreads {
                 return row;
             }
@@ -134,7 +136,7 @@ impl Operations for CpuOperations {
     ) -> Result<PackedActivations> {
         timed!(self, norm_conversion(x, self.arithmetic.format(precision), 1));
         let spreads = self.arithmetic.spreads(precision);
-        Ok(self.pack((x.values(), x.columns), precision, |row, out| {
+        Ok(self.pack(x.values(), x.columns, precision, |row, out| {
             self.norm_rows(norm, row, out);
             if spreads {
                 elementwise::spread(self.compute.set, out);
@@ -154,7 +156,8 @@ impl Operations for CpuOperations {
         let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
         let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
         let counts = (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from));
-        let operand = self.compute.operand_of((rows, columns), format, words, counts, |parts| {
+        let counts: Vec<usize> = counts.collect();
+        let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
             self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut normed = vec![0.0; columns];
                 for (index, row) in x.chunks_exact_mut(columns).enumerate() {
@@ -270,12 +273,14 @@ impl Operations for CpuOperations {
         Ok(kept)
     }
 
-    fn append(&mut self, x: &mut Activations, rows: &[(&HostValues, usize)]) -> Result<()> {
+    fn append(&mut self, x: &mut Activations, rows: &[KeptRow<'_, HostValues>]) -> Result<()> {
         let (before, columns) = (x.values().len(), x.columns);
         timed!(self, copied("kept rows", rows.len() * columns));
         x.values.resize(before + rows.len() * columns);
-        for ((kept, row), out) in rows.iter().zip(x.values_mut()[before..].chunks_exact_mut(columns)) {
-            kept.read(*row, out);
+        for (KeptRow { keeper, row }, out) in
+            rows.iter().zip(x.values_mut()[before..].chunks_exact_mut(columns))
+        {
+            keeper.read(*row, out);
         }
         Ok(())
     }
@@ -290,11 +295,11 @@ impl Operations for CpuOperations {
         rows: &Rows<'_>,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        timed!(self, attention(queries, keys_values, rows, (self.arithmetic, precision)));
+        timed!(self, attention(queries, keys_values, rows, self.arithmetic, precision));
         let &Rows { batch, places, spans, angles, heads, scoring } = rows;
-        self.packed_keys.pack(&self.compute, (keys_values.values(), places), heads, batch);
+        self.packed_keys.pack(&self.compute, keys_values.values(), places, heads, batch);
         let disentangled = disentangled.map(|disentangled| {
-            self.disentangled_scores(disentangled, queries, (keys_values, places), heads.size)
+            self.disentangled_scores(disentangled, queries, keys_values, places, heads.size)
         });
         let format = self.arithmetic.format(precision);
         let words = self.words(format, queries.rows(), queries.columns);
@@ -304,7 +309,7 @@ impl Operations for CpuOperations {
         let queries = Queries { values: queries.values(), spans, turn, gate: gate.map(Activations::values) };
         let disentangled = disentangled.as_ref();
         let keys = Keys { packed: &self.packed_keys, batch, heads, scoring, disentangled };
-        let operand = attention::attention(&self.compute, &queries, keys, (format, words));
+        let operand = attention::attention(&self.compute, &queries, keys, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
@@ -361,8 +366,8 @@ fn turn(
     angles: Option<(&[f32], &[f32])>,
 ) {
     match (norm, angles) {
-        (Some(norm), Some(angles)) => {
-            elementwise::norm_and_rotate(set, row, &norm.weight, norm.epsilon, angles);
+        (Some(norm), Some((cosines, sines))) => {
+            elementwise::norm_and_rotate(set, row, &norm.weight, norm.epsilon, cosines, sines);
         }
         (Some(norm), None) => {
             for head in row.chunks_exact_mut(size) {
@@ -370,7 +375,7 @@ fn turn(
                 elementwise::rms_norm(set, &values, &norm.weight, norm.epsilon, head);
             }
         }
-        (None, Some(angles)) => elementwise::rotate(set, row, size, angles),
+        (None, Some((cosines, sines))) => elementwise::rotate(set, row, size, cosines, sines),
         (None, None) => {}
     }
 }

@@ -73,7 +73,8 @@ impl PackedKeys {
     pub(crate) fn pack(
         &mut self,
         compute: &Compute,
-        (keys_values, places): (&[f32], &[usize]),
+        keys_values: &[f32],
+        places: &[usize],
         heads: Heads,
         batch: &Batch,
     ) {

@@ -69,15 +69,17 @@ impl Launch<'_> {
     ///
     /// A size that does not fit a C `int`, and the errors of [`Accelerator::address`].
     pub(crate) fn words(&self, accelerator: &impl Accelerator) -> Result<Vec<Word>> {
-        let word = |&argument: &Argument<'_>| {
-            Ok(match argument {
-                Argument::Tensor(tensor) => Word::Address(accelerator.address(tensor)?),
-                Argument::Null => Word::Address(0),
-                Argument::Int(value) => Word::Int(int(value)?),
-                Argument::Float(value) => Word::Float(value),
+        self.arguments
+            .iter()
+            .map(|&argument| {
+                Ok(match argument {
+                    Argument::Tensor(tensor) => Word::Address(accelerator.address(tensor)?),
+                    Argument::Null => Word::Address(0),
+                    Argument::Int(value) => Word::Int(int(value)?),
+                    Argument::Float(value) => Word::Float(value),
+                })
             })
-        };
-        self.arguments.iter().map(word).collect()
+            .collect()
     }
 }
 
@@ -106,7 +108,7 @@ pub(crate) trait Accelerator: Send + Sync + 'static {
     fn device(&self) -> &Device;
 
     /// A new tensor `[rows, columns]` with undefined values.
-    fn empty(&self, shape: (usize, usize), dtype: DType) -> Result<Tensor>;
+    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor>;
 
     /// Starts a kernel. It ends before anything that is started later begins.
     ///

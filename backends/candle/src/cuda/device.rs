@@ -116,7 +116,7 @@ impl Accelerator for Gpu {
         &self.device
     }
 
-    fn empty(&self, (rows, columns): (usize, usize), dtype: DType) -> Result<Tensor> {
+    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
         let storage = match dtype {
             DType::F32 => self.storage::<f32>(rows * columns)?,
             DType::F16 => self.storage::<f16>(rows * columns)?,

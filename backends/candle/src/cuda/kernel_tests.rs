@@ -10,7 +10,10 @@ use super::{
     launches::{activation_number, norm_number},
     twins::{self, HostNorm, Round, TurnedHeads, Turns, to_bf16, to_f16, to_f32},
 };
-use crate::operations::{Norm, NormKind};
+use crate::{
+    operations::{Lookup, Norm},
+    plan::NormKind,
+};
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{cell::Cell, fs, marker::PhantomData, path::Path};
@@ -530,8 +533,8 @@ fn embed_of<S: Stored>(case: &mut Case) {
     words.extend([out.word(), int(rows), int(columns), Word::Float(Case::epsilon()), weights.number()]);
     case.launch(&format!("embed_{}", S::SUFFIX), &words);
     let values: Vec<Vec<f32>> = tables.iter().map(|(table, _)| wide(table)).collect();
-    let lookups: Vec<(&[f32], &[u32])> =
-        values.iter().zip(&tables).map(|(values, (_, ids))| (&**values, &**ids)).collect();
+    let lookups: Vec<Lookup<'_, [f32]>> =
+        values.iter().zip(&tables).map(|(table, (_, ids))| Lookup { table: &table[..], ids }).collect();
     let expected = twins::embed(&lookups, columns, scale, weights.norm().as_ref());
     let what = format!("embed_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
     assert_same(out.values(), &expected, &what);

@@ -7,8 +7,9 @@ use super::accelerator::{
     Launch,
 };
 use crate::{
-    operations::{Norm, NormKind, Result},
+    operations::{Norm, Result},
     plain::failed,
+    plan::NormKind,
     rope::Angles,
 };
 use candle_core::{DType, Device, Tensor};
@@ -32,6 +33,12 @@ pub(super) const MOST_LOOKUPS: usize = 3;
 /// The kernels of one accelerator.
 pub(super) struct Launches<A> {
     accelerator: Arc<A>,
+}
+
+/// A table, and the ids of its rows on the same device.
+pub(super) struct UploadedLookup<'a> {
+    pub(super) table: &'a Tensor,
+    pub(super) ids: Tensor,
 }
 
 /// The angles by which rows are rotated.
@@ -241,7 +248,7 @@ impl<A: Accelerator> Launches<A> {
     pub(super) fn gate(&self, x: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
         let (rows, both) = x.dims2().map_err(failed)?;
         let columns = both / 2;
-        let out = self.accelerator.empty((rows, columns), x.dtype()).map_err(failed)?;
+        let out = self.accelerator.empty(rows, columns, x.dtype()).map_err(failed)?;
         let arguments = [
             Argument::Tensor(x),
             bias.into(),
@@ -265,18 +272,18 @@ impl<A: Accelerator> Launches<A> {
     /// in `f32`. There are 1 to [`MOST_LOOKUPS`] tables of one type, each with its ids.
     pub(super) fn embed(
         &self,
-        lookups: &[(&Tensor, Tensor)],
+        lookups: &[UploadedLookup<'_>],
         scale: f32,
         norm: Option<&Norm<Tensor>>,
     ) -> Result<Tensor> {
-        let (first, ids) = &lookups[0];
+        let UploadedLookup { table: first, ids } = &lookups[0];
         let (rows, columns) = (ids.elem_count(), first.dim(1).map_err(failed)?);
-        let out = self.accelerator.empty((rows, columns), DType::F32).map_err(failed)?;
+        let out = self.accelerator.empty(rows, columns, DType::F32).map_err(failed)?;
         let mut arguments = Vec::with_capacity(2 * MOST_LOOKUPS + 8);
         for lookup in 0..MOST_LOOKUPS {
             let lookup = lookups.get(lookup);
-            arguments.push(lookup.map(|(table, _)| *table).into());
-            arguments.push(lookup.map(|(_, ids)| ids).into());
+            arguments.push(lookup.map(|lookup| lookup.table).into());
+            arguments.push(lookup.map(|lookup| &lookup.ids).into());
         }
         let NormArguments { weight, bias, epsilon, kind } = norm.into();
         arguments.extend([
@@ -297,7 +304,7 @@ impl<A: Accelerator> Launches<A> {
     pub(super) fn gather_rows(&self, x: &Tensor, others: Option<&Tensor>, rows: &Tensor) -> Result<Tensor> {
         let (own, columns) = x.dims2().map_err(failed)?;
         let count = rows.elem_count();
-        let out = self.accelerator.empty((count, columns), x.dtype()).map_err(failed)?;
+        let out = self.accelerator.empty(count, columns, x.dtype()).map_err(failed)?;
         let arguments = [
             Argument::Tensor(x),
             Int(own),
@@ -316,7 +323,7 @@ impl<A: Accelerator> Launches<A> {
     pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<Tensor> {
         let (_, columns) = x.dims2().map_err(failed)?;
         let texts = starts.elem_count() - 1;
-        let out = self.accelerator.empty((texts, columns), DType::F32).map_err(failed)?;
+        let out = self.accelerator.empty(texts, columns, DType::F32).map_err(failed)?;
         let launch = Launch {
             kernel: "mean_rows",
             dtype: None,

@@ -53,12 +53,12 @@ impl FlashProof {
             result.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
         })();
         let result = result.map_err(failed)?;
-        let is_right = |(token, values): (usize, &[f32])| {
+        let is_right = result.chunks(size).enumerate().all(|(token, values)| {
             let seen = mask.visible(token, 0, tokens);
             let mean = seen.clone().map(value).sum::<f32>() / seen.len() as f32;
             values.iter().all(|value| (value - mean).abs() < 0.02)
-        };
-        if result.is_empty() || !result.chunks(size).enumerate().all(is_right) {
+        });
+        if result.is_empty() || !is_right {
             return Err(BackendError::Load(format!(
                 "flash attention gives wrong values on this GPU (heads of {size}, {mask:?}): set \
                  USE_FLASH_ATTENTION=False, and report it"

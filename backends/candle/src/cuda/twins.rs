@@ -5,7 +5,10 @@
 //! [`Round`] to `T`. What must hold: each stored value is rounded once; sums are `f64`, so that a twin is at
 //! least as exact as its kernel.
 
-use crate::operations::{Norm, NormKind};
+use crate::{
+    operations::{Lookup, Norm},
+    plan::NormKind,
+};
 use candle_core::cpu::erf::erf_f64;
 use half::{bf16, f16};
 use text_embeddings_backend_core::Activation;
@@ -61,11 +64,13 @@ fn normed_row(row: &[f32], norm: &HostNorm<'_>) -> Vec<f32> {
         NormKind::Layer => row.iter().copied().map(f64::from).sum::<f64>() / row.len() as f64,
     };
     let spread = mean_square(row.iter().map(|&value| f64::from(value) - mean)) + f64::from(norm.epsilon);
-    let normed = |(column, &value): (usize, &f32)| {
-        let scaled = (f64::from(value) - mean) / spread.sqrt() * f64::from(norm.weight[column]);
-        (scaled + norm.bias.map_or(0.0, |bias| f64::from(bias[column]))) as f32
-    };
-    row.iter().enumerate().map(normed).collect()
+    row.iter()
+        .enumerate()
+        .map(|(column, &value)| {
+            let scaled = (f64::from(value) - mean) / spread.sqrt() * f64::from(norm.weight[column]);
+            (scaled + norm.bias.map_or(0.0, |bias| f64::from(bias[column]))) as f32
+        })
+        .collect()
 }
 
 /// `norm_T`: the norm of each row of `x`, `[rows, columns]`; without a norm, the values themselves. The
@@ -160,11 +165,13 @@ pub(crate) fn activate(
     activation: Activation,
     round: Round,
 ) -> Vec<f32> {
-    let value = |(at, &x): (usize, &f32)| {
-        let bias = bias.map_or(0.0, |bias| bias[at % columns]);
-        round(activated(x + bias, activation) as f32)
-    };
-    x.iter().enumerate().map(value).collect()
+    x.iter()
+        .enumerate()
+        .map(|(at, &x)| {
+            let bias = bias.map_or(0.0, |bias| bias[at % columns]);
+            round(activated(x + bias, activation) as f32)
+        })
+        .collect()
 }
 
 /// `gate_T`: `activation(gate + bias[..inner]) * (up + bias[inner..])`, `[rows, inner]`. Each row of `x`,
@@ -178,11 +185,12 @@ pub(crate) fn gate(
 ) -> Vec<f32> {
     let bias = |column: usize| bias.map_or(0.0, |bias| bias[column]);
     let row = |row: &[f32]| -> Vec<f32> {
-        let value = |column: usize| {
-            let gate = activated(row[column] + bias(column), activation) as f32;
-            round(gate * (row[inner + column] + bias(inner + column)))
-        };
-        (0..inner).map(value).collect()
+        (0..inner)
+            .map(|column| {
+                let gate = activated(row[column] + bias(column), activation) as f32;
+                round(gate * (row[inner + column] + bias(inner + column)))
+            })
+            .collect()
     };
     x.chunks_exact(2 * inner).flat_map(row).collect()
 }
@@ -198,14 +206,14 @@ pub(crate) fn add_bias(x: &mut [f32], bias: &[f32], round: Round) {
 /// times `scale`, then the norm, in `f32`. The kernel takes one to three lookups, each with an id for every
 /// row.
 pub(crate) fn embed(
-    lookups: &[(&[f32], &[u32])],
+    lookups: &[Lookup<'_, [f32]>],
     columns: usize,
     scale: f32,
     norm: Option<&HostNorm<'_>>,
 ) -> Vec<f32> {
-    let rows = lookups.first().map_or(0, |(_, ids)| ids.len());
+    let rows = lookups.first().map_or(0, |lookup| lookup.ids.len());
     let mut sums = vec![0.0; rows * columns];
-    for (table, ids) in lookups {
+    for Lookup { table, ids } in lookups {
         for (sum, &id) in sums.chunks_exact_mut(columns).zip(*ids) {
             let vector = &table[id as usize * columns..][..columns];
             sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);

@@ -11,10 +11,7 @@
 //! instruction flushes subnormal values to zero, and adds the even and the odd values of 16 words separately
 //! before it adds both to a sum.
 
-use super::{
-    pack::OperandFormat,
-    tile::{COLUMNS, WORDS},
-};
+use super::tile::{COLUMNS, Origin, WORDS};
 use std::{
     arch::{
         asm,
@@ -137,18 +134,20 @@ unsafe fn configure(rows: usize) {
     });
 }
 
-/// Defines a function that multiplies with the instruction `$multiply`.
+/// Defines a function that writes the sums of one tile, [`COLUMNS`] for each row, to `to`, by the instruction
+/// `$multiply`.
 macro_rules! product {
     ($name:ident, $multiply:literal) => {
         /// # Safety
         ///
-        /// As for [`multiply`], with registers configured for `rows` rows.
-        unsafe fn $name(
+        /// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as
+        /// many of a panel; `to` has memory for the sums; `rows` rows can be read from `start` on.
+        pub(super) unsafe fn $name(
             rows: usize,
             chunks: usize,
             a: *const u32,
             b: *const u32,
-            (start, stride): (*const f32, usize),
+            Origin { first: start, stride }: Origin,
             to: *mut f32,
         ) {
             // SAFETY: the caller guarantees the memory. Registers 0 and 1 hold sums, 2 and 3 the sums of the
@@ -157,6 +156,7 @@ macro_rules! product {
             // 16`. Without a stride, each load reads the same 64 bytes. The code writes memory and flags, so
             // the options `nomem` and `preserves_flags` do not apply. It does not use the stack (`nostack`).
             unsafe {
+                configure(rows);
                 asm!(
                     "tileloadd tmm0, [{start} + {start_line}]",
                     "tileloadd tmm1, [{start} + {start_line} + 64]",
@@ -212,34 +212,8 @@ macro_rules! product {
     };
 }
 
-product!(bf16, "tdpbf16ps");
-product!(int8, "tdpbusd");
-
-/// Writes the sums of one tile, [`COLUMNS`] for each row, to `to`. Both operands have `format`, bytes or
-/// bfloat16.
-///
-/// # Safety
-///
-/// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of
-/// a panel; `to` has memory for the sums; `start` holds the initial sums, as the place of the first row and
-/// the distance between rows in values.
-pub(super) unsafe fn multiply(
-    format: OperandFormat,
-    (rows, chunks): (usize, usize),
-    (a, b): (*const u32, *const u32),
-    start: (*const f32, usize),
-    to: *mut f32,
-) {
-    debug_assert!(format != OperandFormat::F32);
-    // SAFETY: the caller upholds the same conditions.
-    unsafe {
-        configure(rows);
-        match format {
-            OperandFormat::Int8 => int8(rows, chunks, a, b, start, to),
-            _ => bf16(rows, chunks, a, b, start, to),
-        }
-    }
-}
+product!(multiply_bf16, "tdpbf16ps");
+product!(multiply_bytes, "tdpbusd");
 
 /// Defines a function that runs steps of twelve products `$multiply`, on registers that it does not load.
 #[cfg(feature = "benchmarks")]

@@ -50,8 +50,8 @@ dispatch! {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
             let mean = sum_of(x, |value, sum| sum + value) / width as f32;
-            let square = |value: f32, sum: f32| mul_add::<FUSED>(value - mean, value - mean, sum);
-            let scale = 1.0 / (sum_of(x, square) / width as f32 + epsilon).sqrt();
+            let squares = sum_of(x, |value, sum| mul_add::<FUSED>(value - mean, value - mean, sum));
+            let scale = 1.0 / (squares / width as f32 + epsilon).sqrt();
             for (((out, &value), &weight), &bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
                 *out = mul_add::<FUSED>((value - mean) * scale, weight, bias);
             }
@@ -60,11 +60,11 @@ dispatch! {
 }
 
 dispatch! {
-    /// Rotates each head of one token's row by the token's position. Heads have `size` values. `angles` are
-    /// the cosines and sines for half a head. Element i is paired with element i + half.
-    fn rotate(row: &mut [f32], size: usize, angles: (&[f32], &[f32])) {
+    /// Rotates each head of one token's row by the token's position. Heads have `size` values, and there are
+    /// cosines and sines for half a head. Element i is paired with element i + half.
+    fn rotate(row: &mut [f32], size: usize, cosines: &[f32], sines: &[f32]) {
         let half = size / 2;
-        let (cosines, sines) = (&angles.0[..half], &angles.1[..half]);
+        let (cosines, sines) = (&cosines[..half], &sines[..half]);
         for head in row.chunks_exact_mut(size) {
             let (first, second) = head.split_at_mut(half);
             let second = &mut second[..half];
@@ -79,11 +79,11 @@ dispatch! {
 
 dispatch! {
     /// Normalises each head of one token's row like [`rms_norm`], and rotates it by the token's position.
-    /// `angles` are the cosines and sines for half a head. Element i is paired with element i + half.
-    fn norm_and_rotate(row: &mut [f32], weight: &[f32], epsilon: f32, angles: (&[f32], &[f32])) {
+    /// There are cosines and sines for half a head. Element i is paired with element i + half.
+    fn norm_and_rotate(row: &mut [f32], weight: &[f32], epsilon: f32, cosines: &[f32], sines: &[f32]) {
         let half = weight.len() / 2;
         // The compiler must see equal lengths. Otherwise it finishes each head value by value.
-        let (cosines, sines) = (&angles.0[..half], &angles.1[..half]);
+        let (cosines, sines) = (&cosines[..half], &sines[..half]);
         let (first_weight, second_weight) = (&weight[..half], &weight[half..][..half]);
         for head in row.chunks_exact_mut(weight.len()) {
             let mean = sum_of(head, |value, sum| mul_add::<FUSED>(value, value, sum)) / head.len() as f32;
@@ -370,10 +370,15 @@ dispatch! {
 
 dispatch! {
     /// Turns the sums of products of bytes into `f32` in place. The input holds the bits of `i32`. From each
-    /// sum it subtracts what the offset of the rows' bytes added to the column, multiplies the result by the
-    /// scales of the row and of the column, and adds the bias.
-    fn dequantise(rows: &mut [[f32; 32]], scales: &[f32], columns: &([f32; 32], [i32; 32]), bias: &[f32; 32]) {
-        let (of_columns, corrections) = columns;
+    /// sum it subtracts the column's correction, what the offset of the rows' bytes added, multiplies the
+    /// result by the scales of the row and of the column, and adds the bias.
+    fn dequantise(
+        rows: &mut [[f32; 32]],
+        scales: &[f32],
+        of_columns: &[f32; 32],
+        corrections: &[i32; 32],
+        bias: &[f32; 32],
+    ) {
         for (sums, &scale) in rows.iter_mut().zip(scales) {
             let of_columns = of_columns.iter().zip(corrections).zip(bias);
             for (sum, ((&of_column, &correction), &bias)) in sums.iter_mut().zip(of_columns) {
@@ -559,7 +564,7 @@ mod tests {
                 let (cosines, sines): (Vec<f32>, Vec<f32>) =
                     angles.iter().map(|a| (a.cos(), a.sin())).unzip();
                 let mut got = row.clone();
-                norm_and_rotate(set, &mut got, &weight, 1e-6, (&cosines, &sines));
+                norm_and_rotate(set, &mut got, &weight, 1e-6, &cosines, &sines);
                 let expected: Vec<f64> = row
                     .chunks(width)
                     .flat_map(|head| {
@@ -673,7 +678,7 @@ mod tests {
             let scales = [0.03, 0.5, 2.0, 7.0];
             let mut out = sums.map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned())));
             let bias: [f32; 32] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
-            dequantise(set, &mut out, &scales, &(of_columns, corrections), &bias);
+            dequantise(set, &mut out, &scales, &of_columns, &corrections, &bias);
             for ((row, sums), scale) in out.iter().zip(sums).zip(scales) {
                 for (column, &got) in row.iter().enumerate() {
                     let product =

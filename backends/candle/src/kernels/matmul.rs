@@ -48,14 +48,15 @@ impl Compute {
     /// returns the values to pack in either of them.
     pub(crate) fn operand(
         &self,
-        (x, depth): (&[f32], usize),
+        x: &[f32],
+        depth: usize,
         format: OperandFormat,
         words: Words,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> Operand {
         let items = x.chunks(ROWS_PER_ITEM * depth);
-        let counts = items.clone().map(|x| x.len() / depth);
-        self.operand_of((x.len() / depth, depth), format, words, counts, |parts| {
+        let counts: Vec<usize> = items.clone().map(|x| x.len() / depth).collect();
+        self.operand_of(&counts, depth, format, words, |parts| {
             self.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut buffer = vec![0.0; depth];
                 for (index, row) in x.chunks_exact(depth).enumerate() {
@@ -66,17 +67,17 @@ impl Compute {
         })
     }
 
-    /// Packs `rows` rows of `depth` values. Each call of `write` gets as many rows as `counts` says, and
-    /// writes all of them.
+    /// Packs rows of `depth` values. `write` gets a part for each of `counts`, with as many rows, and writes
+    /// all of them.
     pub(crate) fn operand_of(
         &self,
-        (rows, depth): (usize, usize),
+        counts: &[usize],
+        depth: usize,
         format: OperandFormat,
         words: Words,
-        counts: impl Iterator<Item = usize>,
         write: impl FnOnce(Vec<OperandRows<'_>>),
     ) -> Operand {
-        let mut operand = Operand::new(self.set, format, (rows, depth), words);
+        let mut operand = Operand::new(self.set, format, counts.iter().sum(), depth, words);
         write(operand.split(self.set, counts));
         operand
     }
@@ -146,10 +147,15 @@ impl Compute {
         let (width, per_word) = (epilogue.width(), format.per_word());
         let inner = epilogue.outputs(weight);
         assert!(format != OperandFormat::Int8 && weight.panels == inner.div_ceil(width));
-        let mut out = Operand::new(self.set, format, (x.rows, inner), words);
+        let mut out = Operand::new(self.set, format, x.rows, inner, words);
         let Operand { rows, block_rows, row_words, .. } = out;
         let words = out.words.as_mut_slice();
-        zero_padding(words, (rows, block_rows), (row_words, inner / per_word));
+        // The words of each row from its last value on.
+        let first_chunk = inner / per_word / WORDS;
+        for (index, block) in words.chunks_mut(block_rows * row_words).enumerate() {
+            let rows = block_rows.min(rows - index * block_rows);
+            block[first_chunk * rows * WORDS..].fill(0);
+        }
         let words = SharedPointer(words.as_mut_ptr());
         self.tiles(x, weight, |tile| {
             let first = tile.panel * width / per_word;
@@ -237,7 +243,7 @@ impl Compute {
                     if item + 1 < items.end { weight.stored_panel((item + 1) % weight.panels) } else { &[] };
                 let columns = weight.panel(self.set, panel, &mut bytes);
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
-                    let ahead = Ahead::part(next, (tile, tiles), x.row_words / WORDS);
+                    let ahead = Ahead::part(next, tile, tiles, x.row_words / WORDS);
                     tile::multiply(
                         self.set,
                         rows,
@@ -247,9 +253,16 @@ impl Compute {
                         sums,
                     );
                     let sums = &mut sums[..rows];
-                    if let Some(of_columns) = weight.scales.get(panel) {
+                    if let Some((scales, corrections)) = weight.scales.get(panel) {
                         let bias = bias.unwrap_or(&tile::ZEROS);
-                        elementwise::dequantise(self.set, sums, &x.scales[first_row..], of_columns, bias);
+                        elementwise::dequantise(
+                            self.set,
+                            sums,
+                            &x.scales[first_row..],
+                            scales,
+                            corrections,
+                            bias,
+                        );
                     }
                     finish(&mut Tile { first_row, panel, sums });
                 }
@@ -269,15 +282,6 @@ fn shrinking(total: usize, threads: usize) -> impl Iterator<Item = Range<usize>>
         from = part.end;
         (left > 0).then_some(part)
     })
-}
-
-/// Zeroes the padding: the words of each row from word `used` on.
-fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_words, used): (usize, usize)) {
-    let first_chunk = used / WORDS;
-    for (index, block) in words.chunks_mut(block_rows * row_words).enumerate() {
-        let rows = block_rows.min(rows - index * block_rows);
-        block[first_chunk * rows * WORDS..].fill(0);
-    }
 }
 
 #[cfg(test)]
@@ -366,7 +370,7 @@ mod tests {
     }
 
     fn pack(compute: &Compute, format: OperandFormat, x: &[f32], depth: usize) -> Operand {
-        compute.operand((x, depth), format, Words::default(), |row, _| row)
+        compute.operand(x, depth, format, Words::default(), |row, _| row)
     }
 
     #[test]

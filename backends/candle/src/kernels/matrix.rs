@@ -151,8 +151,9 @@ impl Matrix {
     /// Adds `bias`, a value for each row of the weight, to all products with this matrix.
     pub(crate) fn with_bias(mut self, bias: &[f32], order: ColumnOrder) -> Self {
         assert!(bias.len() == self.outputs);
-        let of_column = |panel, column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]);
-        let of_panel = |panel| std::array::from_fn(|column| of_column(panel, column));
+        let of_panel = |panel| {
+            std::array::from_fn(|column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]))
+        };
         self.biases = (0..self.panels).map(of_panel).collect();
         self
     }
@@ -218,7 +219,8 @@ impl Matrix {
                 }
                 let mut scale = 1.0;
                 let sum = if let Some(groups) = &mut groups {
-                    nibbles_of_row(compute.set, (&values, stored), words, (groups, column), &mut scale)
+                    let row = WeightRow { values: &values, stored };
+                    nibbles_of_row(compute.set, row, words, groups, column, &mut scale)
                 } else {
                     match step {
                         Some(step) => {
@@ -238,14 +240,9 @@ impl Matrix {
                     scales[column] = scale;
                 }
             }
-            if groups.is_none() {
-                return pack::panel(compute.set, &rows, row_words, words);
-            }
-            let mut lines = vec![0; COLUMNS * row_words];
-            pack::panel(compute.set, &rows, row_words, &mut lines);
-            let pairs = lines.as_chunks::<COLUMNS>().0.as_chunks::<2>().0;
-            for (line, [first, second]) in words.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(pairs) {
-                *line = nibbles::pair([first, second]);
+            match groups {
+                Some(_) => pack_nibbles(compute.set, &rows, row_words, words),
+                None => pack::panel(compute.set, &rows, row_words, words),
             }
         });
         drop(groups_of_panel);
@@ -291,13 +288,30 @@ impl Matrix {
     }
 }
 
+/// Packs the rows of a panel, whose bytes hold a nibble each, as nibbles.
+fn pack_nibbles(set: InstructionSet, rows: &[u32], row_words: usize, words: &mut [u32]) {
+    let mut lines = vec![0; rows.len()];
+    pack::panel(set, rows, row_words, &mut lines);
+    let pairs = lines.as_chunks::<COLUMNS>().0.as_chunks::<2>().0;
+    for (line, [first, second]) in words.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(pairs) {
+        *line = nibbles::pair([first, second]);
+    }
+}
+
+/// A weight's row: its values, and the four bits in which the checkpoint stores it, if it does.
+struct WeightRow<'a> {
+    values: &'a [f32],
+    stored: Option<Vec<FourBits>>,
+}
+
 /// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the
 /// row's expanded bytes. A row that is stored in four bits keeps them if the panel has fine groups.
 fn nibbles_of_row(
     set: InstructionSet,
-    (values, stored): (&[f32], Option<Vec<FourBits>>),
+    WeightRow { values, stored }: WeightRow<'_>,
     words: &mut [u32],
-    (panel, column): (&mut GroupsOfPanel<'_>, usize),
+    panel: &mut GroupsOfPanel<'_>,
+    column: usize,
     scale: &mut f32,
 ) -> i32 {
     let mut nibbles = vec![0; 4 * words.len()];
@@ -324,8 +338,8 @@ fn nibbles_of_row(
         }
     }
     // A row ends with its last value, so the columns' padding does not count.
-    let of_group = |(nibbles, group): (&[u8], &FineGroup)| {
-        nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>()
-    };
-    nibbles[..values.len()].chunks(GROUP).zip(&fine).map(of_group).sum()
+    let groups = nibbles[..values.len()].chunks(GROUP).zip(&fine);
+    groups
+        .map(|(nibbles, group)| nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>())
+        .sum()
 }

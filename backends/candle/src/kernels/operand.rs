@@ -29,7 +29,8 @@ impl Operand {
     pub(super) fn new(
         set: InstructionSet,
         format: OperandFormat,
-        (rows, depth): (usize, usize),
+        rows: usize,
+        depth: usize,
         mut words: Words,
     ) -> Self {
         let row_words = format.words(depth);
@@ -41,17 +42,13 @@ impl Operand {
     }
 
     /// Splits the rows into consecutive ranges with the lengths in `counts`, one for each thread.
-    pub(super) fn split(
-        &mut self,
-        set: InstructionSet,
-        counts: impl Iterator<Item = usize>,
-    ) -> Vec<OperandRows<'_>> {
+    pub(super) fn split(&mut self, set: InstructionSet, counts: &[usize]) -> Vec<OperandRows<'_>> {
         let Self { format, row_words, .. } = *self;
         let rows = (self.rows, self.block_rows);
         let words = SharedPointer(self.words.as_mut_slice().as_mut_ptr());
         let scales = (format == OperandFormat::Int8).then_some(SharedPointer(self.scales.as_mut_ptr()));
         let mut from = 0_usize;
-        let parts = counts.map(|count| {
+        let parts = counts.iter().map(|&count| {
             let range = from..from.saturating_add(count);
             from = range.end;
             assert!(from <= rows.0);

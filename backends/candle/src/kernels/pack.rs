@@ -223,7 +223,8 @@ dispatch! {
 pub(crate) fn block(
     set: InstructionSet,
     format: OperandFormat,
-    (values, rows): (&[[f32; COLUMNS]], usize),
+    values: &[[f32; COLUMNS]],
+    rows: usize,
     words: &mut [u32],
 ) {
     if format == OperandFormat::Bf16 {
@@ -244,7 +245,7 @@ pub(crate) fn block(
 const _: () = assert!(COLUMNS == 2 * WORDS);
 
 /// Copies the words of the row `index` to its place in a block of `rows` rows.
-pub(crate) fn place(words: &[u32], block: &mut [u32], (index, rows): (usize, usize)) {
+pub(crate) fn place(words: &[u32], block: &mut [u32], index: usize, rows: usize) {
     let lines = block.chunks_exact_mut(rows * WORDS);
     for (line, words) in lines.zip(words.chunks_exact(WORDS)) {
         line[index * WORDS..(index + 1) * WORDS].copy_from_slice(words);
@@ -447,11 +448,11 @@ mod tests {
                 for format in [OperandFormat::F32, OperandFormat::Bf16] {
                     let words = format.words(depth);
                     let (mut got, mut expected) = (vec![u32::MAX; rows * words], vec![0; rows * words]);
-                    block(set, format, (&panels, rows), &mut got);
+                    block(set, format, &panels, rows, &mut got);
                     for (index, values) in values.iter().enumerate() {
                         let mut of_row = vec![0; words];
                         row(set, format, values, 0, &mut of_row, &mut 1.0);
-                        place(&of_row, &mut expected, (index, rows));
+                        place(&of_row, &mut expected, index, rows);
                     }
                     assert_eq!(got, expected, "{set} {format:?} {rows}x{depth}");
                 }
@@ -466,7 +467,7 @@ mod tests {
             let word = |row: usize, at: usize| (row * 1000 + at) as u32 + 1;
             for row in 0..rows {
                 let words: Vec<u32> = (0..chunks * WORDS).map(|at| word(row, at)).collect();
-                place(&words, &mut block, (row, rows));
+                place(&words, &mut block, row, rows);
             }
             for (at, &got) in block.iter().enumerate() {
                 let (chunk, row) = (at / (rows * WORDS), at / WORDS % rows);

@@ -30,12 +30,13 @@ const READ_BYTES: usize = 512 << 20;
 /// format, the number for `f32`.
 pub(crate) fn operations_per_second(set: InstructionSet, format: OperandFormat) -> f64 {
     let (per_step, run) = chains(set, format);
-    let round = |_| {
-        let start = Instant::now();
-        run(STEPS);
-        (STEPS * CHAINS * per_step) as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..ROUNDS).map(round).fold(0.0, f64::max)
+    (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            run(STEPS);
+            (STEPS * CHAINS * per_step) as f64 / start.elapsed().as_secs_f64()
+        })
+        .fold(0.0, f64::max)
 }
 
 /// Operations per second of all threads together.
@@ -53,14 +54,15 @@ pub(crate) fn of_all_threads(set: InstructionSet, format: OperandFormat, threads
 pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
     let values = vec![1_u64; READ_BYTES / size_of::<u64>()];
     let part = values.len().div_ceil(threads.count());
-    let round = |_| {
-        let start = Instant::now();
-        threads.for_each(values.chunks(part), |part| {
-            black_box(part.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)));
-        });
-        READ_BYTES as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..ROUNDS).map(round).fold(0.0, f64::max)
+    (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            threads.for_each(values.chunks(part), |part| {
+                black_box(part.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)));
+            });
+            READ_BYTES as f64 / start.elapsed().as_secs_f64()
+        })
+        .fold(0.0, f64::max)
 }
 
 /// The number of operations of one instruction, and a function that runs the given number of steps of

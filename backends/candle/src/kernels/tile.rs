@@ -65,10 +65,10 @@ pub(crate) enum Start<'a> {
 
 /// The place of the rows' initial sums in memory: one row after the other, or the same place for all rows.
 #[derive(Clone, Copy)]
-struct Origin {
-    first: *const f32,
+pub(super) struct Origin {
+    pub(super) first: *const f32,
     /// The distance between the places of two neighbouring rows, in values. Zero for the same place.
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 impl Origin {
@@ -137,9 +137,11 @@ pub(crate) fn multiply(
         match set {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512Amx if formats.0 != OperandFormat::F32 => {
-                amx::multiply(formats.0, (rows, chunks), (a, b), (start.first, start.stride), to);
+                let of_bytes = formats.0 == OperandFormat::Int8;
+                let multiply = if of_bytes { amx::multiply_bytes } else { amx::multiply_bf16 };
+                multiply(rows, chunks, a, b, start, to);
             }
-            _ => function(set, formats, rows)(chunks, a, b, start, ahead, to),
+            _ => function(set, formats.0, formats.1, rows)(chunks, a, b, start, ahead, to),
         }
     }
 }
@@ -160,7 +162,7 @@ impl Ahead {
     pub(crate) const NOTHING: Self = Self { from: std::ptr::null(), lines: 0 };
 
     /// The part of `words` that the tile number `tile` of `tiles` prefetches, if it has `chunks` chunks.
-    pub(crate) fn part(words: &[u32], (tile, tiles): (usize, usize), chunks: usize) -> Self {
+    pub(crate) fn part(words: &[u32], tile: usize, tiles: usize, chunks: usize) -> Self {
         let lines = words.len().div_ceil(WORDS * tiles * chunks.max(1));
         Self { from: words.as_ptr().wrapping_add(tile * chunks * lines * WORDS), lines }
     }
@@ -214,8 +216,9 @@ macro_rules! by_rows {
 #[cfg(target_arch = "aarch64")]
 use by_rows;
 
-fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: usize) -> Function {
+fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize) -> Function {
     use OperandFormat::{Bf16, F32, Int8};
+    let formats = (a, b);
     let functions = match set {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
@@ -246,7 +249,7 @@ fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: 
             _ => by_rows!(f32_avx512),
         },
         #[cfg(target_arch = "aarch64")]
-        _ => neon::functions(set, formats),
+        _ => neon::functions(set, a, b),
     };
     functions[rows - 1]
 }

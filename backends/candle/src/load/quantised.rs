@@ -85,14 +85,14 @@ impl Checkpoint {
                 self.require(has_zeros, "symmetric", &part("weight_zero_point"))?;
                 self.require(is_ordered, "actorder", &part("weight_g_idx"))?;
                 if self.has(&part("weight_packed")) {
-                    self.compressed(base, [outputs, inputs], (bits, group))
+                    self.compressed(base, [outputs, inputs], bits, group)
                 } else {
                     self.bytes(base, [outputs, inputs])
                 }
             }
             Scheme::Gptq { bits, group, zero, is_ordered } => {
                 self.require(is_ordered, "desc_act", &part("g_idx"))?;
-                self.gptq(base, [outputs, inputs], (bits, group, zero))
+                self.gptq(base, [outputs, inputs], bits, group, zero)
             }
             Scheme::Awq { group } => self.awq(base, [outputs, inputs], group),
         }
@@ -133,7 +133,8 @@ impl Checkpoint {
         &self,
         base: &str,
         [outputs, inputs]: [usize; 2],
-        (bits, group): (u32, Option<usize>),
+        bits: u32,
+        group: Option<usize>,
     ) -> Result<Weight, BackendError> {
         let part = |part: &str| format!("{base}.{part}");
         self.tensors.mark_used(&part("weight_shape"));
@@ -147,7 +148,7 @@ impl Checkpoint {
         } else {
             None
         };
-        let places = self.groups(&part("weight_g_idx"), inputs, (group, groups))?;
+        let places = self.groups(&part("weight_g_idx"), inputs, group, groups)?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
                 // Values and zeros are stored unsigned: the stored number is larger by half of the range.
@@ -161,7 +162,9 @@ impl Checkpoint {
         &self,
         base: &str,
         [outputs, inputs]: [usize; 2],
-        (bits, group, zero): (u32, Option<usize>, i32),
+        bits: u32,
+        group: Option<usize>,
+        zero: i32,
     ) -> Result<Weight, BackendError> {
         let part = |part: &str| format!("{base}.{part}");
         let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
@@ -169,7 +172,7 @@ impl Checkpoint {
         let packed = self.packed(&part("qweight"), [inputs.div_ceil(per_word), outputs], bits)?;
         let zeros = self.packed(&part("qzeros"), [groups, outputs.div_ceil(per_word)], bits)?;
         let scales = self.tensor(&part("scales"), &[groups, outputs])?;
-        let places = self.groups(&part("g_idx"), inputs, (group, groups))?;
+        let places = self.groups(&part("g_idx"), inputs, group, groups)?;
         let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
@@ -206,7 +209,8 @@ impl Checkpoint {
         &self,
         name: &str,
         inputs: usize,
-        (group, groups): (usize, usize),
+        group: usize,
+        groups: usize,
     ) -> Result<Vec<usize>, BackendError> {
         if !self.has(name) {
             return Ok((0..inputs).map(|input| input / group).collect());

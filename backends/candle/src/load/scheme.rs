@@ -211,12 +211,9 @@ impl QuantizationConfig<'_> {
 
     /// Refuses a setting that is not among the `known` ones, unless it is empty or switched off.
     fn check_known(&self, values: &Value, known: &[&str]) -> Result<(), BackendError> {
-        let is_off = |value: &Value| {
-            let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
-            value.is_null() || value == false || is_empty || value.as_array().is_some_and(Vec::is_empty)
-        };
         let mut settings = values.as_object().into_iter().flatten();
-        let unknown = settings.find(|(name, value)| !known.contains(&name.as_str()) && !is_off(value));
+        let unknown =
+            settings.find(|(name, value)| !known.contains(&name.as_str()) && !is_switched_off(value));
         unknown.map_or(Ok(()), |(name, value)| self.refused(name, value))
     }
 
@@ -329,6 +326,12 @@ impl QuantizationConfig<'_> {
             _ => self.refused("weights", first),
         }
     }
+}
+
+/// Whether a setting's value means that it is not set.
+fn is_switched_off(value: &Value) -> bool {
+    let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+    value.is_null() || value == false || is_empty || value.as_array().is_some_and(Vec::is_empty)
 }
 
 #[cfg(test)]

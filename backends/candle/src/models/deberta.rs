@@ -58,15 +58,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let hidden = body.hidden_size;
     let is_other = |size: Option<usize>, known: usize| size.is_some_and(|size| size != known);
     let mut plan = encoder(value, &body, 0, &NAMES)?;
-    refuse(
-        value,
-        &[
-            (is_other(config.embedding_size, hidden), "embedding_size other than hidden_size"),
-            (is_other(config.pooler_hidden_size, hidden), "pooler_hidden_size other than hidden_size"),
-            (is_other(config.attention_head_size, plan.heads.size), "attention_head_size"),
-            (is_other(config.conv_groups, 1), "conv_groups other than 1"),
-        ],
-    )?;
+    refuse(value, is_other(config.embedding_size, hidden), "embedding_size other than hidden_size")?;
+    refuse(value, is_other(config.pooler_hidden_size, hidden), "pooler_hidden_size other than hidden_size")?;
+    refuse(value, is_other(config.attention_head_size, plan.heads.size), "attention_head_size")?;
+    refuse(value, is_other(config.conv_groups, 1), "conv_groups other than 1")?;
     let act = activation(value, "pooler_hidden_act", config.pooler_hidden_act.as_deref().unwrap_or("gelu"))?;
     let pooler = vec![StepPlan::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
     plan.prefixes = &["deberta."];
@@ -91,12 +86,12 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         let bucket = buckets(value, &config, body.max_position_embeddings)?;
         let attentions = plan.layers.iter_mut().filter_map(|layer| layer.mixer.attention_mut());
         for (index, attention) in attentions.enumerate() {
-            attention.disentangled = Some(disentangled(&config, &body, index, (&kinds, bucket)));
+            attention.disentangled = Some(disentangled(&config, &body, index, &kinds, bucket));
         }
     }
     let taps = config.conv_kernel_size.unwrap_or(0);
     if taps > 0 {
-        refuse(value, &[(taps.is_multiple_of(2), &format!("conv_kernel_size {taps}"))])?;
+        refuse(value, taps.is_multiple_of(2), &format!("conv_kernel_size {taps}"))?;
         plan.convolution = Some(ConvolutionPlan {
             name: "encoder.conv.conv",
             taps,
@@ -112,9 +107,10 @@ fn disentangled(
     config: &DebertaConfig,
     body: &EncoderConfig,
     index: usize,
-    scores: (&[&str], LogBuckets),
+    kinds: &[&str],
+    bucket: LogBuckets,
 ) -> DisentangledPlan {
-    let (hidden, (kinds, bucket)) = (body.hidden_size, scores);
+    let hidden = body.hidden_size;
     let matrix = |kind, of_content: &str, of_position: &str| {
         let name = if config.share_att_key { of_content } else { of_position };
         let name = format!("{}.{index}.attention.self.{name}", NAMES.layers);
@@ -157,6 +153,6 @@ fn buckets(value: &Value, config: &DebertaConfig, positions: usize) -> Result<Lo
     // Half of the buckets hold a single distance each. The others grow logarithmically from there to `most -
     // 1`.
     let are_too_many = buckets.is_some_and(|buckets| buckets < 2 || buckets / 2 + 1 >= most);
-    refuse(value, &[(are_too_many, "position_buckets too large for max_relative_positions")])?;
+    refuse(value, are_too_many, "position_buckets too large for max_relative_positions")?;
     Ok(LogBuckets { span: buckets.unwrap_or(most), buckets, most })
 }

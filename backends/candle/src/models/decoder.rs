@@ -12,7 +12,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{Activation, BackendError};
 use text_embeddings_checkpoint::gguf::CONVERTED;
 
 /// The fields of `config.json`.
@@ -125,11 +125,14 @@ impl DecoderConfig {
     /// For each layer, whether it attends to a window: by `layer_types`, or else by `rule`. Always false
     /// without a window.
     pub(super) fn sliding(&self, rule: impl Fn(usize) -> bool) -> Vec<bool> {
-        let is_sliding = |layer: usize| match &self.layer_types {
-            Some(kinds) => kinds.get(layer).is_some_and(|kind| kind == "sliding_attention"),
-            None => rule(layer),
-        };
-        (0..self.num_hidden_layers).map(|layer| self.sliding_window.is_some() && is_sliding(layer)).collect()
+        let layers = 0..self.num_hidden_layers;
+        layers
+            .map(|layer| match &self.layer_types {
+                _ if self.sliding_window.is_none() => false,
+                Some(kinds) => kinds.get(layer).is_some_and(|kind| kind == "sliding_attention"),
+                None => rule(layer),
+            })
+            .collect()
     }
 
     /// The window of causal models: the token itself and the tokens before it.
@@ -169,7 +172,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         };
         views.push(view(family.window, of_windows, family.theta[1].or(theta))?);
     }
-    let layer = |index: usize| layer(config, family, (index, activation), &norm);
+    let layers = 0..config.num_hidden_layers;
     let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
     let tied = config.tie_word_embeddings.unwrap_or(family.is_gemma());
     Ok(Plan {
@@ -183,7 +186,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
             ..base.embeddings
         },
         views,
-        layers: (0..config.num_hidden_layers).map(layer).collect(),
+        layers: layers.map(|index| layer(config, family, index, activation, &norm)).collect(),
         final_norm: Some(norm("norm".to_owned(), hidden)),
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
         classification: Some(score_on_last_token(hidden)),
@@ -194,7 +197,8 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
 fn layer(
     config: &DecoderConfig,
     family: &DecoderFamily,
-    (index, activation): (usize, text_embeddings_backend_core::Activation),
+    index: usize,
+    activation: Activation,
     norm: &impl Fn(String, usize) -> NormPlan,
 ) -> LayerPlan {
     let Heads { queries, keys, size } = config.heads();

@@ -25,7 +25,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     refuse_set(value, &["logn_attention_scale"])?;
     require(value, "layer_norm_type", norm_type, &["layer_norm"])?;
     require(value, "position_embedding_type", position_type, &["rope"])?;
-    refuse(value, &[(value["pack_qkv"] == false, "pack_qkv false")])?;
+    refuse(value, value["pack_qkv"] == false, "pack_qkv false")?;
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
     let rotation = rotation(value, head_size(config.hidden_size, config.num_attention_heads)?)?;
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
@@ -66,7 +66,7 @@ fn rotation(value: &Value, size: usize) -> Result<Rope> {
     if scaling["type"] != "ntk" {
         return rope(value, size, Some(10_000.0));
     }
-    refuse(value, &[(!scaling["mixed_b"].is_null(), "mixed_b in rope_scaling")])?;
+    refuse(value, !scaling["mixed_b"].is_null(), "mixed_b in rope_scaling")?;
     let (Some(factor), Some(theta)) = (scaling["factor"].as_f64(), value["rope_theta"].as_f64()) else {
         let message = "config.json: rope_scaling of type ntk needs `factor` and `rope_theta`";
         return Err(BackendError::Load(message.to_owned()));

@@ -42,14 +42,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         return Err(unsupported(value, &format!("an architecture other than {LAYER_WISE}")));
     }
     let (mut config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    refuse(
-        value,
-        &[
-            (settings.head_type != "simple", &format!("head_type {:?}", settings.head_type)),
-            (!settings.head_multi, "head_multi false"),
-            (!(settings.scale_depth > 0.0 && settings.scale_emb > 0.0), "a scale that is not above zero"),
-        ],
-    )?;
+    refuse(value, settings.head_type != "simple", &format!("head_type {:?}", settings.head_type))?;
+    refuse(value, !settings.head_multi, "head_multi false")?;
+    let are_positive = settings.scale_depth > 0.0 && settings.scale_emb > 0.0;
+    refuse(value, !are_positive, "a scale that is not above zero")?;
     let (first, layers) = (settings.start_layer, config.num_hidden_layers);
     if first == 0 || first > layers {
         return Err(unsupported(value, &format!("start_layer {first} of {}", amount(layers, "layer"))));

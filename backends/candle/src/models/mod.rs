@@ -187,8 +187,8 @@ const LIMITS: [(&[&str], u64); 2] = [(COUNTS, 10_000), (SIZES, 1 << 24)];
 /// Refuses a plan that would be larger than any checkpoint, before it takes memory.
 fn refuse_countless(config: &Value) -> Result<()> {
     for (names, limit) in LIMITS {
-        let is_more = |name: &str| config[name].as_u64().is_some_and(|value| value > limit);
-        if let Some(name) = names.iter().find(|name| is_more(name)) {
+        let too_large = names.iter().find(|name| config[**name].as_u64().is_some_and(|value| value > limit));
+        if let Some(name) = too_large {
             return Err(BackendError::Load(format!(
                 "config.json: {name} {} cannot be: at most {limit} are supported",
                 config[*name]
@@ -235,12 +235,9 @@ fn require(config: &Value, field: &str, value: &str, supported: &[&str]) -> Resu
     if supported.contains(&value) { Ok(()) } else { Err(unsupported_value(config, field, value, supported)) }
 }
 
-/// Refuses the first setting that has an unsupported value. Each pair says whether it has, and names it.
-fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
-    match settings.iter().find(|(is_set, _)| *is_set) {
-        Some((_, setting)) => Err(unsupported(config, setting)),
-        None => Ok(()),
-    }
+/// Refuses a setting that has an unsupported value, if it has.
+fn refuse(config: &Value, is_set: bool, setting: &str) -> Result<()> {
+    if is_set { Err(unsupported(config, setting)) } else { Ok(()) }
 }
 
 /// Prefixes of tensor names, for [`Plan::ignored`].

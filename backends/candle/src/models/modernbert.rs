@@ -13,6 +13,7 @@ use crate::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::num::NonZeroUsize;
+use text_embeddings_backend_core::Activation;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
@@ -45,26 +46,49 @@ const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: ModernBertConfig = parse(value)?;
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let hidden = config.hidden_size;
     let heads = config.num_attention_heads;
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
-    let act = activation(value, "hidden_activation", &config.hidden_activation)?;
-    let bias = config.norm_bias == Some(true);
-    let norm = |name: &str| NormPlan { bias, ..NormPlan::layer(name, hidden, config.norm_eps) };
-    let layer = |(index, view): (usize, usize)| {
+    let activation = activation(value, "hidden_activation", &config.hidden_activation)?;
+    let (classification, masked_lm) = tops(value, &config)?;
+    let kinds = kinds(value, &config)?.into_iter().enumerate();
+    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
+    Ok(Plan {
+        prefixes: &["model."],
+        ignored: names(&["head.", "classifier.", "decoder."]),
+        longest_input: Some(config.max_position_embeddings),
+        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
+        embeddings: Embeddings { norm: Some(config.norm("embeddings.norm")), ..base.embeddings },
+        views: views(value, &config, heads.size)?,
+        layers: kinds.map(|(index, view)| config.layer(index, view, activation)).collect(),
+        final_norm: Some(config.norm("final_norm")),
+        classification: Some(classification),
+        masked_lm: Some(masked_lm),
+        ..base
+    })
+}
+
+impl ModernBertConfig {
+    fn norm(&self, name: &str) -> NormPlan {
+        let bias = self.norm_bias == Some(true);
+        NormPlan { bias, ..NormPlan::layer(name, self.hidden_size, self.norm_eps) }
+    }
+
+    fn layer(&self, index: usize, view: usize, activation: Activation) -> LayerPlan {
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let name = |name: &str| format!("layers.{index}.{name}");
         let part = |part: &str, shape, bias| MatrixPart::new(&name(part), shape).biased(bias == Some(true));
-        let attention = |name, shape| part(name, shape, config.attention_bias);
-        let mlp = |name, shape| part(name, shape, config.mlp_bias);
-        let qkv = || attention("attn.Wqkv", [3 * hidden, hidden]);
-        let gate_up = || mlp("mlp.Wi", [2 * inner, hidden]);
+        let attention = |name, shape| part(name, shape, self.attention_bias);
+        let mlp = |name, shape| part(name, shape, self.mlp_bias);
+        let qkv = attention("attn.Wqkv", [3 * hidden, hidden]);
+        let gate_up = mlp("mlp.Wi", [2 * inner, hidden]);
         // The embeddings' norm has already normalised the input of the first layer.
-        let input = (index > 0).then(|| norm(&name("attn_norm")));
+        let input = (index > 0).then(|| self.norm(&name("attn_norm")));
         LayerPlan {
             mixer: AttentionPlan {
                 view,
-                query: qkv().rows(0..hidden).into(),
-                key_value: qkv().rows(hidden..3 * hidden).into(),
+                query: qkv.clone().rows(0..hidden).into(),
+                key_value: qkv.rows(hidden..3 * hidden).into(),
                 output: attention("attn.Wo", [hidden, hidden]).into(),
                 norms: HeadNormsPlan::None,
                 gate: None,
@@ -73,44 +97,25 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
             .into(),
             attention_norms: NormsPlan { input, ..NormsPlan::default() },
             mlp: MlpPlan::Gated {
-                gate: gate_up().rows(0..inner),
-                up: gate_up().rows(inner..2 * inner),
+                gate: gate_up.clone().rows(0..inner),
+                up: gate_up.rows(inner..2 * inner),
                 down: mlp("mlp.Wo", [hidden, inner]).into(),
-                activation: act,
+                activation,
             },
-            mlp_norms: NormsPlan::before(norm(&name("mlp_norm"))),
+            mlp_norms: NormsPlan::before(self.norm(&name("mlp_norm"))),
         }
-    };
-    let (classification, masked_lm) = tops(value, &config, norm)?;
-    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
-    Ok(Plan {
-        prefixes: &["model."],
-        ignored: names(&["head.", "classifier.", "decoder."]),
-        longest_input: Some(config.max_position_embeddings),
-        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
-        embeddings: Embeddings { norm: Some(norm("embeddings.norm")), ..base.embeddings },
-        views: views(value, &config, heads.size)?,
-        layers: kinds(value, &config)?.into_iter().enumerate().map(layer).collect(),
-        final_norm: Some(norm("final_norm")),
-        classification: Some(classification),
-        masked_lm: Some(masked_lm),
-        ..base
-    })
+    }
 }
 
 /// The head's dense layer and norm: once before the classifier, once before the vocabulary.
-fn tops(
-    value: &Value,
-    config: &ModernBertConfig,
-    norm: impl Fn(&str) -> NormPlan,
-) -> Result<(Classification, MaskedLm)> {
+fn tops(value: &Value, config: &ModernBertConfig) -> Result<(Classification, MaskedLm)> {
     let width = config.hidden_size;
     let pooling = config.classifier_pooling.as_deref().unwrap_or("cls");
     require(value, "classifier_pooling", pooling, &["cls", "mean"])?;
     let act = config.classifier_activation.as_deref().unwrap_or("gelu");
     let act = activation(value, "classifier_activation", act)?;
     let dense = MatrixPart::new("head.dense", [width, width]).biased(config.classifier_bias == Some(true));
-    let steps = vec![StepPlan::Dense(dense.into(), act), StepPlan::Norm(norm("head.norm"))];
+    let steps = vec![StepPlan::Dense(dense.into(), act), StepPlan::Norm(config.norm("head.norm"))];
     let reads = if pooling == "mean" { Reads::Mean } else { Reads::First };
     let classification = classification(reads, steps.clone(), "classifier", width);
     let bias = config.decoder_bias.unwrap_or(true).then(|| "decoder.bias".to_owned());
@@ -126,7 +131,7 @@ fn kinds(value: &Value, config: &ModernBertConfig) -> Result<Vec<usize>> {
     };
     let kinds: Vec<_> = types.iter().filter_map(|name| KINDS.iter().position(|kind| kind == name)).collect();
     let all_known = [types.len(), config.num_hidden_layers] == [kinds.len(); 2];
-    refuse(value, &[(!all_known, "layer_types other than full_attention and sliding_attention")])?;
+    refuse(value, !all_known, "layer_types other than full_attention and sliding_attention")?;
     Ok(kinds)
 }
 
@@ -136,10 +141,14 @@ fn views(value: &Value, config: &ModernBertConfig, size: usize) -> Result<Vec<Vi
     let global = value["global_rope_theta"].as_f64().unwrap_or(160_000.0);
     // A base of null means the global base.
     let local = value.get("local_rope_theta").map_or(10_000.0, |theta| theta.as_f64().unwrap_or(global));
-    let view = |((mask, kind), theta)| {
-        let (own, theta) = (&value["rope_parameters"][kind], json!({ "rope_theta": theta }));
-        let rope = rope_of(value, &[own, &value["rope_scaling"], &theta], size, None)?;
-        Ok(View { mask, position: Position::Rotary(rope), divisor: (size as f32).sqrt(), soft_cap: None })
-    };
-    masks.into_iter().zip(KINDS).zip([global, local]).map(view).collect()
+    masks
+        .into_iter()
+        .zip(KINDS)
+        .zip([global, local])
+        .map(|((mask, kind), theta)| {
+            let (own, theta) = (&value["rope_parameters"][kind], json!({ "rope_theta": theta }));
+            let rope = rope_of(value, &[own, &value["rope_scaling"], &theta], size, None)?;
+            Ok(View { mask, position: Position::Rotary(rope), divisor: (size as f32).sqrt(), soft_cap: None })
+        })
+        .collect()
 }

@@ -33,7 +33,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
     let buckets = &value["relative_attention_num_buckets"];
     let is_other = !buckets.is_null() && buckets.as_u64() != Some(BUCKETS as u64);
-    refuse(value, &[(is_other, &format!("relative_attention_num_buckets {buckets}"))])?;
+    refuse(value, is_other, &format!("relative_attention_num_buckets {buckets}"))?;
     let hidden = config.hidden_size;
     let dense = MatrixPart::new("classifier.dense", [hidden, hidden]);
     let steps = vec![StepPlan::Dense(dense.into(), Activation::Tanh)];

@@ -73,7 +73,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let size = head_size(config.hidden_size, config.num_attention_heads)?;
     refuse_set(value, &OFF)?;
     let fraction = value["rotary_emb_fraction"].as_f64();
-    refuse(value, &[(fraction.is_some_and(|fraction| fraction < 1.0), "rotary_emb_fraction below 1")])?;
+    refuse(value, fraction.is_some_and(|fraction| fraction < 1.0), "rotary_emb_fraction below 1")?;
     config.vocab_size =
         config.vocab_size.next_multiple_of(settings.pad_vocab_size_multiple.unwrap_or(1).max(1));
     let mut rotation = rope(value, size, Some(10_000.0))?;
@@ -132,7 +132,7 @@ fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -
 fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<MlpPlan> {
     let (hidden, inner, count) =
         (config.hidden_size, config.intermediate_size, settings.num_experts.unwrap_or(0));
-    refuse(value, &[(count == 0, "moe_every_n_layers without num_experts")])?;
+    refuse(value, count == 0, "moe_every_n_layers without num_experts")?;
     let is_converted = !value[CONVERTED].is_null();
     let ending = if is_converted { ".weight" } else { "" };
     let stored = |tensor: &str, [rows, columns]: [usize; 2], index: usize, transposed| MatrixPart {
@@ -143,11 +143,14 @@ fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &st
         transposed,
     };
     let shape = if is_converted { [hidden, inner] } else { [inner, hidden] };
-    let down = |index| stored("w2", shape, index, !is_converted);
-    let expert = |index| [stored("w1", [inner, hidden], index, false).into(), down(index).into()];
     Ok(MlpPlan::Experts(ExpertsPlan {
         router: MatrixPart::new(&format!("{name}.router.layer"), [count, hidden]).biased(false).into(),
-        mlps: (0..count).map(expert).collect(),
+        mlps: (0..count)
+            .map(|index| {
+                let up = stored("w1", [inner, hidden], index, false);
+                [up.into(), stored("w2", shape, index, !is_converted).into()]
+            })
+            .collect(),
         bias: (!is_converted).then(|| format!("{name}.experts.bias")),
         hidden,
         top: settings.moe_top_k.unwrap_or(1),

@@ -15,11 +15,11 @@ use text_embeddings_backend_core::Activation;
 
 /// Refuses the first of these settings with a value other than null, false or 0.
 pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
-    let is_set = |value: &Value| match value {
+    let set = settings.iter().find(|setting| match &config[**setting] {
         Value::Null | Value::Bool(false) => false,
         other => other.as_f64() != Some(0.0),
-    };
-    match settings.iter().find(|setting| is_set(&config[**setting])) {
+    });
+    match set {
         Some(setting) => Err(unsupported(config, &format!("{setting} {}", config[*setting]))),
         None => Ok(()),
     }
@@ -34,7 +34,7 @@ pub(super) fn encoder(
     position: Position,
     layers: Vec<LayerPlan>,
 ) -> Result<Plan> {
-    refuse(value, &[(config.is_decoder, "is_decoder true")])?;
+    refuse(value, config.is_decoder, "is_decoder true")?;
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let words = "embeddings.word_embeddings.weight";

@@ -76,7 +76,7 @@ pub(super) fn encoder(
 ) -> Result<Plan> {
     let position_type = config.position_embedding_type.as_deref().unwrap_or("absolute");
     require(value, "position_embedding_type", position_type, &["absolute"])?;
-    refuse(value, &[(config.is_decoder, "is_decoder true")])?;
+    refuse(value, config.is_decoder, "is_decoder true")?;
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let activation = activation(value, "hidden_act", &config.hidden_act)?;

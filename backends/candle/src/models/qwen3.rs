@@ -36,10 +36,8 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let mut plan = decoder::plan(value, &config, &family)?;
     if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
         // jina-reranker-v3.5 has a sliding window. Its prompt differs, so it is refused.
-        refuse(
-            value,
-            &[(family.sliding.contains(&true), "a sliding window of a listwise re-ranker (JinaForRanking)")],
-        )?;
+        let has_windows = family.sliding.contains(&true);
+        refuse(value, has_windows, "a sliding window of a listwise re-ranker (JinaForRanking)")?;
         let half = config.hidden_size / 2;
         let part = |name: &str, shape| MatrixPart::new(name, shape).biased(false).into();
         plan.projector = vec![

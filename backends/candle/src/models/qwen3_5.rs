@@ -78,14 +78,9 @@ pub(super) fn text_plan(value: &Value) -> Result<Plan> {
     require(value, "hidden_act", activation, &["silu"])?;
     let is_bidirectional =
         config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
-    refuse(
-        value,
-        &[
-            (settings.attn_output_gate == Some(false), "attn_output_gate false"),
-            (settings.attention_bias == Some(true), "attention_bias true"),
-            (is_bidirectional, "attention to later tokens"),
-        ],
-    )?;
+    refuse(value, settings.attn_output_gate == Some(false), "attn_output_gate false")?;
+    refuse(value, settings.attention_bias == Some(true), "attention_bias true")?;
+    refuse(value, is_bidirectional, "attention to later tokens")?;
     let family = DecoderFamily {
         head_norms: true,
         mould: Mould::PlusOne,

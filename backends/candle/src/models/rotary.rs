@@ -58,12 +58,11 @@ pub(super) fn rope_of(
         let message = format!("config.json: rotary positions need an even head size, not {size}");
         return Err(BackendError::Load(message));
     }
-    let read = |value: &&&Value| -> Result<Parameters> {
-        serde_json::from_value((**value).clone())
+    let given = parameters.iter().filter(|value| !value.is_null()).map(|value| {
+        serde_json::from_value((*value).clone())
             .map_err(|error| BackendError::Load(format!("config.json: rope parameters: {error}")))
-    };
-    let given = parameters.iter().filter(|value| !value.is_null()).map(|value| read(&value));
-    let given = given.collect::<Result<Vec<_>>>()?;
+    });
+    let given: Vec<Parameters> = given.collect::<Result<_>>()?;
     let named = given.iter().find_map(|parameters| parameters.rope_theta);
     let theta = named.or(theta).ok_or_else(|| {
         BackendError::Load("config.json: neither rope_theta nor rope_parameters is given".to_owned())

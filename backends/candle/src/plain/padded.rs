@@ -184,11 +184,10 @@ fn distance_bias(group: &Group, rows: &Rows<'_>, bias: &DistanceBias, device: &D
                 let is_padding = query >= piece.rows.len();
                 let line =
                     bias.biases_of(head, piece.position + query.min(piece.rows.len() - 1), 0, piece.keys);
-                let value = |key| {
+                values.extend((0..keys).map(|key| {
                     let bias = if is_padding { None } else { line.get(key) };
                     bias.map_or(0.0, |bias| bias / rows.scoring.divisor)
-                };
-                values.extend((0..keys).map(value));
+                }));
             }
         }
     }

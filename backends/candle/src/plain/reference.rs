@@ -39,8 +39,8 @@ pub(crate) fn attention(
             if let Some(cap) = scoring.soft_cap {
                 scores = ((scores / f64::from(cap))?.tanh()? * f64::from(cap))?;
             }
-            let shape = (heads.queries, count, keys.dim(1)?);
-            let scores = (scores + added(&scoring, position + from, shape, keys.device())?)?;
+            let (device, keys) = (keys.device(), keys.dim(1)?);
+            let scores = (scores + added(&scoring, position + from, heads.queries, count, keys, device)?)?;
             let max = scores.max_keepdim(D::Minus1)?;
             let weights = scores.broadcast_sub(&max)?.exp()?;
             let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
@@ -65,7 +65,9 @@ fn by_head(x: &Tensor, count: usize, heads: Heads) -> Result<Tensor> {
 fn added(
     scoring: &Scoring<'_>,
     position: usize,
-    (heads, count, keys): (usize, usize, usize),
+    heads: usize,
+    count: usize,
+    keys: usize,
     device: &Device,
 ) -> Result<Tensor> {
     let value = |head: usize, row: usize, key: usize| {

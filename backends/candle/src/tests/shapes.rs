@@ -144,7 +144,7 @@ fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {
     let (left, right) = FORMATS[rng.random_range(0..FORMATS.len())];
     let (x, weights) = (spread(rng, rows, depth), spread(rng, outputs, depth));
     let matrix = Matrix::pack(compute, &[in_memory(&weights, depth)], right, ColumnOrder::Plain);
-    let operand: Operand = compute.operand((&x, depth), left, Words::default(), |row, _| row);
+    let operand: Operand = compute.operand(&x, depth, left, Words::default(), |row, _| row);
     let mut got = vec![f32::NAN; rows * outputs];
     compute.product(&operand, &matrix, &mut got);
     let rows: Vec<_> = x.chunks(depth).map(|row| kept(left, row)).collect();
@@ -250,12 +250,12 @@ fn attention_is_near(
     for compute in computes {
         for (format, tolerance) in [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)] {
             let mut packed = PackedKeys::new(format);
-            packed.pack(compute, (&keys_values, &places), heads, batch);
+            packed.pack(compute, &keys_values, &places, heads, batch);
             let ready = |_: usize, _: &mut [f32]| ();
             let queries = Queries { values: &queries, spans: &spans, turn: ready, gate: None };
             let keys = Keys { packed: &packed, batch, heads, scoring, disentangled: None };
             let got =
-                cpu::attention::attention(compute, &queries, keys, (OperandFormat::F32, Words::default()))
+                cpu::attention::attention(compute, &queries, keys, OperandFormat::F32, Words::default())
                     .values();
             let Scoring { mask, soft_cap, bias, .. } = scoring;
             let what = format!(

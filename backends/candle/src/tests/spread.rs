@@ -4,7 +4,8 @@
 use super::{shapes::in_memory, *};
 use crate::{
     kernels::elementwise,
-    operations::{Norm, NormKind, Operations, Part, Precision},
+    operations::{Norm, Operations, Part, Precision},
+    plan::NormKind,
 };
 
 /// Rows of values around zero. One value in two hundred, and one in each row, is `times` as large.

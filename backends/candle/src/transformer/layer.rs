@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     attention::Heads,
-    operations::{Norm, Operations, Precision, Result},
+    operations::{Lookup, Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };
@@ -303,19 +303,20 @@ impl<O: Operations> Mlp<O> {
                     weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, input)?;
                 Self::Gated { gate_up, down: weights.matrix(down, inner)?, activation: *activation, inner }
             }
-            plan::MlpPlan::Experts(experts) => {
-                let expert = |[up, down]: &[plan::MatrixPlan; 2]| -> Result<_> {
-                    Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?])
-                };
-                Self::Experts(Experts {
-                    router: weights.matrix(&experts.router, Precision::High)?,
-                    mlps: experts.mlps.iter().map(expert).collect::<Result<_>>()?,
-                    bias: experts.bias.as_ref().map(|bias| weights.row(bias, experts.hidden)).transpose()?,
-                    top: experts.top,
-                    activation: experts.activation,
-                    inner,
-                })
-            }
+            plan::MlpPlan::Experts(experts) => Self::Experts(Experts {
+                router: weights.matrix(&experts.router, Precision::High)?,
+                mlps: experts
+                    .mlps
+                    .iter()
+                    .map(|[up, down]| -> Result<_> {
+                        Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?])
+                    })
+                    .collect::<Result<_>>()?,
+                bias: experts.bias.as_ref().map(|bias| weights.row(bias, experts.hidden)).transpose()?,
+                top: experts.top,
+                activation: experts.activation,
+                inner,
+            }),
         })
     }
 
@@ -375,7 +376,7 @@ impl<O: Operations> Experts<O> {
         }
         let Some(bias) = &self.bias else { return Ok(()) };
         let zeros = vec![0; logits.len() / self.mlps.len()];
-        let bias = operations.embed(&[(bias, &zeros)], 1.0, None)?;
+        let bias = operations.embed(&[Lookup { table: bias, ids: &zeros }], 1.0, None)?;
         operations.add(&bias, None, hidden)
     }
 }

@@ -3,8 +3,8 @@
 use crate::{
     attention::Heads,
     load::{Checkpoint, Weight},
-    operations::{Buckets, Disentangled, Norm, NormKind, Operations, Part, Precision, Result},
-    plan,
+    operations::{Buckets, Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
+    plan::{self, NormKind},
 };
 use text_embeddings_backend_core::BackendError;
 
@@ -69,7 +69,8 @@ impl<O: Operations> Weights<'_, O> {
         let table = self.table(table)?;
         let ids: Vec<u32> = (0..2 * bucket.span as u32).collect();
         let norm = self.optional_norm(norm.as_ref())?;
-        let positions = self.operations.embed(&[(&table, &ids)], 1.0, norm.as_ref())?; // [buckets, hidden]
+        let lookup = Lookup { table: &table, ids: &ids };
+        let positions = self.operations.embed(&[lookup], 1.0, norm.as_ref())?; // [buckets, hidden]
         let operand = self.operations.operand(&positions, Precision::High)?;
         let mut of_heads = |matrix: &Option<plan::MatrixPlan>| -> Result<Option<Vec<O::Matrix>>> {
             let Some(matrix) = matrix else { return Ok(None) };
@@ -77,13 +78,15 @@ impl<O: Operations> Weights<'_, O> {
             let product = self.operations.linear(&operand, &matrix)?; // [buckets, heads · size]
             let values = self.operations.values(&product)?.into_owned();
             let rows = values.chunks_exact(heads.queries * heads.size);
-            let of_head = |head: usize| {
-                let row = |row: &[f32]| row[head * heads.size..][..heads.size].to_vec();
-                let values: Vec<f32> = rows.clone().flat_map(row).collect();
-                let weight = Weight::from_values(&values, heads.size);
-                self.operations.matrix(vec![Part { weight, bias: None }], Precision::High)
-            };
-            (0..heads.queries).map(of_head).collect::<Result<_>>().map(Some)
+            (0..heads.queries)
+                .map(|head| {
+                    let row = |row: &[f32]| row[head * heads.size..][..heads.size].to_vec();
+                    let values: Vec<f32> = rows.clone().flat_map(row).collect();
+                    let weight = Weight::from_values(&values, heads.size);
+                    self.operations.matrix(vec![Part { weight, bias: None }], Precision::High)
+                })
+                .collect::<Result<_>>()
+                .map(Some)
         };
         let (position_keys, position_queries) = (of_heads(keys)?, of_heads(queries)?);
         Ok(Disentangled { buckets: buckets(bucket), position_keys, position_queries })
@@ -116,16 +119,20 @@ fn transposed(matrix: &Weight) -> Weight {
 /// `make_log_bucket_position`).
 fn buckets(plan::LogBuckets { span, buckets, most }: plan::LogBuckets) -> Buckets {
     let reach = 2 * most.max(span);
-    let bucket = |distance: i64| {
-        let Some(buckets) = buckets else { return distance };
-        let middle = (buckets / 2) as i64;
-        if distance.abs() <= middle {
-            return distance;
-        }
-        let share =
-            (distance.unsigned_abs() as f32 / middle as f32).ln() / ((most - 1) as f32 / middle as f32).ln();
-        distance.signum() * ((share * (middle - 1) as f32).ceil() as i64 + middle)
-    };
-    let row = |distance: i64| (bucket(distance) + span as i64).clamp(0, 2 * span as i64 - 1) as u32;
-    Buckets { of_distance: (-(reach as i64)..=reach as i64).map(row).collect(), reach }
+    let rows = (-(reach as i64)..=reach as i64).map(|distance| {
+        let bucket = buckets.map_or(distance, |buckets| log_bucket(distance, buckets, most));
+        (bucket + span as i64).clamp(0, 2 * span as i64 - 1) as u32
+    });
+    Buckets { of_distance: rows.collect(), reach }
+}
+
+/// The distance itself up to half of the buckets; beyond it, one that grows with the logarithm.
+fn log_bucket(distance: i64, buckets: usize, max_distance: usize) -> i64 {
+    let middle = (buckets / 2) as i64;
+    if distance.abs() <= middle {
+        return distance;
+    }
+    let share = (distance.unsigned_abs() as f32 / middle as f32).ln()
+        / ((max_distance - 1) as f32 / middle as f32).ln();
+    distance.signum() * ((share * (middle - 1) as f32).ceil() as i64 + middle)
 }

@@ -357,10 +357,10 @@ impl GgufArchitecture {
     /// The row of [`ARCHITECTURES`] for a file.
     pub(super) fn from_file(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
-        let fits = |architecture: &&Self| {
+        let found = ARCHITECTURES.iter().find(|architecture| {
             architecture.name == name && architecture.marker.is_none_or(|tensor| file.shape(tensor).is_some())
-        };
-        ARCHITECTURES.iter().find(fits).ok_or_else(|| {
+        });
+        found.ok_or_else(|| {
             let mut known: Vec<_> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
             known.dedup();
             file.unsupported(format!(

@@ -78,9 +78,10 @@ fn head(
         Some(_) if answers(file).is_some() => "ForCausalLM",
         Some(rows) => {
             let named = labels(file).filter(|labels| labels.len() == rows);
-            let label =
-                |row: usize| named.map_or_else(|| format!("LABEL_{row}"), |labels| labels[row].clone());
-            let labels = (0..rows).map(|row| (row.to_string(), label(row).into()));
+            let labels = (0..rows).map(|row| {
+                let label = named.map_or_else(|| format!("LABEL_{row}"), |labels| labels[row].clone());
+                (row.to_string(), label.into())
+            });
             config.insert("id2label".to_owned(), Value::Object(labels.collect()));
             "ForSequenceClassification"
         }
@@ -110,7 +111,7 @@ fn check_head(
     };
     let name = file.metadata.text("general.name").unwrap_or_default();
     let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
-    let is_square = |name: &str| file.shape(name).is_none_or(|shape| shape.first() == shape.last());
+    let is_square = file.shape("cls.weight").is_none_or(|shape| shape.first() == shape.last());
     let speaks = |of: &str| [name, &*stem].iter().any(|name| name.to_lowercase().contains(of));
     let is_reranker = speaks("rerank") && !speaks("embed");
     let output = has("output.weight");
@@ -119,7 +120,7 @@ fn check_head(
             .unsupported(format!(
                 "it is a DistilBERT with a head, whose activation llama.cpp does not know: {SAFETENSORS}"
             ))),
-        (false, _) if !is_decoder && !is_square("cls.weight") => Err(file.unsupported(format!(
+        (false, _) if !is_decoder && !is_square => Err(file.unsupported(format!(
             "its classifier (`cls.weight`) lacks the dense layer before it: {SAFETENSORS}"
         ))),
         (true, _) if !is_decoder && !has("cls.weight") => {

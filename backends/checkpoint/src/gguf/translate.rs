@@ -61,12 +61,12 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
     let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);
     let mut found = BTreeMap::new();
-    let elsewhere = |name: &str| match architecture.body {
-        TransformerKind::Decoder(DecoderStyle::Gemma) => DENSE.contains(&name),
-        TransformerKind::Decoder(_) => name == DIVISORS,
-        _ => false,
+    let elsewhere: &[&str] = match architecture.body {
+        TransformerKind::Decoder(DecoderStyle::Gemma) => &DENSE,
+        TransformerKind::Decoder(_) => &[DIVISORS],
+        _ => &[],
     };
-    for (name, tensor) in file.tensors.iter().filter(|(name, _)| !elsewhere(name)) {
+    for (name, tensor) in file.tensors.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str())) {
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
             return Err(source.unsupported(format!(

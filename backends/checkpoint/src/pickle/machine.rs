@@ -137,20 +137,12 @@ impl<'p> PickleMachine<'p> {
                 tuple(self.stack.split_off(start))?
             }
             b't' => tuple(self.marked()?)?,
-            b'q' => {
-                let [place] = self.bytes()?;
-                return self.remember(place.into());
-            }
-            b'r' => {
-                let place = u32::from_le_bytes(self.bytes()?);
+            b'q' | b'r' => {
+                let place = self.place(code == b'r')?;
                 return self.remember(place);
             }
-            b'h' => {
-                let [place] = self.bytes()?;
-                self.recall(place.into())?
-            }
-            b'j' => {
-                let place = u32::from_le_bytes(self.bytes()?);
+            b'h' | b'j' => {
+                let place = self.place(code == b'j')?;
                 self.recall(place)?
             }
             b'Q' => storage(&self.pop()?)?,
@@ -187,6 +179,12 @@ impl<'p> PickleMachine<'p> {
         };
         self.stack.push(value);
         Ok(())
+    }
+
+    /// The place of a value in the memo, a byte or, if `is_long`, four.
+    fn place(&mut self, is_long: bool) -> Result<u32, String> {
+        let bytes = if is_long { self.bytes()? } else { [self.bytes::<1>()?[0], 0, 0, 0] };
+        Ok(u32::from_le_bytes(bytes))
     }
 
     fn slice(&mut self, length: usize) -> Result<&'p [u8], String> {
@@ -278,11 +276,14 @@ fn unbalanced() -> String {
 }
 
 fn tuple(items: Vec<PickleValue>) -> Result<PickleValue, String> {
-    let depth_of = |item: &PickleValue| match item {
-        PickleValue::Tuple(tuple) => tuple.depth,
-        _ => 0,
-    };
-    let depth = 1 + items.iter().map(depth_of).max().unwrap_or(0);
+    let depth = 1 + items
+        .iter()
+        .map(|item| match item {
+            PickleValue::Tuple(tuple) => tuple.depth,
+            _ => 0,
+        })
+        .max()
+        .unwrap_or(0);
     if depth > DEEPEST_TUPLE {
         return Err("its pickle nests tuples deeper than any tensor needs".to_owned());
     }

@@ -267,10 +267,18 @@ impl<'f> Vocabulary<'f> {
         Err("its vocabulary does not have one score (`tokenizer.ggml.scores`) for each token".to_owned())
     }
 
+    /// Whether ordinary tokens of `bert`'s vocabulary have capitals.
+    fn has_capitals(&self) -> bool {
+        self.kinds.iter().zip(self.tokens).any(|(kind, token)| {
+            *kind == NORMAL
+                && !is_name(token.strip_prefix(WORD).unwrap_or(token))
+                && token.contains(|letter: char| letter.is_ascii_uppercase())
+        })
+    }
+
     /// `bert`: the longest pieces of a word. llama.cpp marks the pieces that begin a word, while BERT marks
     /// the others. Names in brackets stay unchanged.
     fn word_piece(&self) -> Result<Value, String> {
-        let is_name = |token: &str| token.starts_with('[') && token.ends_with(']');
         let spelled = |kind: i64, token: &str| match token.strip_prefix(WORD) {
             Some(word) => word.to_owned(),
             None if kind == CONTROL || is_name(token) => token.to_owned(),
@@ -281,14 +289,8 @@ impl<'f> Vocabulary<'f> {
         let unknown = self.special(&["unknown"], "[UNK]")?;
         // Files of former converters do not say whether texts are lower-cased. A vocabulary for other texts
         // has capitals. Letters such as ℝ and Cherokee's say nothing, because BERT leaves them as they are.
-        let has_capitals = || {
-            let plain = self.kinds.iter().zip(self.tokens).filter(|(kind, token)| {
-                **kind == NORMAL && !is_name(token.strip_prefix(WORD).unwrap_or(token))
-            });
-            plain.into_iter().any(|(_, token)| token.contains(|letter: char| letter.is_ascii_uppercase()))
-        };
         let said = |name: &str| self.metadata.switch(&format!("tokenizer.ggml.{name}"));
-        let lowercase = said(LOWERCASE).unwrap_or_else(|| !has_capitals());
+        let lowercase = said(LOWERCASE).unwrap_or_else(|| !self.has_capitals());
         let frame = Frame { before: Some(before), after: Some(after), between: None, second: 1 };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
@@ -356,4 +358,8 @@ struct Frame<'t> {
     between: Option<(usize, &'t str)>,
     /// The token type of the second text.
     second: usize,
+}
+/// Whether a token is one of BERT's names, such as `[CLS]`.
+fn is_name(token: &str) -> bool {
+    token.starts_with('[') && token.ends_with(']')
 }

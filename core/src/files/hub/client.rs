@@ -165,8 +165,8 @@ impl Client {
                 let is_relative = Url::parse(location).is_err() && !location.starts_with("//");
                 if etag.is_none() || is_relative {
                     let next = url.join(location).ok().filter(|next| *next != url);
-                    let nowhere = || Failure::Strange("it redirects to no other address".to_owned());
-                    url = next.ok_or_else(nowhere)?;
+                    url =
+                        next.ok_or_else(|| Failure::Strange("it redirects to no other address".to_owned()))?;
                     continue;
                 }
             }

@@ -86,8 +86,8 @@ impl Hub<'_> {
     }
 
     async fn attempt(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, Transfer> {
-        let failed = |failure| self.transfer(file, failure);
-        let metadata = self.client.metadata(sha, file).await.map_err(failed)?;
+        let metadata =
+            self.client.metadata(sha, file).await.map_err(|failure| self.transfer(file, failure))?;
         let most = most(file, bound, metadata.length)?;
         let _lock = self.lock(file, &metadata.blob).await?;
         let blob = self.cache.blob(&metadata.blob);

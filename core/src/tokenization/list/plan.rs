@@ -21,11 +21,14 @@ impl Room {
     /// document of the greatest length might no longer fit.
     pub(super) fn documents_of(self, lengths: &[usize], query: usize) -> usize {
         let mut left = self.tokens.saturating_sub(2 * query);
-        let is_last = |(index, length): (usize, &usize)| {
-            left = left.saturating_sub(*length);
-            index + 1 >= self.documents || left <= self.document_tokens
-        };
-        lengths.iter().enumerate().position(is_last).map_or(lengths.len(), |last| last + 1)
+        lengths
+            .iter()
+            .enumerate()
+            .position(|(index, length)| {
+                left = left.saturating_sub(*length);
+                index + 1 >= self.documents || left <= self.document_tokens
+            })
+            .map_or(lengths.len(), |last| last + 1)
     }
 }
 
@@ -33,11 +36,13 @@ impl Room {
 /// code does not count the template, so its prompts may be a little longer than the positions allow.
 pub(super) fn without(lengths: &[usize], excess: usize) -> usize {
     let mut gone = 0;
-    let is_enough = |length: &usize| {
-        gone += length.max(&1);
-        gone >= excess
-    };
-    let last = lengths.iter().rposition(is_enough).unwrap_or(0);
+    let last = lengths
+        .iter()
+        .rposition(|length| {
+            gone += length.max(&1);
+            gone >= excess
+        })
+        .unwrap_or(0);
     last.max(1)
 }
 

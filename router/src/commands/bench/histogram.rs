@@ -67,13 +67,14 @@ impl Axis {
     /// Round numbers inside, not too many.
     fn ticks(&self) -> Vec<f64> {
         let decades = (self.low.log10().floor() as i32)..=(self.high.log10().ceil() as i32);
-        let inside = |steps: &[f64]| -> Vec<f64> {
-            let all =
-                decades.clone().flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
-            all.filter(|tick| (self.low..=self.high).contains(tick)).collect()
-        };
-        let candidates =
-            [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0][..], &[1.0, 2.0, 5.0], &[1.0]].map(inside);
+        let candidates = [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0][..], &[1.0, 2.0, 5.0], &[1.0]].map(
+            |steps| -> Vec<f64> {
+                let all = decades
+                    .clone()
+                    .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+                all.filter(|tick| (self.low..=self.high).contains(tick)).collect()
+            },
+        );
         candidates.into_iter().find(|ticks| ticks.len() <= 9).unwrap_or_default()
     }
 }
@@ -90,8 +91,14 @@ fn label(milliseconds: f64) -> String {
     text.to_owned()
 }
 
+/// A latency with a name, which a line in the picture shows.
+pub(super) struct Mark {
+    pub(super) name: &'static str,
+    pub(super) latency: Duration,
+}
+
 /// The picture.
-pub(super) fn svg(sorted: &[Duration], marks: &[(&str, Duration)], subtitle: &str) -> String {
+pub(super) fn svg(sorted: &[Duration], marks: &[Mark], subtitle: &str) -> String {
     let axis = Axis::new(sorted);
     let mut bins = [0usize; BINS];
     for &latency in sorted {
@@ -105,17 +112,17 @@ pub(super) fn svg(sorted: &[Duration], marks: &[(&str, Duration)], subtitle: &st
          aria-label=\"Histogram of latencies\">\n{HEAD}<rect class=\"background\" width=\"{WIDTH}\" \
          height=\"{HEIGHT}\" rx=\"8\"/>\n"
     );
-    text(&mut svg, (LEFT, 28.0), "title", "start", "Latency");
-    text(&mut svg, (LEFT, 47.0), "", "start", subtitle);
+    text(&mut svg, [LEFT, 28.0], "title", "start", "Latency");
+    text(&mut svg, [LEFT, 47.0], "", "start", subtitle);
     for tick in axis.ticks() {
         let x = axis.x(tick);
-        line(&mut svg, "grid", (x, TOP), (x, base));
-        text(&mut svg, (x, base + 18.0), "", "middle", &label(tick));
+        line(&mut svg, "grid", [x, TOP], [x, base]);
+        text(&mut svg, [x, base + 18.0], "", "middle", &label(tick));
     }
-    text(&mut svg, (WIDTH - RIGHT, base + 36.0), "", "end", "milliseconds, logarithmic");
-    text(&mut svg, (LEFT - 8.0, TOP + 4.0), "", "end", &most.to_string());
-    text(&mut svg, (LEFT - 8.0, base), "", "end", "0");
-    line(&mut svg, "grid", (LEFT, base), (WIDTH - RIGHT, base));
+    text(&mut svg, [WIDTH - RIGHT, base + 36.0], "", "end", "milliseconds, logarithmic");
+    text(&mut svg, [LEFT - 8.0, TOP + 4.0], "", "end", &most.to_string());
+    text(&mut svg, [LEFT - 8.0, base], "", "end", "0");
+    line(&mut svg, "grid", [LEFT, base], [WIDTH - RIGHT, base]);
     for (bin, &count) in bins.iter().enumerate().filter(|(_, count)| **count > 0) {
         let (begin, end) = (axis.begin(bin), axis.begin(bin + 1));
         let (x, width) = (axis.x(begin), (axis.x(end) - axis.x(begin) - 1.0).max(1.0));
@@ -130,26 +137,25 @@ pub(super) fn svg(sorted: &[Duration], marks: &[(&str, Duration)], subtitle: &st
             label(end)
         );
     }
-    for (row, (name, latency)) in marks.iter().enumerate() {
+    for (row, Mark { name, latency }) in marks.iter().enumerate() {
         let x = axis.x(milliseconds(*latency));
         let name = format!("{name} {}", label(milliseconds(*latency)));
         // Each name has a row of its own, because tails lie close together.
         let y = TOP - 6.0 - 13.0 * row as f64;
         let (anchor, beside) = if x > WIDTH - 120.0 { ("end", -4.0) } else { ("start", 4.0) };
-        line(&mut svg, "mark", (x, y - 8.0), (x, base));
-        text(&mut svg, (x + beside, y), "name", anchor, &name);
+        line(&mut svg, "mark", [x, y - 8.0], [x, base]);
+        text(&mut svg, [x + beside, y], "name", anchor, &name);
     }
     svg + "</svg>\n"
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &str) {
+fn text(svg: &mut String, [x, y]: [f64; 2], class: &str, anchor: &str, text: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
     let _ = writeln!(svg, "<text{class} x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
 }
 
-fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
-    let ((x1, y1), (x2, y2)) = (from, to);
+fn line(svg: &mut String, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
     let _ = writeln!(
         svg,
         "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
@@ -188,8 +194,8 @@ mod tests {
                 (0..count).map(|_| Duration::from_micros(rng.random_range(0..=most))).collect();
             latencies.sort();
             let marks = [
-                ("p50", latencies.get(count / 2).copied().unwrap_or_default()),
-                ("p99", Duration::from_micros(most)),
+                Mark { name: "p50", latency: latencies.get(count / 2).copied().unwrap_or_default() },
+                Mark { name: "p99", latency: Duration::from_micros(most) },
             ];
             let svg = svg(&latencies, &marks, "a < b & c");
             let elements = elements(&svg).unwrap_or_default();

@@ -166,8 +166,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     out.flush()?;
     ensure!(report.succeeded() > 0, "no request was answered: {}", report.errors());
     if let Some(path) = &args.histogram {
-        let advice = || format!("`--histogram {}` cannot be written: check its folder", path.display());
-        fs::write(path, report.histogram()).with_context(advice)?;
+        fs::write(path, report.histogram()).with_context(|| {
+            format!("`--histogram {}` cannot be written: check its folder", path.display())
+        })?;
     }
     Ok(())
 }

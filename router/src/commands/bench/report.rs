@@ -8,7 +8,10 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use serde::Serialize;
 use text_embeddings_backend_core::amount;
 
-use super::{histogram, load::LoadResult};
+use super::{
+    histogram::{self, Mark},
+    load::LoadResult,
+};
 
 /// The percentiles of the latencies: the name and the share of each.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
@@ -62,7 +65,8 @@ impl Report {
 
     /// The histogram as SVG.
     pub(super) fn histogram(&self) -> String {
-        let marks = PERCENTILES.map(|(name, share)| (name, percentile(&self.measured.latencies, share)));
+        let marks = PERCENTILES
+            .map(|(name, share)| Mark { name, latency: percentile(&self.measured.latencies, share) });
         let rates = format!(
             "{}, {:.1}/s, {}",
             amount(self.succeeded(), "request"),
@@ -127,8 +131,12 @@ impl Report {
         };
         row("requests/s", format!("{:>10.1}", numbers.requests_per_second));
         row(&format!("{}/s", self.measured.unit), format!("{:>10.1}", numbers.pairs_per_second));
-        let unknown = || format!("{:>10}", "unknown");
-        row("tokens/s", numbers.tokens_per_second.map_or_else(unknown, |rate| format!("{rate:>10.1}")));
+        row(
+            "tokens/s",
+            numbers
+                .tokens_per_second
+                .map_or_else(|| format!("{:>10}", "unknown"), |rate| format!("{rate:>10.1}")),
+        );
         for name in ["p50", "p90", "p95", "p99", "max"] {
             row(name, format!("{:>10.1} ms", numbers.latency_ms[name]));
         }

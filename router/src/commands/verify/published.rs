@@ -106,7 +106,7 @@ pub(super) enum PublishedInput {
     /// A text with the first values of its vector.
     Vector { text: String, normalized: bool, starts: Vec<f64> },
     /// A text with its sparse vector.
-    Sparse { text: String, entries: Vec<(u32, f64)> },
+    Sparse { text: String, entries: BTreeMap<u32, f64> },
 }
 
 /// Published numbers and ours.
@@ -184,9 +184,10 @@ fn items(measured: PublishedValues, planets: &Planets) -> Vec<PublishedInput> {
             .into_iter()
             .map(|(text, starts)| PublishedInput::Vector { text, normalized, starts })
             .collect(),
-        PublishedValues::Sparse(texts) => {
-            texts.into_iter().map(|(text, entries)| PublishedInput::Sparse { text, entries }).collect()
-        }
+        PublishedValues::Sparse(texts) => texts
+            .into_iter()
+            .map(|(text, entries)| PublishedInput::Sparse { text, entries: entries.into_iter().collect() })
+            .collect(),
     }
 }
 
@@ -222,8 +223,8 @@ impl Published {
             PublishedInput::Sparse { text, entries } => {
                 let vectors = service.embed_sparse(embed_request(text, false)).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;
-                let got: Vec<_> = vector.iter().map(|entry| (entry.index, entry.value.into())).collect();
-                aligned(entries, &got)
+                let got = vector.iter().map(|entry| (entry.index, f64::from(entry.value))).collect();
+                align_entries(entries, &got)
             }
         };
         Ok(Comparison { expected, got, allowed })
@@ -268,7 +269,7 @@ impl PublishedInput {
         match self {
             Self::Pair { score, .. } => score.abs(),
             Self::Vector { starts, .. } => largest(&mut starts.iter().copied()),
-            Self::Sparse { entries, .. } => largest(&mut entries.iter().map(|(_, weight)| *weight)),
+            Self::Sparse { entries, .. } => largest(&mut entries.values().copied()),
         }
     }
 
@@ -305,13 +306,11 @@ impl Comparison {
 }
 
 /// Two sparse vectors as dense ones over the entries that either has.
-fn aligned(expected: &[(u32, f64)], got: &[(u32, f64)]) -> (Vec<f64>, Vec<f64>) {
-    let ids: BTreeSet<u32> = expected.iter().chain(got).map(|(id, _)| *id).collect();
-    let dense = |entries: &[(u32, f64)]| {
-        let weights: BTreeMap<u32, f64> = entries.iter().copied().collect();
-        ids.iter().map(|id| weights.get(id).copied().unwrap_or(0.0)).collect()
-    };
-    (dense(expected), dense(got))
+fn align_entries(expected: &BTreeMap<u32, f64>, got: &BTreeMap<u32, f64>) -> (Vec<f64>, Vec<f64>) {
+    let ids: BTreeSet<u32> = expected.keys().chain(got.keys()).copied().collect();
+    ids.iter()
+        .map(|id| (expected.get(id).copied().unwrap_or(0.0), got.get(id).copied().unwrap_or(0.0)))
+        .unzip()
 }
 
 fn shown(values: &[f64]) -> String {
@@ -392,8 +391,8 @@ mod tests {
                 assert!(!normalized || square < 1.0, "{item:?}");
             }
             PublishedInput::Sparse { text, entries } => {
-                assert!(!text.is_empty() && entries.iter().all(|(_, weight)| *weight > 0.0), "{item:?}");
-                assert!(entries.is_sorted_by(|a, b| a.0 < b.0) && !entries.is_empty(), "{item:?}");
+                assert!(!text.is_empty() && entries.values().all(|weight| *weight > 0.0), "{item:?}");
+                assert!(!entries.is_empty(), "{item:?}");
             }
         }
     }
@@ -446,7 +445,8 @@ mod tests {
 
     #[test]
     fn an_entry_that_one_of_two_sparse_vectors_lacks_is_zero_there() {
-        let (expected, got) = aligned(&[(1, 0.5), (7, 2.0)], &[(7, 1.5), (9, 0.25)]);
+        let (expected, got) =
+            align_entries(&BTreeMap::from([(1, 0.5), (7, 2.0)]), &BTreeMap::from([(7, 1.5), (9, 0.25)]));
         assert_eq!((expected, got), (vec![0.5, 2.0, 0.0], vec![0.0, 1.5, 0.25]));
     }
 

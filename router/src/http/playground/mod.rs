@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use axum::{
     extract::Path,
     http::{
-        HeaderMap, HeaderValue, StatusCode, Uri,
+        HeaderMap, StatusCode, Uri,
         header::{
             CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
             REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -99,8 +99,8 @@ fn file(name: &str, headers: &HeaderMap) -> Response {
         (REFERRER_POLICY, "no-referrer"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    let has = |value: &HeaderValue| value.to_str().is_ok_and(|tags| tags.contains(&tag));
-    if headers.get_all(IF_NONE_MATCH).iter().any(has) {
+    let mut known = headers.get_all(IF_NONE_MATCH).iter();
+    if known.any(|value| value.to_str().is_ok_and(|tags| tags.contains(&tag))) {
         return (StatusCode::NOT_MODIFIED, fixed, [(ETAG, tag)]).into_response();
     }
     (fixed, [(ETAG, tag)], [(CONTENT_TYPE, *media_type)], *content).into_response()

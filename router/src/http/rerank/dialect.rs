@@ -33,7 +33,7 @@ impl Dialect {
     ///
     /// If none or several of the fields that hold texts are there, or `query` is misspelled. The message has
     /// the fields that were there and the ones that would be understood.
-    pub(crate) fn of(fields: &[String]) -> Result<Self, String> {
+    pub(crate) fn from_fields(fields: &[String]) -> Result<Self, String> {
         let has = |name: &str| fields.iter().any(|field| field == name);
         let found: Vec<Self> = Self::ALL.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
         match found[..] {
@@ -90,8 +90,11 @@ pub(crate) fn seen(fields: &[String]) -> String {
     if fields.is_empty() {
         return "it has no fields".to_owned();
     }
-    let shortened = |field: &String| format!("`{}`", field.chars().take(MAX_NAME).collect::<String>());
-    let names: Vec<String> = fields.iter().take(MAX_NAMES).map(shortened).collect();
+    let names: Vec<String> = fields
+        .iter()
+        .take(MAX_NAMES)
+        .map(|field| format!("`{}`", field.chars().take(MAX_NAME).collect::<String>()))
+        .collect();
     let more = if fields.len() > MAX_NAMES { ", …" } else { "" };
     format!("its fields are {}{more}", names.join(", "))
 }
@@ -101,7 +104,8 @@ pub(crate) fn seen(fields: &[String]) -> String {
 pub(crate) fn note_misspelled_instruction(fields: &[String]) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let has_one = fields.iter().any(|field| matches!(field.as_str(), "instruct" | "chat_template_kwargs"));
-    if let Some(hint) = hint(fields, &["instruction"]).filter(|_| !has_one)
+    if !has_one
+        && let Some(hint) = hint(fields, &["instruction"])
         && !IS_SAID.swap(true, Ordering::Relaxed)
     {
         tracing::warn!("a request has an unknown field, which is ignored{hint} (said once)");

@@ -128,7 +128,7 @@ enum ReadBody {
 /// second such field.
 fn read(body: &DecodedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
     let dialect = |fields: &[String]| {
-        let dialect = Dialect::of(fields)?;
+        let dialect = Dialect::from_fields(fields)?;
         note_misspelled_instruction(fields);
         Ok(dialect)
     };
@@ -142,7 +142,7 @@ fn read(body: &DecodedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
 /// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_reading(body: &DecodedBody) {
-    let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
+    let is_known = body.fields().is_ok_and(|fields| Dialect::from_fields(&fields).is_ok());
     let read = read(body);
     assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
     if let Ok(Checked { found: dialect, body: Ok(ReadBody::Documents(WithOptions { options, body })) }) = read

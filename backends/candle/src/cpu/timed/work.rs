@@ -7,7 +7,7 @@ use super::{
 use crate::{
     attention::{Mask, QuerySpan},
     kernels::{elementwise, epilogue::Epilogue, matrix::Matrix, pack::OperandFormat},
-    operations::{Precision, Rows},
+    operations::{Lookup, Precision, Rows},
     plan::DeltaSizes,
 };
 use text_embeddings_backend_core::Batch;
@@ -38,9 +38,9 @@ impl Call {
         Self::new(name, None, OperandFormat::F32, [operations, bytes])
     }
 
-    pub(in crate::cpu) fn embedding(lookups: &[(&EmbeddingTable, &[u32])], has_norm: bool) -> Self {
-        let read: usize = lookups.iter().map(|(table, ids)| ids.len() * table.row_bytes()).sum();
-        let written = lookups.first().map_or(0, |(table, ids)| ids.len() * table.columns());
+    pub(in crate::cpu) fn embedding(lookups: &[Lookup<'_, EmbeddingTable>], has_norm: bool) -> Self {
+        let read: usize = lookups.iter().map(|Lookup { table, ids }| ids.len() * table.row_bytes()).sum();
+        let written = lookups.first().map_or(0, |Lookup { table, ids }| ids.len() * table.columns());
         Self::plain("embedding", usize::from(has_norm) * NORM * written, read + VALUE * written)
     }
 
@@ -137,7 +137,8 @@ impl Call {
         queries: &Activations,
         keys_values: &Activations,
         rows: &Rows<'_>,
-        (arithmetic, precision): (Arithmetic, Precision),
+        arithmetic: Arithmetic,
+        precision: Precision,
     ) -> Self {
         let (heads, size) = (rows.heads.queries, rows.heads.size);
         let seen: usize = rows.spans.iter().map(|span| seen_by(span, rows.batch, rows.scoring.mask)).sum();

@@ -33,9 +33,9 @@ impl Accelerator for StandIn {
         &Device::Cpu
     }
 
-    fn empty(&self, shape: (usize, usize), dtype: DType) -> Result<Tensor> {
+    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
         // A value that is never written is NaN.
-        Tensor::full(f32::NAN, shape, &Device::Cpu)?.to_dtype(dtype)
+        Tensor::full(f32::NAN, (rows, columns), &Device::Cpu)?.to_dtype(dtype)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {

@@ -40,9 +40,9 @@ pub(super) fn rows(set: InstructionSet) -> usize {
 }
 
 /// The functions for each number of rows.
-pub(super) fn functions(set: InstructionSet, formats: (OperandFormat, OperandFormat)) -> &'static [Function] {
+pub(super) fn functions(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [Function] {
     use OperandFormat::{Bf16, F32, Int8};
-    match (set, formats) {
+    match (set, (a, b)) {
         (_, (F32, Bf16)) => by_rows!(f32_by_bf16: 1 2 3 4 5 6),
         (_, (F32, _)) => by_rows!(f32: 1 2 3 4 5 6),
         (InstructionSet::NeonI8mmBf16, (Bf16, _)) => by_rows!(native_bf16: 1 2 3 4 5 6),
@@ -65,7 +65,7 @@ macro_rules! compiled {
             sums: *mut f32,
         ) {
             // SAFETY: the caller upholds the same conditions.
-            unsafe { $body::<ROWS, $step>(chunks, (a, b), start, sums) }
+            unsafe { $body::<ROWS, $step>(chunks, a, b, start, sums) }
         }
     )*};
 }
@@ -215,7 +215,8 @@ impl Lanes for Int8Dotprod {
 #[inline(always)]
 unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
     chunks: usize,
-    (a, b): (*const u32, *const u32),
+    a: *const u32,
+    b: *const u32,
     start: Origin,
     to: *mut f32,
 ) {

@@ -106,7 +106,8 @@ pairs! {
 #[inline(always)]
 pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
     chunks: usize,
-    (a, b): (*const u32, *const u32),
+    a: *const u32,
+    b: *const u32,
     start: Origin,
     to: *mut f32,
 ) {
