@@ -235,6 +235,20 @@ def test_each_answer_comes_while_standard_input_pauses():
     process.stdout.close()
 
 
+def test_a_hyphen_in_place_of_texts_is_standard_input():
+    lines = "mars is red\nbread\n"
+    piped = rerank(MODEL, QUERY, "--documents", "-", "--output", "jsonl", stdin=lines).lines()
+    assert rerank(MODEL, QUERY, "-", "--output", "jsonl", stdin=lines).lines() == piped and len(piped) == 2
+    (row,) = rerank(MODEL, QUERY, "-", "--field", "body", "--output", "jsonl", stdin='{"body": "a"}\n').lines()
+    assert row["body"] == "a"
+    rerank(MODEL, QUERY, "a", "-").refusal(2, words=["`-` means standard input", "no further texts"])
+
+
+def test_the_short_help_fits_a_terminal():
+    lines = run("-h", environment={"COLUMNS": "80"}).out.splitlines()
+    assert len(lines) <= 40 and all(len(line) <= 80 for line in lines), lines
+
+
 def test_lines_of_json_on_standard_input_are_not_scored_as_text():
     lines = '{"text": "mars is red"}\n{"text": "bread"}\n'
     rows = rerank(MODEL, QUERY, "--documents", "-", "--output", "jsonl", stdin=lines).lines()

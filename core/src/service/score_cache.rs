@@ -148,6 +148,12 @@ impl ScoreCache {
         Self { entries, max_bytes, secret: Sha256::digest(seed).into(), models }
     }
 
+    /// The most bytes that it holds.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.max_bytes
+    }
+
     /// The bytes that it holds.
     #[must_use]
     pub fn held_bytes(&self) -> usize {

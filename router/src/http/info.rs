@@ -87,6 +87,8 @@ pub(crate) struct InfoBody<'a> {
     pin_threads: bool,
     /// The size of the cache of prefixes that requests share, in bytes; 0 if there is no cache.
     prefix_cache_bytes: usize,
+    /// The size of the cache of computed scores, which all models share, in bytes; 0 if there is no cache.
+    score_cache_bytes: usize,
     /// The two models, if it is a cascade. Everything else is the first model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     cascade: Option<CascadeBody<'a>>,
@@ -275,6 +277,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             threads: machine.threads,
             pin_threads: machine.pin_threads,
             prefix_cache_bytes: computation.prefix_cache_bytes,
+            score_cache_bytes: machine.score_cache_bytes(),
             cascade: cascade.as_ref().map(CascadeBody::from),
             weights: &computation.weights,
         }

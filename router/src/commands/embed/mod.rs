@@ -55,7 +55,7 @@ pub(crate) struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// The texts.
+    /// The texts; `-` for standard input.
     #[arg(conflicts_with = "input", required_unless_present = "input", value_name = "TEXT")]
     texts: Vec<String>,
 

@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use flate2::read::MultiGzDecoder;
 
 use super::{
+    STDIN,
     fields::{Columns, Field, TextField},
     format::{InputFormat, Parser, is_compressed},
     json_list::JsonList,
@@ -177,7 +178,7 @@ impl DocumentStream {
             DocumentSource::File { path, format, field } => (path, *format, field),
         };
         let name = name_in_messages(path);
-        if path == Path::new("-") {
+        if path == Path::new(STDIN) {
             return Self::from_stream(Box::new(io::stdin()), format, field, name, again);
         }
         let advice = || format!("{name} cannot be read: check the path and its permissions");
@@ -266,7 +267,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// The words for a file in messages.
 fn name_in_messages(path: &Path) -> String {
-    if path == Path::new("-") { "standard input".to_owned() } else { format!("`{}`", path.display()) }
+    if path == Path::new(STDIN) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
 /// A buffered stream, and with `wanted` a temporary file that receives a copy of everything that is read.

@@ -21,6 +21,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::amount;
 
 use super::{
+    STDIN,
     documents::Document,
     fields::{Field, Header, TextField, read_json},
 };
@@ -52,7 +53,7 @@ pub(crate) enum InputFormat {
 impl InputFormat {
     /// The format by a file's name; for standard input, by its first line.
     pub(crate) fn from_name(path: &Path) -> Option<Self> {
-        if path == Path::new("-") {
+        if path == Path::new(STDIN) {
             return Some(Self::ByFirstLine);
         }
         if is_compressed(path) {

@@ -19,6 +19,9 @@ pub(crate) use format::InputFormat;
 /// The name of the field with the text, unless `--field` names another.
 const TEXT: &str = "text";
 
+/// Standard input, where a file or a text is expected.
+const STDIN: &str = "-";
+
 /// How a file of texts is read.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FormatArgs {
@@ -38,8 +41,8 @@ impl FormatArgs {
         self.field.clone().unwrap_or_else(|| TEXT.to_owned())
     }
 
-    /// The documents in `file`, which the flag `flag` names, or without one `texts`. Results have fields of
-    /// their `own`.
+    /// The documents in `file`, which the flag `flag` names, or without one `texts`; a single `-` there is
+    /// standard input, too. Results have fields of their `own`.
     ///
     /// # Errors
     ///
@@ -53,7 +56,13 @@ impl FormatArgs {
         own: &'static [&'static str],
     ) -> Result<DocumentSource, String> {
         let field = TextField { name: self.text_field(), own };
-        let Some(path) = file else {
+        let is_stdin = texts == [STDIN];
+        let Some(path) = file.or(is_stdin.then_some(Path::new(STDIN))) else {
+            if texts.iter().any(|text| text == STDIN) {
+                return Err(format!(
+                    "`{STDIN}` means standard input, which takes no further texts as arguments"
+                ));
+            }
             if self.format.is_some() || self.field.is_some() {
                 return Err(format!("`--format` and `--field` are about a file: give `{flag}`"));
             }

@@ -97,7 +97,7 @@ pub(crate) struct RerankArgs {
     #[arg(long)]
     instruction: Option<String>,
 
-    /// The documents.
+    /// The documents; `-` for standard input.
     #[arg(
         conflicts_with_all = ["documents", "queries"],
         required_unless_present_any = ["documents", "queries"],
