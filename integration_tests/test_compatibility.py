@@ -6,14 +6,21 @@ running server. A row says how the server relates to text-embeddings-inference, 
 row is one that nobody compared.
 """
 
+import ast
+import inspect
 import json
 import re
+import sys
 import tomllib
 
 import pytest
 from server import ROOT, run
 
+sys.path.insert(0, str(ROOT / "python"))
+import text_embeddings_router  # noqa: E402
+
 PAGE = (ROOT / "docs/wire-compatibility.md").read_text(encoding="utf-8")
+MIGRATING = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
 TELEMETRY = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
 TEIS = set(json.loads((ROOT / "integration_tests/tei_metrics.json").read_text(encoding="utf-8"))["families"]["te_request_failure"]["labels"]["err"])
 STATES = ("same", "added", "different", "not yet")
@@ -22,9 +29,9 @@ OF_TEXTS = ("count", "success", "duration", "tokenization_duration", "queue_dura
 NAME = re.compile(r"`((?:te|process)_\w+)")
 
 
-def rows(section: str) -> list[list[str]]:
+def rows(section: str, page: str = PAGE) -> list[list[str]]:
     """The cells of the rows of a section's table, without its head."""
-    part = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    part = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[1:]]
 
@@ -95,6 +102,25 @@ def test_every_kind_of_failure_is_documented(metrics):
     assert set(re.findall(r"`(\w+)`", sentence)) == kinds
     (row,) = [row for row in rows("Metrics") if "te_request_failure" in row[0]]
     assert set(re.findall(r"`(\w+)`", row[1])) == kinds - TEIS
+
+
+@pytest.mark.parametrize("section", ["From Infinity", "From vLLM"])
+def test_the_flags_for_users_of_other_servers_exist(section):
+    help_text = run("--help").stdout
+    found = rows(section, MIGRATING)
+    assert len(found) > 8
+    for theirs, ours in found:
+        words = re.findall(r"--[a-z-]+", ours) + ("the same" in ours) * re.findall(r"--[a-z-]+", theirs)
+        assert all(re.search(rf" {word}\b", help_text) for word in words), (theirs, words)
+
+
+def test_the_calls_for_users_of_sentence_transformers_exist():
+    found = rows("From sentence-transformers", MIGRATING)
+    calls = [ast.parse(call, mode="eval").body for _, ours in found for call in re.findall(r"`(client\.[^`]*)`", ours)]
+    assert len(calls) > 8
+    for call in calls:
+        method = inspect.signature(getattr(text_embeddings_router.Client, call.func.attr))
+        method.bind(None, *call.args, **{keyword.arg: None for keyword in call.keywords})
 
 
 @pytest.mark.parametrize("section", ["Flags", "Cargo features of the router", "Metrics"])

@@ -167,10 +167,12 @@ class TestUse:
         assert light == (scheme == "light"), background
         assert page.page.locator(".fill").first.evaluate("node => getComputedStyle(node).animationName") == "none"
 
-    @pytest.mark.parametrize("width", [320, 360])
-    def test_a_phone_is_wide_enough(self, visit, served, short, width):
+    # Larger letters stand for a wider font.
+    @pytest.mark.parametrize(("width", "letters"), [(320, "100%"), (320, "115%"), (360, "100%")])
+    def test_a_phone_is_wide_enough(self, visit, served, short, width, letters):
         phone = {"viewport": {"width": width, "height": 740}, "has_touch": True, "is_mobile": True}
         page = visit(short, **phone)
+        page.page.evaluate("size => { document.documentElement.style.fontSize = size; }", letters)
         expect(page.page.locator("#model code")).to_be_visible()
         assert page.width() == width
         page.fill(HOSTILE[6], json.dumps(HOSTILE), instruction="")

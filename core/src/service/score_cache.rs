@@ -150,7 +150,7 @@ impl ScoreCache {
 
     /// The most bytes that it holds.
     #[must_use]
-    pub fn limit(&self) -> usize {
+    pub fn byte_limit(&self) -> usize {
         self.max_bytes
     }
 

@@ -282,14 +282,14 @@ fn on_one_screen(command: Command) -> Command {
     let command = command.disable_help_subcommand(true).mut_subcommand("man", |man| man.hide(true));
     // A value's name in full would push each text to a line of its own.
     command.mut_args(|argument| {
-        let help = argument.get_help().map(|help| shortened(&help.to_string())).unwrap_or_default();
+        let help = argument.get_help().map(|help| shorten_help(&help.to_string())).unwrap_or_default();
         let argument = argument.hide_env(true).help_heading(None::<&str>).help(help);
         if argument.get_action().takes_values() { argument.value_name("…") } else { argument }
     })
 }
 
 /// A flag's text without a default that is a sentence.
-fn shortened(help: &str) -> String {
+fn shorten_help(help: &str) -> String {
     match help.split_once(" [default: ") {
         Some((text, default)) if default.contains(' ') => text.to_owned(),
         _ => help.to_owned(),

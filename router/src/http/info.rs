@@ -349,6 +349,7 @@ mod tests {
             "scores_depend_on_request": false
           },
           "score_activation": null,
+          "score_cache_bytes": 67108864,
           "served_model_name": "org/tiny-reranker",
           "sha": null,
           "threads": 2,
