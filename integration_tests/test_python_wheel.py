@@ -6,6 +6,8 @@ and its dependencies.
 """
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -100,6 +102,9 @@ def test_it_runs_without_being_installed(wheel):
     if "Failed to fetch" in tried.stderr:
         pytest.skip(f"uv does not reach PyPI: {tried.stderr.splitlines()[0]}")
     assert tried.returncode == 0, tried.stderr
+    (line,) = re.findall(r"^uvx --from dist/\*\.whl text-embeddings-router (rerank .*)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    ranked = subprocess.run([*command, *shlex.split(line)], capture_output=True, text=True, timeout=RUN_LIMIT, env=environment)
+    assert "Mars is red." in ranked.stdout.splitlines()[1], ranked.stdout + ranked.stderr
     flags = ["--model-id", "demo", "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0"]
     server = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True, env=environment)
     seen: list[str] = []
