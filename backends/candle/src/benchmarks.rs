@@ -236,8 +236,8 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
                 let scoring =
                     Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };
                 let keys = Keys { packed: &packed, batch: &batch, heads: HEADS, scoring, disentangled: None };
-                let out = (format, std::mem::take(&mut words));
-                words = attention::attention(compute, &queries, keys, out).take_words();
+                let memory = std::mem::take(&mut words);
+                words = attention::attention(compute, &queries, keys, format, memory).take_words();
             })?;
         }
     }
