@@ -39,7 +39,8 @@ demo: ## Build, start with a tiny model, re-rank three examples, search with an 
 
 wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
 	rm -rf dist
-	$(VENV)/bin/python -m maturin build --release --locked --out dist $(WHEEL_FLAGS)
+	@# maturin looks for the zig of `--zig` in PATH only.
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python -m maturin build --release --locked --out dist $(WHEEL_FLAGS)
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
 
 archive: ## Pack the binary of each wheel in dist/ into an archive, for a release
