@@ -76,6 +76,8 @@ mount --bind "$mount" "$root"
 mounted=$root
 mkdir -p "$root$repository/integration_tests" "$root/tmp" "$root/proc" "$root/dev"
 [ -e "$root/dev/null" ] || mknod -m 666 "$root/dev/null" c 1 3
+# Engines write this file, too.
+[ -e "$root/etc/hosts" ] || echo "127.0.0.1 localhost" >"$root/etc/hosts"
 mount -o remount,bind,ro "$root"
 for place in /tmp /data; do
     mount -t tmpfs -o mode=1777 tmpfs "$root$place"
