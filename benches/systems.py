@@ -110,6 +110,12 @@ class Neighbours:
             process.wait()
 
 
+def cpu_seconds(process: int) -> float:
+    """The time that a process has used on all processors."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # The folder of the benchmark's model does not tell that it is a re-ranker.
 RERANKER = ("--model-type", "listwise-reranker")
 
@@ -119,7 +125,8 @@ class Server(Process):
 
     def __init__(self, binary: Path, model: Path, flags: list[str], threads: int | None = None):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        command = [binary, "--model-id", model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0", *flags]
+        named = "--models-file" if str(model).endswith(".toml") else "--model-id"
+        command = [binary, named, model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0", *flags]
         command += ["--threads", threads] if threads else []
         start = time.perf_counter()
         # A variable, because earlier versions do not have the flag. Benchmarks send the same texts again.

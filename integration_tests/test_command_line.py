@@ -61,6 +61,14 @@ def test_the_scores_are_those_of_the_running_server(server, tmp_path):
     assert scores == sorted(scores, reverse=True)
 
 
+def test_an_embedding_model_ranks_by_cosine_as_its_server_does(served):
+    texts = documents(40, seed=2)
+    for flags, fields in ((("--raw-scores",), {"raw_scores": True}), ((), {})):
+        rows = rerank("embedding-last", QUERY, *texts, "--output", "jsonl", *flags).lines()
+        expected = {rank["index"]: rank["score"] for rank in served("embedding-last").rerank(QUERY, texts, **fields)}
+        assert {row["index"]: row["score"] for row in rows} == pytest.approx(expected, abs=2e-5)
+
+
 def test_the_scores_are_those_of_transformers():
     expected = {row["name"]: row for row in EXPECTED[MODEL].values()}
     for name in ("english-1", "korean-1"):
@@ -333,8 +341,8 @@ def test_input_that_cannot_be_ranked_is_refused_in_one_line(tmp_path):
         rerank(MODEL, QUERY, *arguments).refusal(code, words)
     assert "--query" in rerank(MODEL, "  ", "a").refusal(2)
     assert "no such directory" in run("rerank", "--model-id", "./nowhere", "--query", "x", "a").refusal()
-    embedding = rerank("embedding-last", QUERY, "a")
-    assert embedding.code == 1 and "is not a re-ranker, but embedding" in embedding.err.splitlines()[-1]
+    labels = rerank("seq-cls-3", QUERY, "a")
+    assert labels.code == 1 and "is not a re-ranker, but classifier" in labels.err.splitlines()[-1]
     wrong = run("rerank", "--model-id", MODELS / MODEL, "a")
     assert wrong.code == 2 and "--query" in wrong.err
 

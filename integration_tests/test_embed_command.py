@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import math
 import random
 import subprocess
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import ir_measures
 import numpy
 import pytest
 from command_line import peak_memory, rerank, run
@@ -259,6 +261,18 @@ class TestQueries:
             assert [line[3] for line in mine] == [str(rank) for rank in range(1, 31)]
             assert [line[4] for line in mine] == sorted((line[4] for line in mine), key=float, reverse=True)
             assert {(line[1], line[5]) for line in mine} == {("Q0", "text-embeddings-router")}
+        self.measured_by_ir_measures(out, lines)
+
+    @staticmethod
+    def measured_by_ir_measures(run_file: Path, lines: list[list[str]]) -> None:
+        """Checks that the field's own reader finds the ranks: the relevant text is at a known one."""
+        ranked = {query: [line[2] for line in lines if line[0] == query] for query in ("2", "0")}
+        qrels = [ir_measures.Qrel(query, names[place], 1) for (query, names), place in zip(ranked.items(), (0, 3), strict=True)]
+        found = list(ir_measures.read_trec_run(str(run_file)))
+        assert [(row.query_id, row.doc_id, row.score) for row in found] == [(line[0], line[2], float(line[4])) for line in lines]
+        means = ir_measures.calc_aggregate([ir_measures.RR, ir_measures.nDCG @ 10], qrels, found)
+        assert means[ir_measures.RR] == pytest.approx((1 + 1 / 4) / 2)
+        assert means[ir_measures.nDCG @ 10] == pytest.approx((1 + 1 / math.log2(5)) / 2)
 
     @pytest.mark.parametrize("form", ["trec", "jsonl"])
     def test_killed_runs_are_continued_to_the_same_bytes(self, tmp_path, form):

@@ -281,6 +281,19 @@ class TestSeveralModels:
             moved = sum(one != other for one, other in zip(before, after, strict=True))
             expect(page.page.get_by_role("status")).to_have_text(f"Model B moves {moved} of 5 documents.")
 
+    def test_the_page_of_a_model_offers_the_others(self, visit, tmp_path):
+        models = {"org/embedder": "embedding-last", "reranker": "tied-bf16"}
+        file = tmp_path / "models.toml"
+        tables = [f'[models."{name}"]\nmodel-id = "{MODELS / model}"\naliases = ["{model}"]' for name, model in models.items()]
+        file.write_text("\n".join(tables), encoding="utf-8")
+        with Server(file) as server:
+            for path, name in (("reranker", "reranker"), ("org/embedder", "org/embedder"), ("tied-bf16", "reranker")):
+                page = visit(server, f"/models/{path}/playground")
+                expect(page.page.locator("#model")).to_contain_text(name)
+                expect(page.page.get_by_label("Model", exact=True)).to_have_value(name)
+            page.page.get_by_label("Model", exact=True).select_option("org/embedder")
+            expect(page.page.locator("#model")).to_contain_text("org/embedder")
+
     def test_one_model_offers_no_choice_and_needs_no_name(self, visit, server):
         page = visit(server, "/playground?model=other#{}")
         expect(page.page.locator("#model")).to_contain_text("tied-bf16")

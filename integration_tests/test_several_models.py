@@ -137,6 +137,7 @@ def test_answers_and_metrics_name_the_model(several):
     before = {model: moved(model) for model in ("org/embedder", "reranker")}
     answer = several.post("/rerank", {"query": QUERY, "texts": DOCUMENTS})
     assert answer.headers["x-model"] == "reranker"
+    assert any('model="reranker"' in line and answer.headers["x-request-id"] in line for line in several.log().splitlines())
     assert several.post("/embed", {"inputs": INPUTS, "model": "text-embedding-3-small"}).headers["x-model"] == "org/embedder"
     assert {model: moved(model) - count for model, count in before.items()} == {"org/embedder": 1, "reranker": 1}
     series = several.metrics()
@@ -154,6 +155,8 @@ def cascade(tmp_path_factory) -> Iterator[Server]:
         table("strong", STRONG),
         '[cascade.both]\nfirst = "fast"\nthen = "strong"\nkeep = 4\naliases = ["rerank-v4"]',
         '[cascade.hurried]\nfirst = "fast"\nthen = "strong"\nkeep = 4\nbudget-ms = 1',
+        table("vectors", EMBEDDER),
+        '[cascade.by-cosine]\nfirst = "fast"\nthen = "vectors"\nkeep = 4',
     )
     with Server(file, "--grpc-port", "0") as server:
         yield server
@@ -189,6 +192,12 @@ def test_a_cascade_ranks_with_two_models_and_says_which(cascade, served):
     assert {rank["stage"] for rank in few} == {2}
     stages = [rank["stage"] for rank in cascade.rerank(QUERY, texts, model="hurried")]
     assert stages == [2] + [1] * 8
+    # `vectors` has no place for an instruction, and `fast` computes nothing for such a request.
+    computed = 'te_batch_tokens_computed{model="fast"}'
+    before = cascade.metrics()[computed]
+    answer = cascade.post("/rerank", {"model": "by-cosine", "query": "new", "texts": texts, "instruction": "Judge."})
+    assert answer.status_code == 422 and "`instruction` cannot be given" in answer.text
+    assert cascade.metrics()[computed] == before
 
 
 def test_a_cascade_describes_itself_and_has_no_other_task(cascade):
@@ -196,7 +205,7 @@ def test_a_cascade_describes_itself_and_has_no_other_task(cascade):
     assert info["cascade"] == {"first": "fast", "then": "strong", "keep": 4, "budget_ms": None}
     assert "cascade" not in cascade.get("/info?model=fast").json()
     names = [model["id"] for model in cascade.get("/v1/models").json()["data"]]
-    assert names == ["fast", "strong", "both", "hurried"]
+    assert names == ["fast", "strong", "vectors", "both", "hurried", "by-cosine"]
     body = {"model": "both", "queries": QUERY, "documents": DOCUMENTS}
     answer = cascade.post("/score", body)
     assert answer.status_code == 422 and "a cascade, which only ranks" in answer.text

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import ledger
 import pytest
@@ -17,7 +18,7 @@ def target() -> Iterator[Callable[..., Target]]:
     process must end without an error."""
     with ExitStack() as stack:
 
-        def get(*flags: str, model: str = "tied-bf16", environment: dict[str, str] | None = None) -> Target:
+        def get(*flags: str, model: str | Path = "tied-bf16", environment: dict[str, str] | None = None) -> Target:
             own = flags or model != "tied-bf16" or environment
             if targets.URL:
                 if own:

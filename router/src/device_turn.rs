@@ -14,10 +14,11 @@ use std::{
 
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Packing, Predictions, Text};
 
-/// How long a device stays free for a model that just computed and has had less of it than those that wait.
-/// An engine with waiting texts forms its next batch in half of this time. Without it, two models would
-/// always take turns one by one, however long their batches are.
-const GRACE: Duration = Duration::from_micros(300);
+/// How long a device stays free for a model that just computed, has had less of it than those that wait, and
+/// did not say that it rests. Without it, two models would always take turns one by one, however long their
+/// batches are. An engine forms its next batch in a fraction of a millisecond, but on a busy machine its
+/// thread may have to wait for a processor.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The turns of a device. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +38,7 @@ struct TurnState {
     tickets: u64,
     /// The start of the last turn, in device time of one model.
     clock: Duration,
-    /// The model of the last turn, until it asks for another one.
+    /// The model of the last turn, until it asks for another one or rests.
     last: Option<EndedTurn>,
 }
 
@@ -56,7 +57,14 @@ impl TurnState {
             return None;
         }
         let last = self.last.filter(|last| last.had < ticket.start);
-        Some(last.map_or(Duration::ZERO, |last| GRACE.saturating_sub(last.ended.elapsed())))
+        Some(last.map_or(Duration::ZERO, |last| PATIENCE.saturating_sub(last.ended.elapsed())))
+    }
+
+    /// Forgets the last turn if it was the turn of a model that has had this much of the device.
+    fn forget_turn(&mut self, had: Duration) {
+        if self.last.is_some_and(|last| last.had == had) {
+            self.last = None;
+        }
     }
 }
 
@@ -78,9 +86,7 @@ impl DeviceTurns {
     /// Waits for a turn of a model that has had this much of the device.
     fn take_turn(&self, had: Duration) -> DeviceTurn<'_> {
         let mut state = self.0.lock_state();
-        if state.last.is_some_and(|last| last.had == had) {
-            state.last = None;
-        }
+        state.forget_turn(had);
         let ticket = Ticket { start: had.max(state.clock), number: state.tickets };
         state.tickets += 1;
         state.waiting.push(ticket);
@@ -136,12 +142,21 @@ struct TurnTaking {
 
 impl Backend for TurnTaking {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        let came = Instant::now();
         let mut turn = self.turns.take_turn(self.had);
         let began = Instant::now();
         let predictions = self.backend.predict(batch);
         turn.had = turn.start + began.elapsed() / self.weight.get();
         self.had = turn.had;
-        predictions
+        let mut predictions = predictions?;
+        predictions.waited += began - came;
+        Ok(predictions)
+    }
+
+    fn begin_rest(&mut self) {
+        self.turns.0.lock_state().forget_turn(self.had);
+        // Those that wait need not wait for this model.
+        self.turns.0.changed.notify_all();
     }
 
     fn packing(&self) -> Packing {
@@ -250,14 +265,39 @@ mod tests {
             ..TurnState::default()
         };
         let (now, both) = (Instant::now(), [ticket(100, 0), ticket(120, 1)]);
-        let soon = state(90, now + GRACE, &both);
-        assert_eq!(soon.wait_of(both[0]), Some(GRACE));
+        let soon = state(90, now + PATIENCE, &both);
+        assert_eq!(soon.wait_of(both[0]), Some(PATIENCE));
         assert_eq!(soon.wait_of(both[1]), None, "another one comes before");
         assert_eq!(TurnState { is_taken: true, ..state(90, now, &both) }.wait_of(both[0]), None);
-        let long_ago = now.checked_sub(GRACE).unwrap_or(now);
-        for (had, ended) in [(100, now + GRACE), (130, now + GRACE), (90, long_ago)] {
+        let long_ago = now.checked_sub(PATIENCE).unwrap_or(now);
+        for (had, ended) in [(100, now + PATIENCE), (130, now + PATIENCE), (90, long_ago)] {
             assert_eq!(state(had, ended, &both).wait_of(both[0]), Some(Duration::ZERO), "{had}");
         }
-        assert_eq!(TurnState { last: None, ..soon }.wait_of(both[0]), Some(Duration::ZERO));
+        let mut resting = soon;
+        for (had, wait) in [(91, PATIENCE), (90, Duration::ZERO)] {
+            resting.forget_turn(Duration::from_millis(had));
+            assert_eq!(resting.wait_of(both[0]), Some(wait), "{had}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_rests_is_not_waited_for_and_its_wait_for_a_turn_is_told() {
+        let (turns, batch) = (DeviceTurns::default(), BatchBuilder::new(Packing::SHARED).build());
+        let mut model = turns.share_device(Box::new(Slow), NonZeroU32::MIN);
+        let other = turns.take_turn(Duration::ZERO);
+        let predictions = thread::scope(|scope| {
+            let waiting = scope.spawn(|| model.predict(&batch));
+            while turns.0.lock_state().waiting.is_empty() {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(2));
+            drop(other);
+            waiting.join()
+        });
+        let waited = predictions.ok().and_then(Result::ok).map(|predictions| predictions.waited);
+        assert!(waited.is_some_and(|waited| waited >= Duration::from_millis(2)), "{waited:?}");
+        assert!(turns.0.lock_state().last.is_some());
+        model.begin_rest();
+        assert!(turns.0.lock_state().last.is_none());
     }
 }

@@ -145,6 +145,11 @@ impl Served {
         }
     }
 
+    /// Adds the model's name to the log's lines about the current request.
+    pub(crate) fn name_in_log(&self) {
+        tracing::Span::current().record("model", self.info.served_model_name.as_str());
+    }
+
     /// The same model with these further names.
     pub(crate) fn with_aliases(&self, aliases: &[String]) -> Self {
         Self {

@@ -263,12 +263,16 @@ impl SelfLoading {
 
 impl Backend for SelfLoading {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        let came = Instant::now();
         loop {
             let mut backend = lock_value(&self.resident.backend);
             if let Some(backend) = backend.as_mut() {
+                let loading = came.elapsed();
                 let predictions = backend.predict(batch);
                 *lock_value(&self.resident.last_used) = Instant::now();
-                return predictions;
+                let mut predictions = predictions?;
+                predictions.waited += loading;
+                return Ok(predictions);
             }
             // Loading first waits for the ledger, whose owner may wait for this lock.
             drop(backend);
@@ -286,6 +290,12 @@ impl Backend for SelfLoading {
 
     fn known_tokens(&self, text: &Text) -> usize {
         lock_value(&self.resident.backend).as_ref().map_or(0, |backend| backend.known_tokens(text))
+    }
+
+    fn begin_rest(&mut self) {
+        if let Some(backend) = lock_value(&self.resident.backend).as_mut() {
+            backend.begin_rest();
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
             head.read_outputs(&mut states, batch, &all, &mut texts)
         })?;
         let fresh = pass.finish();
-        Ok(Predictions { texts, reused: cache.keep(batch, &fresh) })
+        Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() })
     }
 
     fn known_tokens(&self, text: &Text) -> usize {

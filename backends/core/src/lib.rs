@@ -17,6 +17,8 @@ mod pool;
 mod python;
 mod similarity;
 
+use std::time::Duration;
+
 pub use activation::Activation;
 pub use amount::amount;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
@@ -64,6 +66,9 @@ pub struct Predictions {
     pub texts: Vec<Output>,
     /// The work that cached results of earlier batches saved.
     pub reused: Reused,
+    /// The part of the call in which the batch waited: for the model's turn on a shared device, or until the
+    /// model was in memory.
+    pub waited: Duration,
 }
 
 /// The outputs of one text. An output that was not wanted is empty.
@@ -189,4 +194,7 @@ pub trait Backend: Send {
     fn known_tokens(&self, _text: &Text) -> usize {
         0
     }
+
+    /// Says that no next batch is due yet. A shared device then does not wait for one.
+    fn begin_rest(&mut self) {}
 }

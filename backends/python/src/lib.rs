@@ -22,7 +22,7 @@ use std::{
 };
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
-    Output, Packing, PlainSimilarity, Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted,
+    Output, Packing, PlainSimilarity, Pool, Predictions, Probe, PythonOptions, TokenVectors, Wanted,
     WholeHead,
 };
 use text_embeddings_backend_host::{Padded, max_cells};
@@ -220,7 +220,7 @@ impl Backend for PythonBackend {
             }
         }
         self.supervisor.succeeded();
-        Ok(Predictions { texts, reused: Reused::default() })
+        Ok(Predictions { texts, ..Predictions::default() })
     }
 
     fn packing(&self) -> Packing {

@@ -7,7 +7,7 @@
 
 use super::{
     answers::{BatchAnswers, Sender},
-    state::Shared,
+    state::{Next, Shared},
 };
 use crate::{
     error::Error,
@@ -21,7 +21,7 @@ use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::Ordering,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused, amount};
 
@@ -49,11 +49,11 @@ impl Shared {
         while !self.is_lost()
             && let Some(work) = self.wait_for_work(limits, |text| backend.known_tokens(text))
         {
-            self.compute(backend, work, sender);
+            self.compute(backend, limits, work, sender);
         }
     }
 
-    fn compute(&self, backend: &mut dyn Backend, work: Work, sender: &Sender) {
+    fn compute(&self, backend: &mut dyn Backend, limits: BatchLimits, work: Work, sender: &Sender) {
         let Work { batch: NextBatch { batch, entries }, is_half } = work;
         let start = Instant::now();
         let (texts, unique_tokens) = (entries.len(), batch.token_ids().len());
@@ -73,13 +73,19 @@ impl Shared {
             let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
             self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         }
-        let (entries, has_work) = {
+        let (entries, has_work, is_next_due) = {
             let mut state = self.lock();
-            (state.end(inference, tokens), state.has_work())
+            let entries = state.end(inference, tokens);
+            (entries, state.has_work(), matches!(state.next(limits), Next::Compute))
         };
+        if !is_next_due && !is_halved {
+            backend.begin_rest();
+        }
+        let mut waited = Duration::ZERO;
         let outputs = match result {
             Ok(predictions) => {
                 observe(&batch, predictions.reused, &self.metrics);
+                waited = predictions.waited;
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
@@ -112,6 +118,7 @@ impl Shared {
                 Err(error)
             }
         };
+        let (start, inference) = (start + waited, inference.saturating_sub(waited));
         let answers = BatchAnswers { entries, outputs, start, inference };
         // Waking the waiting tasks takes as long as forming a batch. If no batch comes next, another thread
         // would only delay the answers.
@@ -246,6 +253,24 @@ mod tests {
             [(BATCH_NEXT_SIZE, 3.0), (BATCH_NEXT_TOKENS, 5.0), (PREFIX_SHARED_TOKENS, 2.0)]
         {
             assert_eq!(counted[name], [expected], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_backend_rests_when_nothing_waits_and_a_wait_is_no_inference() {
+        let waited = Duration::from_secs(5);
+        for (room, batches) in [(10, 3), (2, 7)] {
+            let control = Control::default();
+            control.leave_room_for(room);
+            control.claim_wait(waited);
+            let texts: Vec<Vec<u32>> = (10..16).map(|id| vec![id, id]).collect();
+            let (shared, answers) = waiting(&texts[..5]);
+            run(&shared, &control, 4);
+            assert_eq!((control.batch_sizes().len(), control.count_rests()), (batches, 1));
+            for mut answer in answers {
+                let Outcome { queue, inference, .. } = answer.try_recv().unwrap().unwrap();
+                assert!(queue >= waited && inference.is_zero(), "{queue:?} {inference:?}");
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Condvar, Mutex},
+    time::Duration,
 };
 use text_embeddings_backend_core::{
     Backend, BackendError, Batch, Output, Packing, Predictions, SparseValue, Text, TokenVectors, Wanted,
@@ -67,6 +68,10 @@ struct State {
     /// Whether the device is lost.
     lost: bool,
     batch_sizes: Vec<usize>,
+    /// The number of times that the engine said that nothing waits.
+    rests: usize,
+    /// The time in which each batch is said to have waited.
+    waited: Duration,
 }
 
 impl Control {
@@ -113,6 +118,16 @@ impl Control {
     /// The device is lost from the next batch on.
     pub(crate) fn lose_device(&self) {
         self.change(|state| state.lost = true);
+    }
+
+    /// Every batch is said to have waited this long.
+    pub(crate) fn claim_wait(&self, waited: Duration) {
+        self.change(|state| state.waited = waited);
+    }
+
+    /// The number of times that the engine said that nothing waits.
+    pub(crate) fn count_rests(&self) -> usize {
+        self.0.0.lock().unwrap().rests
     }
 
     /// The sizes of the batches that the backend has received so far, including held ones.
@@ -164,9 +179,9 @@ impl Backend for HashBackend {
         });
         let (lock, changed) = &*self.control.0;
         let is_held = |state: &mut State| state.held_after.is_some_and(|batches| number > batches);
-        let (failing, room, lost) = {
+        let (failing, room, lost, waited) = {
             let state = changed.wait_while(lock.lock().unwrap(), is_held).unwrap();
-            (state.failing, state.room, state.lost)
+            (state.failing, state.room, state.lost, state.waited)
         };
         if lost {
             return Err(BackendError::DeviceLost("it fell off the bus".to_owned()));
@@ -187,7 +202,11 @@ impl Backend for HashBackend {
             self.output(&ids, *wanted)
         };
         let texts = batch.wanted().iter().enumerate().map(output).collect();
-        Ok(Predictions { texts, ..Predictions::default() })
+        Ok(Predictions { texts, waited, ..Predictions::default() })
+    }
+
+    fn begin_rest(&mut self) {
+        self.control.change(|state| state.rests += 1);
     }
 
     fn batch_bytes(&self, _tokens: usize) -> usize {

@@ -57,6 +57,8 @@ impl Service {
             let answer = stage.service.rerank_alone(Arc::clone(request), request.highlight).await?;
             return Ok(answer.map(|ranks| mark_stage(ranks, SCORED_BY_SECOND)));
         }
+        let second = &stage.service;
+        second.model_metrics().refused(second.check_stage(request))?;
         // Only texts that the strong model scores have highlights.
         let Answer { value: ranks, cost } = self.rerank_alone(Arc::clone(request), 0).await?;
         let mut ranks = mark_stage(ranks, SCORED_BY_FIRST);
@@ -122,10 +124,10 @@ mod tests {
     use super::*;
     use crate::tokenization::TruncationDirection;
     use crate::{
-        model::RerankScoring,
+        model::{CosineRanking, RerankScoring},
         service::{
             PredictInput, PredictRequest, ScoreRequest,
-            testing::{Fixture, fixture, fixture_with, reranker},
+            testing::{Fixture, embedder, embedding_fixture, fixture, fixture_with, reranker},
         },
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -237,6 +239,21 @@ mod tests {
         assert_eq!(found.collect::<Vec<_>>(), expected);
         assert!(answer.value.iter().all(|rank| rank.stage == Some(2)));
         assert!(first.control.batch_sizes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_second_model_refuses_is_refused_before_the_first_computes() {
+        let (random, first) = (&mut StdRng::seed_from_u64(40), fixture(1000));
+        let second = embedding_fixture(1000, |config| {
+            embedder(config).cosine_ranking = Some(CosineRanking::default())
+        });
+        let service = cascade(&first, &second, 2, None);
+        let request = RerankRequest { instruction: Some("w7".to_owned()), ..random_request(random, 9) };
+        let refused = service.rerank(request.clone()).await.unwrap_err().to_string();
+        assert!(refused.contains("`instruction` cannot be given: this is an embedding model"), "{refused}");
+        assert!(first.control.batch_sizes().is_empty());
+        let answer = service.rerank(RerankRequest { instruction: None, ..request }).await.unwrap();
+        assert_eq!(answer.value.len(), 9);
     }
 
     #[tokio::test]

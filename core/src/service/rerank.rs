@@ -252,6 +252,13 @@ impl Service {
         Ok((scores, cost))
     }
 
+    /// Refuses a request that this model, as the second one of a cascade, cannot answer.
+    pub(super) fn check_stage(&self, request: &RerankRequest) -> Result<(), Error> {
+        let reads_apart = matches!(self.pair_scoring()?, PairScoring::Cosine(_));
+        self.tokenization.encoder().check_instruction(request.instruction.as_deref(), reads_apart)?;
+        self.check_passages(request)
+    }
+
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {
         if request.query.trim().is_empty() {
             return Err(Error::Empty { field: "query" });

@@ -70,7 +70,7 @@ impl Encoder {
         truncation: Truncation,
     ) -> Result<Encoded, Error> {
         let (Self::Text(encoder), Input::Pair(pair)) = (self, pair) else { return Err(other_model()) };
-        encoder.check_instruction(pair)?;
+        encoder.check_instruction(pair.instruction)?;
         let text = if side == Side::Query { pair.query } else { pair.document };
         self.encode(&Input::Late { side, text }, truncation, None)
     }

@@ -29,6 +29,7 @@ mod text;
 mod tokens;
 
 use crate::{error::Error, families::QueryLimit};
+use instruction::refuse_instruction;
 use std::sync::OnceLock;
 use stretch::SharedRuns;
 use text::Sequence;
@@ -158,6 +159,22 @@ impl Encoder {
         match self {
             Self::Prompt(encoder) => encoder.count_tokens(text),
             Self::Text(encoder) => encoder.count_tokens(text),
+        }
+    }
+
+    /// Refuses an instruction for which the model has no place. `reads_apart` says that an embedding model
+    /// compares the query with the document.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Validation`] for an instruction.
+    pub fn check_instruction(&self, instruction: Option<&str>, reads_apart: bool) -> Result<(), Error> {
+        match self {
+            Self::Prompt(encoder) => encoder.instruction(instruction).map(|_| ()),
+            Self::Text(encoder) if reads_apart => {
+                refuse_instruction(instruction, encoder.options.ignore_instruction)
+            }
+            Self::Text(encoder) => encoder.check_instruction(instruction),
         }
     }
 

@@ -85,7 +85,7 @@ impl TextEncoder {
         truncation: Truncation,
         shared: Option<&SharedQuery>,
     ) -> Result<Encoded, Error> {
-        self.check_instruction(text)?;
+        self.check_instruction(text.instruction)?;
         let needed = Needed::new(truncation, self.options.max_input_length);
         let encode_query = || self.query(text.query, needed);
         let own;
@@ -146,14 +146,14 @@ impl TextEncoder {
     }
 
     fn encoding_of_pair(&self, text: &PairText<'_>) -> Result<Encoding, Error> {
-        self.check_instruction(text)?;
+        self.check_instruction(text.instruction)?;
         let query = self.encode_sequence(text.query, 0)?;
         let document = self.encode_sequence(text.document, 1)?;
         self.plain.post_process(query, Some(document), true).map_err(failed)
     }
 
-    pub(super) fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
-        choose_instruction(text.instruction, None, None, self.options.ignore_instruction).map(|_| ())
+    pub(super) fn check_instruction(&self, requested: Option<&str>) -> Result<(), Error> {
+        choose_instruction(requested, None, None, self.options.ignore_instruction).map(|_| ())
     }
 
     fn tokens_of_pair(&self, encoding: &Encoding) -> Tokens {

@@ -51,8 +51,10 @@ impl CallDispatcher {
                 response
             }
             Ok(Some(ChosenModel::Served(place))) => {
+                let served = &self.state.models.all_models()[place];
+                served.name_in_log();
                 let Ok(mut response) = self.alone[place].clone().call(request).await;
-                self.state.models.all_models()[place].name_in(response.headers_mut());
+                served.name_in(response.headers_mut());
                 response
             }
             Ok(Some(ChosenModel::Pending(model))) => {

@@ -75,8 +75,10 @@ impl RequestDispatcher {
                 Ok(response)
             }
             RequestTarget::Alone(place) => {
+                let served = &self.state.models.all_models()[place];
+                served.name_in_log();
                 let Ok(mut response) = self.alone[place].clone().call(request).await;
-                self.state.models.all_models()[place].name_in(response.headers_mut());
+                served.name_in(response.headers_mut());
                 Ok(response)
             }
             RequestTarget::Pending(model) => {

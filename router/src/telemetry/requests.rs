@@ -38,7 +38,9 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let route = route(&request);
-    let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route);
+    // Of several models, the dispatcher fills in the one that answers.
+    let model = tracing::field::Empty;
+    let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route, model);
     let is_typesafes = TYPESAFE_PATHS.iter().any(|path| request.uri().path().ends_with(path));
     let mut response = next.run(request).instrument(span.clone()).await;
     if is_typesafes {

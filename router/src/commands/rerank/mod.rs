@@ -22,6 +22,7 @@ use clap::Args;
 use text_embeddings_core::{
     error::Error,
     families::ScoreRule,
+    model::CosineRanking,
     service::{RerankRequest, Service},
 };
 
@@ -65,7 +66,8 @@ For millions of documents on more than one machine: text_embeddings_router.ray o
 
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Set LOG_LEVEL=info to see what is loaded.")]
 pub(crate) struct RerankArgs {
-    /// The re-ranker: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`.
+    /// The re-ranker, or an embedding model, which ranks by cosine: a Hub id such as
+    /// `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`.
     #[arg(long, env, help_heading = "Model")]
     model_id: String,
 
@@ -203,14 +205,14 @@ async fn load_model(args: &RerankArgs, has_room: bool) -> anyhow::Result<(Served
     let served = start_engine(&args.model_id, args.model.clone()).await?;
     drop(loading);
     let model = &served.service.config().model;
-    let Some(reranker) = model.reranker() else {
+    let cosine = model.cosine_ranking().map(|_| CosineRanking::SCORE);
+    let Some(rule) = cosine.or_else(|| model.reranker().map(|reranker| reranker.score.value)) else {
         bail!(
             "`{}` is not a re-ranker, but {}: give another model, or its kind with `--model-type`",
             args.model_id,
             model.model_type()
         );
     };
-    let rule = reranker.score.value;
     Ok((served, rule))
 }
 

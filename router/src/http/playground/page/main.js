@@ -78,7 +78,10 @@ function start() {
 /** Asks the server for its `/info`, and the user for a key if the server needs one; then runs the example. */
 async function describe() {
   try {
-    offerModels(await models());
+    const all = await models();
+    const own = ownAddress(all);
+    if (own) return location.replace(own);
+    offerModels(all);
     show(await info());
     if (isUntouched) {
       fill(view.example);
@@ -129,6 +132,17 @@ function changeTask() {
   const wasExample = isExample();
   showView();
   if (wasExample) fill(view.example);
+}
+
+/** The address of this page with the model in its query, if it was opened as the page of one of several. */
+function ownAddress(all) {
+  const [, root, name = ""] = location.pathname.match(/^(.*)\/models\/(.+)\/playground$/) ?? [];
+  const model = all.find(({ id, aliases = [] }) => [id, ...aliases].includes(decodeURIComponent(name)));
+  if (!model || all.length < 2) return undefined;
+  const url = new URL(location.href);
+  url.pathname = `${root}/playground`;
+  url.searchParams.set("model", model.id);
+  return url.href;
 }
 
 /** Lets the user choose among several models. The address of the page names the chosen one. */
