@@ -245,7 +245,7 @@ mod tests {
     async fn a_request_that_the_second_model_refuses_is_refused_before_the_first_computes() {
         let (random, first) = (&mut StdRng::seed_from_u64(40), fixture(1000));
         let second = embedding_fixture(1000, |config| {
-            embedder(config).cosine_ranking = Some(CosineRanking::default())
+            embedder(config).cosine_ranking = Some(CosineRanking::default());
         });
         let service = cascade(&first, &second, 2, None);
         let request = RerankRequest { instruction: Some("w7".to_owned()), ..random_request(random, 9) };
