@@ -30,7 +30,7 @@ def kind(*kinds: str) -> list[str]:
 
 
 SCORES, SPLADE = kind("score"), kind("splade")
-DENSE = kind("embedding", "cls", "bge-m3")
+DENSE = kind("embedding", "named", "adapted", "cls", "bge-m3")
 
 
 def runs(names: list[str]) -> list[tuple[str, int | None]]:
@@ -195,6 +195,49 @@ def test_single_texts_have_the_ids_of_transformers(serving, name):
         (tokens,) = server.post("/tokenize", body).json()
         # Routes that run the model truncate long texts; this one does not.
         assert [token["id"] for token in tokens][: len(row["ids"]) - 1] == row["ids"][:-1]
+
+
+# Models that documents name, and the fixture with their layout: architecture, pooling, modules and prompts. Their
+# weights could not be reached.
+NAMED = {
+    "harrier-oss-v1-270m": "served/harrier-like",
+    "harrier-oss-v1-0.6b": "models/embedding-last",
+    "F2LLM-v2": "models/embedding-last",
+    "Octen-Embedding-0.6B": "models/embedding-last",
+    "granite-embedding-97m": "served/granite-r2-like",
+    "mDenseOn": "served/mmbert-like",
+    "mdbr-leaf-ir": "served/mdbr-leaf-like",
+    "inf-retriever-v1": "served/qwen2-embedding-last",
+    "pplx-embed-v1-0.6b, -4b": "architectures/pplx-embed-v1",
+    "jina-embeddings-v5-text-small-retrieval": "models/embedding-last",
+    "jina-embeddings-v5-text-nano-retrieval": "architectures/eurobert-embedding",
+    "jina-embeddings-v5-text-small": "served/jina-v5-like",
+    "sentence-t5": "served/sentence-t5-like",
+    "paraphrase-albert-small-v2": "architectures/albert-embedding",
+    "embeddinggemma-2": "served/embedding-gemma2-like",
+    "LFM2.5-Embedding-350M": "architectures/lfm2-bidirectional",
+    "LFM2-ColBERT-350M": "late/colbert-lfm2",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_model_has_a_fixture_and_a_row(name):
+    folder = SERVED.parent / NAMED[name]
+    assert (folder / "config.json").exists() and (folder / "model.safetensors").exists()
+    rows = (MODELS.parents[3] / "docs/models.md").read_text().splitlines()
+    assert any(name in row for row in rows if row.startswith("|")), name
+
+
+def test_an_adapter_is_chosen_by_its_task_or_is_missed_by_name(serving, served, tmp_path):
+    row = by_length("jina-v5-like")[None][0]
+    other = served(SERVED / "jina-v5-like", "--lora-task", "clustering")
+    assert ask(other, "/embed", row)[0] != close(ask(serving("jina-v5-like"), "/embed", row)[0])
+    assert "no adapter for the task" in refusal(SERVED / "jina-v5-like", "--lora-task", "separation")
+    folder = Path(shutil.copytree(SERVED / "jina-v5-like", tmp_path / "model"))
+    edit_json(folder / "adapters/retrieval/adapter_config.json", use_dora=True)
+    assert "`use_dora`" in refusal(folder)
+    (folder / "adapters/retrieval/adapter_config.json").unlink()
+    assert "adapters/retrieval/adapter_config.json" in refusal(folder)
 
 
 POOLINGS = {"bert-cls-no-modules": "cls", "bert-splade": "splade", "qwen2-embedding-last": "last_token", "static-embedding": "mean", "stella-like": "mean"}

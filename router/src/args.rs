@@ -90,9 +90,10 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) dense_path: Option<String>,
 
-    /// The task whose adapter is added to the weights [default: no adapter].
+    /// The task whose adapter is added to the weights [default: no adapter, or the model's own default].
     ///
-    /// For models with adapters for tasks, such as jina-embeddings-v3 with `retrieval.query`.
+    /// For models with adapters for tasks: jina-embeddings-v3 with tasks such as `retrieval.query`, and
+    /// jina-embeddings-v5-text, whose default is `retrieval`.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) lora_task: Option<String>,
 

@@ -71,6 +71,7 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
     let mut steps = StepTimes::start();
     let mut source = model_source(&args.model_id, &args.model.hub);
     source.reader.dense_path.clone_from(&flags.dense_path);
+    source.reader.lora_task.clone_from(&flags.weights.lora_task);
     // A change while they are read makes another version.
     let mut versions = FileVersions::read_model(Path::new(&args.model_id));
     let folder =

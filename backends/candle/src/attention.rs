@@ -10,7 +10,7 @@ use std::ops::Range;
 use text_embeddings_backend_core::Batch;
 
 /// The heads of an attention layer. Each key head serves an equal number of consecutive query heads.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heads {
     /// Query heads.
     pub(crate) queries: usize,

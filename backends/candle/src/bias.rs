@@ -17,9 +17,35 @@ pub(crate) enum DistanceRule {
     Buckets {
         /// For each head, the values of all buckets.
         values: Vec<Vec<f32>>,
-        /// The bucket of a distance, key position minus query position.
-        bucket: fn(distance: i64, buckets: usize) -> usize,
+        /// The bucket of each distance.
+        buckets: DistanceBuckets,
     },
+}
+
+/// Buckets of distances, key position minus query position, as in T5 for bidirectional attention. Keys after
+/// the query have the second half of the buckets. In each half, the first buckets (half of them) hold one
+/// distance each. The others hold ever longer ranges, by the logarithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DistanceBuckets {
+    /// The number of buckets: a multiple of 4.
+    pub(crate) count: usize,
+    /// Distances from here on have the last bucket. Larger than `count / 4`.
+    pub(crate) max_distance: usize,
+}
+
+impl DistanceBuckets {
+    /// The bucket of a distance.
+    fn bucket_of(self, distance: i64) -> usize {
+        let half = self.count / 2;
+        let start = if distance > 0 { half } else { 0 };
+        let distance = distance.unsigned_abs() as usize;
+        let exact = half / 2;
+        if distance < exact {
+            return start + distance;
+        }
+        let share = (distance as f32 / exact as f32).ln() / (self.max_distance as f32 / exact as f32).ln();
+        start + (exact + (share * (half - exact) as f32) as usize).min(half - 1)
+    }
 }
 
 impl DistanceRule {
@@ -33,7 +59,7 @@ impl DistanceRule {
     fn value(&self, head: usize, distance: i64) -> f32 {
         match self {
             Self::Alibi(slopes) => -slopes[head] * distance.unsigned_abs() as f32,
-            Self::Buckets { values, bucket } => values[head][bucket(distance, values[head].len())],
+            Self::Buckets { values, buckets } => values[head][buckets.bucket_of(distance)],
         }
     }
 }
@@ -88,22 +114,6 @@ pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     powers(whole).chain(powers(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// The bucket of a distance, key position minus query position, as in T5 and MPNet for bidirectional
-/// attention. Keys after the query have the second half of the buckets. In each half, the first buckets (half
-/// of them) hold one distance each. The others hold ever longer ranges, by the logarithm, up to distance 128.
-pub(crate) fn mpnet_bucket(distance: i64, buckets: usize) -> usize {
-    const MAX_DISTANCE: f32 = 128.0;
-    let half = buckets / 2;
-    let start = if distance > 0 { half } else { 0 };
-    let distance = distance.unsigned_abs() as usize;
-    let exact = half / 2;
-    if distance < exact {
-        return start + distance;
-    }
-    let share = (distance as f32 / exact as f32).ln() / (MAX_DISTANCE / exact as f32).ln();
-    start + (exact + (share * (half - exact) as f32) as usize).min(half - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +165,11 @@ mod tests {
             (5000, 31),
         ];
         for (distance, bucket) in table {
-            assert_eq!(mpnet_bucket(distance, 32), bucket, "{distance}");
+            assert_eq!(
+                DistanceBuckets { count: 32, max_distance: 128 }.bucket_of(distance),
+                bucket,
+                "{distance}"
+            );
         }
     }
 }

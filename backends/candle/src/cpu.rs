@@ -21,8 +21,10 @@ pub(crate) mod attention;
 mod buffers;
 mod delta;
 pub(crate) mod disentangled;
+mod heads;
 mod operations;
 pub(crate) mod packed_keys;
+mod short_convolution;
 pub(crate) mod table;
 #[cfg(any(test, feature = "benchmarks"))]
 pub(crate) mod timed;

@@ -29,7 +29,7 @@ use crate::{
     load::Weight,
     operations::{Attention, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
-        TensorMatrix, TensorOperations, failed,
+        TensorMatrix, TensorOperations, failed, norm_values,
         padded::{GroupLimits, PaddedAttention},
     },
 };
@@ -310,6 +310,20 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             return Ok(());
         }
         self.launches.turn_heads(keys_values, &rows.turned(rows.heads.keys, norm), keys_values)
+    }
+
+    fn norm_values(&mut self, keys_values: &mut Tensor, norm: &Norm<Tensor>, rows: &CudaRows) -> Result<()> {
+        norm_values(keys_values, norm, rows.heads).map_err(failed)
+    }
+
+    fn gate_rows(&mut self, x: &mut Tensor, factors: &Tensor, activation: Activation) -> Result<()> {
+        *x = exact(x)?;
+        self.plain.gate_rows(x, &exact(factors)?, activation)
+    }
+
+    fn scale_values(&mut self, x: &mut Tensor, factor: f32) -> Result<()> {
+        *x = exact(x)?;
+        self.plain.scale_values(x, factor)
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {

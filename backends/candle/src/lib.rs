@@ -24,6 +24,7 @@ mod plain;
 mod plan;
 mod prefix_cache;
 mod rope;
+mod short_convolution;
 mod similarity;
 mod transformer;
 
@@ -49,8 +50,8 @@ pub use kernels::InstructionSet;
 pub use models::describe;
 use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, NumberSupport, Numbers, Output,
-    Packing, Predictions, Text, Wanted, first_answer_is_finite,
+    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
+    Output, Packing, Predictions, Text, TokenHead, Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
 
@@ -233,7 +234,10 @@ impl OpenModel {
         let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
         let head = load_head(&options.head, &plan, &checkpoint, &mut operations)?;
         checkpoint.finish(&plan.ignored)?;
-        let packing = plan.packing();
+        // Fillers of queries of late-interaction models are a segment of their own.
+        let gives_tokens_only =
+            matches!(options.head, Head { whole: None, tokens: Some(TokenHead::Modules(_)), sparse: None });
+        let packing = if gives_tokens_only { Packing::SEPARATE } else { plan.packing() };
         let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
         let shape = token_shape(&plan, &operations);
         let cache = PrefixCache::new(budget, shape);
@@ -255,12 +259,14 @@ impl OpenModel {
 fn token_shape<O: Operations>(plan: &Plan, operations: &O) -> TokenShape {
     let states = plan.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerPlan::Delta(delta) => Some(operations.delta_state_values(delta.sizes)),
+        MixerPlan::Convolution(convolution) => Some(convolution.state_values()),
         MixerPlan::Attention(_) => None,
     });
     let states: Vec<usize> = states.collect();
     TokenShape {
         layers: plan.layers.len() - states.len(),
-        values: 2 * plan.heads.keys * plan.heads.size,
+        // Models with shared prefixes have the same heads in all layers.
+        values: plan.views.iter().map(|view| 2 * view.heads.keys * view.heads.size).max().unwrap_or(0),
         value_bytes: operations.kept_bytes(),
         state_layers: states.len(),
         // All recurrent layers of a model have the same sizes.

@@ -175,6 +175,11 @@ impl Checkpoint {
         {
             return Ok(adapted.narrow(rows));
         }
+        self.stored_rows(name, shape, rows)
+    }
+
+    /// Some rows of a tensor without its adapter.
+    fn stored_rows(&self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Weight, BackendError> {
         if let Some(quantised) = self.quantised(name, shape)? {
             return Ok(quantised.narrow(rows));
         }

@@ -11,6 +11,7 @@ use crate::{
     load::Weight,
     plan::{DeltaSizes, NormKind},
     rope::Angles,
+    short_convolution::ShortConvolution,
 };
 use std::borrow::Cow;
 use text_embeddings_backend_core::{Activation, BackendError, Batch};
@@ -98,6 +99,20 @@ pub(crate) struct DeltaInput<'a, O: Operations + ?Sized> {
     /// The products for strengths and decays: `[computed, 2 · value heads]`.
     pub(crate) rates: &'a O::Tensor,
     /// The gate of each row of the result: `[rows, value heads · value size]`.
+    pub(crate) gate: O::Tensor,
+    /// The rows of the result among the computed rows, if not all are wanted.
+    pub(crate) rows: Option<&'a [usize]>,
+    /// The way through the batch.
+    pub(crate) walk: &'a Walk,
+    /// States that earlier batches kept.
+    pub(crate) known: &'a [&'a [f32]],
+}
+
+/// The input of a gated convolution.
+pub(crate) struct ConvolutionInput<'a, O: Operations + ?Sized> {
+    /// For all computed rows, the gates of the inputs, then the inputs: `[computed, 2 · width]`.
+    pub(crate) values: &'a O::Tensor,
+    /// The gate of each row of the result: `[rows, width]`.
     pub(crate) gate: O::Tensor,
     /// The rows of the result among the computed rows, if not all are wanted.
     pub(crate) rows: Option<&'a [usize]>,
@@ -228,6 +243,25 @@ pub(crate) trait Operations: Send {
         rows: &Self::Rows<'_>,
     ) -> Result<()>;
 
+    /// Normalises each value head of keys and values `[rows, 2 · key heads · size]`.
+    fn norm_values(
+        &mut self,
+        keys_values: &mut Self::Tensor,
+        norm: &Norm<Self::Vector>,
+        rows: &Self::Rows<'_>,
+    ) -> Result<()>;
+
+    /// Replaces each value of `x` by its activation times the value of `factors` in the same place.
+    fn gate_rows(
+        &mut self,
+        x: &mut Self::Tensor,
+        factors: &Self::Tensor,
+        activation: Activation,
+    ) -> Result<()>;
+
+    /// Multiplies each value of `x`.
+    fn scale_values(&mut self, x: &mut Self::Tensor, factor: f32) -> Result<()>;
+
     /// Copies some rows of keys and values, `[rows, columns]`, in the precision in which attention reads
     /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
@@ -268,6 +302,23 @@ pub(crate) trait Operations: Send {
     /// The number of values of a state of [`Operations::delta_rule`].
     fn delta_state_values(&self, sizes: DeltaSizes) -> usize {
         delta::state_values(sizes)
+    }
+
+    /// A gated convolution over the computed rows, as an operand `[rows, width]` of `precision`; and the
+    /// states that the walk keeps. Here, it is computed in main memory.
+    fn short_convolution(
+        &mut self,
+        input: ConvolutionInput<'_, Self>,
+        rule: &ShortConvolution,
+        precision: Precision,
+    ) -> Result<(Self::Operand, Vec<Vec<f32>>)> {
+        let convolved = rule.convolve_batch(&self.values(input.values)?, input.walk, input.known);
+        let mut gated = self.values(&input.gate)?.into_owned();
+        for (index, gate) in gated.chunks_exact_mut(rule.width).enumerate() {
+            rule.gate_row(&convolved.results, input.rows.map_or(index, |rows| rows[index]), gate);
+        }
+        let gated = self.tensor(&gated, rule.width)?; // [rows, width]
+        Ok((self.operand(&gated, precision)?, convolved.kept))
     }
 
     /// A copy of `x`.

@@ -227,7 +227,7 @@ fn walk_through(
 ) -> (Walk, Vec<Cursor>) {
     let (mut known_states, mut first) = (Vec::new(), 0);
     let mut segments = Vec::with_capacity(ends.len());
-    for (&Segment { parent, ref rows, .. }, end) in batch.segments().iter().zip(ends) {
+    for (&Segment { parent, ref rows, is_attended, .. }, end) in batch.segments().iter().zip(ends) {
         let computed = rows.clone().find(|&row| places[row] == first).unwrap_or(rows.end);
         let kept = state_rows.iter().filter(|row| (computed..rows.end).contains(row));
         segments.push(SegmentRows {
@@ -235,6 +235,7 @@ fn walk_through(
             rows: first..first + rows.end - computed,
             known: end.map(|_| known_states.len()),
             kept_after: kept.map(|row| row + 1 - computed).collect(),
+            is_unattended: !is_attended,
         });
         known_states.extend(end);
         first += rows.end - computed;

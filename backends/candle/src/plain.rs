@@ -210,6 +210,20 @@ fn normalise(x: &Tensor, norm: &Norm<Tensor>) -> candle_core::Result<Tensor> {
     }
 }
 
+/// Normalises each value head of keys and values.
+pub(crate) fn norm_values(
+    keys_values: &Tensor,
+    norm: &Norm<Tensor>,
+    heads: Heads,
+) -> candle_core::Result<()> {
+    let (rows, width) = (keys_values.dim(0)?, heads.keys * heads.size);
+    let values = keys_values.narrow(1, width, width)?.contiguous()?.to_dtype(DType::F32)?;
+    let normed = rms_norm(&values.reshape((rows, heads.keys, heads.size))?, &norm.weight, norm.epsilon)?;
+    let normed = normed.reshape((rows, width))?.to_dtype(keys_values.dtype())?;
+    // In place: a product made it, so no other tensor shares its memory.
+    keys_values.slice_set(&normed, 1, width)
+}
+
 impl Operations for TensorOperations {
     type Tensor = Tensor;
     type Operand = Tensor;
@@ -370,6 +384,25 @@ impl Operations for TensorOperations {
         let turned = keys.and_then(|keys| rows.turn(&keys.contiguous()?, norm));
         // In place: a product made `keys_values`, so no other tensor shares its memory.
         turned.and_then(|turned| keys_values.slice_set(&turned, 1, 0)).map_err(failed)
+    }
+
+    fn norm_values(
+        &mut self,
+        keys_values: &mut Tensor,
+        norm: &Norm<Tensor>,
+        rows: &TensorRows,
+    ) -> Result<()> {
+        norm_values(keys_values, norm, rows.heads).map_err(failed)
+    }
+
+    fn gate_rows(&mut self, x: &mut Tensor, factors: &Tensor, activation: Activation) -> Result<()> {
+        *x = activate(x, activation).and_then(|x| x * factors).map_err(failed)?;
+        Ok(())
+    }
+
+    fn scale_values(&mut self, x: &mut Tensor, factor: f32) -> Result<()> {
+        *x = (&*x * f64::from(factor)).map_err(failed)?;
+        Ok(())
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<HostValues> {

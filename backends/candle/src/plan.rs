@@ -9,22 +9,27 @@
 mod attention;
 mod delta;
 mod head;
+mod input_gate;
 mod matrix;
+mod short_convolution;
 mod tables;
 mod variants;
 
 use crate::{
     attention::{Heads, Mask},
+    bias::DistanceBuckets,
     rope::Rope,
 };
 pub(crate) use attention::{AttentionPlan, DisentangledPlan, HeadNormsPlan, LogBuckets};
 pub(crate) use delta::{DeltaPlan, DeltaSizes};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
+pub(crate) use input_gate::InputGatePlan;
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
+pub(crate) use short_convolution::ShortConvolutionPlan;
 use std::ops::Range;
 pub(crate) use tables::{RowIndex, TablePlan, TokenRowsPlan};
 use text_embeddings_backend_core::{Activation, Packing};
-pub(crate) use variants::{Adapters, LayerHeads};
+pub(crate) use variants::{AdapterLayout, Adapters, LayerHeads};
 
 /// A model up to its last hidden states, and its own heads.
 #[derive(Debug, Clone)]
@@ -46,12 +51,14 @@ pub(crate) struct Plan {
     pub(crate) embeddings: Embeddings,
     /// The kinds of attention among the layers.
     pub(crate) views: Vec<View>,
-    /// Query heads, key heads, and values per head: the same in all layers.
-    pub(crate) heads: Heads,
     /// The layers.
     pub(crate) layers: Vec<LayerPlan>,
+    /// The indices of the layers in the order in which they run, if some run more than once.
+    pub(crate) repeated: Option<Vec<usize>>,
     /// A convolution that runs next to the first layer.
     pub(crate) convolution: Option<ConvolutionPlan>,
+    /// A third block of each layer; empty if layers have two.
+    pub(crate) input_gates: Vec<InputGatePlan>,
     /// The norm after the last layer.
     pub(crate) final_norm: Option<NormPlan>,
     /// The matrix from a causal model's hidden states to logits of tokens.
@@ -77,7 +84,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// A model without layers, norms and heads. An architecture names its differences, so that a new field
     /// of a plan concerns only those that use it.
-    pub(crate) fn base(words: &'static str, [vocabulary, hidden]: [usize; 2], heads: Heads) -> Self {
+    pub(crate) fn base(words: &'static str, [vocabulary, hidden]: [usize; 2]) -> Self {
         let (tensor, shape) = (words.to_owned(), [vocabulary, hidden]);
         let table = TablePlan { tensor, shape, index: RowIndex::Token };
         Self {
@@ -95,9 +102,10 @@ impl Plan {
                 projection: None,
             },
             views: Vec::new(),
-            heads,
             layers: Vec::new(),
+            repeated: None,
             convolution: None,
+            input_gates: Vec::new(),
             final_norm: None,
             output_embedding: words,
             classification: None,
@@ -111,6 +119,12 @@ impl Plan {
         }
     }
 
+    /// The plan with the number of positions, and with the token that padded texts in training; some
+    /// configurations say -1 if there is none.
+    pub(crate) fn with_limits(self, positions: Option<usize>, padding: Option<i64>) -> Self {
+        Self { longest_input: positions, padding: padding.and_then(|id| u32::try_from(id).ok()), ..self }
+    }
+
     /// Texts share the rows of their common beginning if no token's state depends on later tokens.
     pub(crate) fn packing(&self) -> Packing {
         // Without layers, a shared row would save no work.
@@ -120,24 +134,28 @@ impl Plan {
                 matches!(&view.position, Position::Rotary(rope) if rope.scaling.depends_on_length());
             view.mask.after == 0 && !depends_on_length
         });
-        Packing { shares_prefixes: saves_work && are_causal }
+        let see_ahead = self.layers.iter().any(|layer| layer.mixer.sees_ahead());
+        Packing { shares_prefixes: saves_work && are_causal && !see_ahead }
     }
 
     /// The most values of a token at once: the residual stream and its operand, a copy of each for the norms
     /// between blocks, the values of a mixer (queries, keys, values, the context), and the MLP's inner
     /// values.
     pub(crate) fn values_per_token(&self) -> usize {
-        let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
-        let of_attention = 2 * queries * size + 2 * keys * size;
         let mixed = self.layers.iter().map(|layer| match &layer.mixer {
-            // Its gate and its operand are as wide as the context.
             MixerPlan::Attention(attention) => {
-                of_attention + if attention.gate.is_some() { queries * size } else { 0 }
+                let Heads { queries, keys, size } = self.views[attention.view].heads;
+                // A gate and its operand are as wide as the context.
+                let gate = if attention.gate.is_some() { queries * size } else { 0 };
+                2 * queries * size + 2 * keys * size + gate
             }
             MixerPlan::Delta(delta) => delta.sizes.values_per_token(),
+            MixerPlan::Convolution(convolution) => convolution.values_per_token(),
         });
-        4 * self.hidden + mixed.max().unwrap_or(of_attention) + 2 * inner
+        // The embedding and the sum that the block changes, and two products with their operands.
+        let gates = self.input_gates.iter().map(|block| 2 * self.hidden + 4 * block.gate.outputs());
+        4 * self.hidden + mixed.max().unwrap_or(0) + 2 * inner + gates.max().unwrap_or(0)
     }
 
     /// Whether the second text of a pair has another token type than the first.
@@ -205,6 +223,8 @@ impl NormPlan {
 /// A kind of attention.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
+    /// Query heads, key heads, and values per head.
+    pub(crate) heads: Heads,
     /// Which tokens a query sees.
     pub(crate) mask: Mask,
     /// How positions take part.
@@ -212,6 +232,13 @@ pub(crate) struct View {
     /// The divisor of scores: usually the root of a head's size.
     pub(crate) divisor: f32,
     pub(crate) soft_cap: Option<f32>,
+}
+
+impl View {
+    /// Attention with the usual divisor and without a soft cap.
+    pub(crate) fn new(heads: Heads, mask: Mask, position: Position) -> Self {
+        Self { heads, mask, position, divisor: (heads.size as f32).sqrt(), soft_cap: None }
+    }
 }
 
 /// How positions take part in attention.
@@ -227,10 +254,8 @@ pub(crate) enum Position {
     Buckets {
         /// The tensor.
         table: String,
-        /// Its rows.
-        buckets: usize,
-        /// The bucket of a distance, key position minus query position.
-        bucket: fn(distance: i64, buckets: usize) -> usize,
+        /// The bucket of each distance.
+        buckets: DistanceBuckets,
     },
     /// Each layer scores positions with its queries and keys ([`DisentangledPlan`]).
     Disentangled,
@@ -296,6 +321,8 @@ pub(crate) enum MixerPlan {
     Attention(AttentionPlan),
     /// A gated delta rule.
     Delta(DeltaPlan),
+    /// A gated convolution over few tokens.
+    Convolution(ShortConvolutionPlan),
 }
 
 impl MixerPlan {
@@ -303,6 +330,11 @@ impl MixerPlan {
     #[cfg(test)]
     pub(crate) fn as_attention(&self) -> Option<&AttentionPlan> {
         if let Self::Attention(attention) = self { Some(attention) } else { None }
+    }
+
+    /// Whether it is a convolution that depends on later tokens.
+    fn sees_ahead(&self) -> bool {
+        matches!(self, Self::Convolution(convolution) if convolution.is_centred)
     }
 
     /// Attention, to be changed, if it is that.

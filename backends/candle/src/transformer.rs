@@ -7,12 +7,15 @@
 mod attention;
 mod convolution;
 mod delta;
+mod experts;
+mod input_gate;
 mod layer;
+mod short_convolution;
 mod token_rows;
 mod weights;
 
 use crate::{
-    attention::{Heads, QuerySpan, Scoring, queries_at},
+    attention::{QuerySpan, Scoring, queries_at},
     bias::{DistanceBias, DistanceRule, alibi_slopes},
     load::{Checkpoint, LoadProgress},
     operations::{Lookup, Norm, Operations, Precision, Result, Rows},
@@ -21,6 +24,7 @@ use crate::{
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
+use input_gate::InputGate;
 use layer::{LastRows, Layer, LayerRows, Stream};
 use text_embeddings_backend_core::Batch;
 use token_rows::TokenRows;
@@ -36,8 +40,11 @@ pub(crate) struct Transformer<O: Operations> {
     views: Vec<LoadedView>,
     convolution: Option<Convolution<O>>,
     layers: Vec<Layer<O>>,
+    /// The indices of the layers in the order in which they run.
+    order: Vec<usize>,
+    /// A third block of each layer, or none.
+    input_gates: Vec<InputGate<O>>,
     norm: Option<Norm<O::Vector>>,
-    heads: Heads,
 }
 
 /// A kind of attention, with its tables.
@@ -104,7 +111,7 @@ impl<O: Operations> Transformer<O> {
         let embedding_norm = weights.optional_norm(plan.embeddings.norm.as_ref())?;
         let projection = plan.embeddings.projection.as_ref();
         let projection = projection.map(|matrix| weights.matrix(matrix, Precision::High)).transpose()?;
-        let views = plan.views.iter().map(|view| LoadedView::load(view, plan.heads, checkpoint));
+        let views = plan.views.iter().map(|view| LoadedView::load(view, checkpoint));
         let views = views.collect::<Result<_>>()?;
         let convolution = plan.convolution.as_ref();
         let convolution = convolution
@@ -113,11 +120,14 @@ impl<O: Operations> Transformer<O> {
         let mut progress = LoadProgress::new(plan.layers.len());
         let mut layers = Vec::with_capacity(plan.layers.len());
         for (index, layer) in plan.layers.iter().enumerate() {
-            layers.push(Layer::load(layer, index, plan.heads, &mut weights)?);
+            layers.push(Layer::load(layer, index, &plan.views, &mut weights)?);
             progress.layer_loaded();
         }
+        let order = plan.repeated.clone().unwrap_or_else(|| (0..layers.len()).collect());
+        let input_gates = plan.input_gates.iter().map(|block| InputGate::load(block, &weights));
+        let input_gates = input_gates.collect::<Result<_>>()?;
         let norm = weights.optional_norm(plan.final_norm.as_ref())?;
-        let (scale, heads) = (plan.embeddings.scale, plan.heads);
+        let scale = plan.embeddings.scale;
         Ok(Self {
             tables,
             token_rows,
@@ -127,8 +137,9 @@ impl<O: Operations> Transformer<O> {
             views,
             convolution,
             layers,
+            order,
+            input_gates,
             norm,
-            heads,
         })
     }
 
@@ -147,37 +158,45 @@ impl<O: Operations> Transformer<O> {
         let all = Places::new::<O>(pass, pass.computed());
         let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
         // The last layer computes fewer rows, unless all are requested.
-        let last = match self.layers.last() {
+        let ordered: Vec<&Layer<O>> = self.order.iter().map(|&index| &self.layers[index]).collect();
+        let last = match ordered.last() {
             Some(layer) if rows.len() < all.rows.len() => {
                 Some((layer.attention_view().map(|view| &self.views[view]), Places::new::<O>(pass, rows)))
             }
             _ => None,
         };
         let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.angles(&positions, &last.rows));
-        let all_rows = self.views.iter().zip(&all_angles).map(|(view, angles)| {
-            operations.rows(view.rows(batch, &places, &all, angles.as_deref(), self.heads))
-        });
+        let all_rows = self
+            .views
+            .iter()
+            .zip(&all_angles)
+            .map(|(view, angles)| operations.rows(view.rows(batch, &places, &all, angles.as_deref())));
         let all_rows = all_rows.collect::<Result<Vec<_>>>()?;
         let last_rows = last.as_ref().and_then(|(view, last)| {
-            Some(operations.rows((*view)?.rows(batch, &places, last, last_angles.as_deref(), self.heads)))
+            Some(operations.rows((*view)?.rows(batch, &places, last, last_angles.as_deref())))
         });
         let last_rows = last_rows.transpose()?;
         let wanted = last.as_ref();
         let wanted = wanted.map(|(_, last)| LastRows { places: &last.computed, rows: last_rows.as_ref() });
         let hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
-        let rows_of_first = if self.layers.len() == 1 { rows } else { &all.rows };
+        let rows_of_first = if ordered.len() == 1 { rows } else { &all.rows };
         let convolution = self.convolution.as_ref();
         let mut convolved =
             convolution.map(|it| it.forward(operations, &hidden, pass, rows_of_first)).transpose()?;
+        let embedded = if self.input_gates.is_empty() { None } else { Some(operations.copy(&hidden)?) };
         let mut stream = Stream { hidden, operand: None };
-        for (index, layer) in self.layers.iter().enumerate() {
-            let is_last = index + 1 == self.layers.len();
+        for (index, layer) in ordered.iter().enumerate() {
+            let is_last = index + 1 == ordered.len();
             let wanted = if is_last { wanted.as_ref() } else { None };
             let rows = LayerRows { all: &all_rows, wanted };
             // A layer whose result is added to a convolution gives no operand: the next layer takes the sum.
-            let next = if convolved.is_some() { None } else { self.layers.get(index + 1) };
-            let next = next.and_then(Layer::takes_stream);
+            let next = if convolved.is_some() { None } else { ordered.get(index + 1) };
+            let next = next.and_then(|layer| layer.takes_stream());
             stream = layer.forward(operations, stream, pass, &rows, next)?;
+            if let (Some(block), Some(embedded)) = (self.input_gates.get(index), &embedded) {
+                let places = wanted.map(|wanted| wanted.places);
+                block.change_stream(operations, &mut stream.hidden, embedded, places)?;
+            }
             if let (Some(convolution), Some(convolved)) = (convolution, convolved.take()) {
                 operations.add(&convolved, None, &mut stream.hidden)?;
                 stream.hidden = operations.norm(&stream.hidden, &convolution.norm)?;
@@ -227,7 +246,8 @@ impl<O: Operations> Transformer<O> {
 }
 
 impl LoadedView {
-    fn load(view: &View, heads: Heads, checkpoint: &Checkpoint) -> Result<Self> {
+    fn load(view: &View, checkpoint: &Checkpoint) -> Result<Self> {
+        let heads = view.heads;
         let mut loaded = Self { view: view.clone(), rope: None, bias: None };
         let rule = match &view.position {
             Position::None | Position::Disentangled => return Ok(loaded),
@@ -236,11 +256,11 @@ impl LoadedView {
                 return Ok(loaded);
             }
             Position::Alibi => DistanceRule::Alibi(alibi_slopes(heads.queries)),
-            Position::Buckets { table, buckets, bucket } => {
-                let table = checkpoint.tensor(table, &[*buckets, heads.queries])?;
-                let rows: Vec<Vec<f32>> = (0..*buckets).map(|bucket| table.row(bucket)).collect();
+            Position::Buckets { table, buckets } => {
+                let table = checkpoint.tensor(table, &[buckets.count, heads.queries])?;
+                let rows: Vec<Vec<f32>> = (0..buckets.count).map(|bucket| table.row(bucket)).collect();
                 let head = |head| rows.iter().map(|row: &Vec<f32>| row[head]).collect();
-                DistanceRule::Buckets { values: (0..heads.queries).map(head).collect(), bucket: *bucket }
+                DistanceRule::Buckets { values: (0..heads.queries).map(head).collect(), buckets: *buckets }
             }
         };
         loaded.bias = Some(DistanceBias::new(rule, view.divisor));
@@ -271,9 +291,8 @@ impl LoadedView {
         places: &'a [usize],
         at: &'a Places,
         angles: Option<&'a [Angles<'a>]>,
-        heads: Heads,
     ) -> Rows<'a> {
-        let View { mask, divisor, soft_cap, .. } = self.view;
+        let View { heads, mask, divisor, soft_cap, .. } = self.view;
         let disentangled = matches!(self.view.position, Position::Disentangled);
         let scoring = Scoring { mask, divisor, soft_cap, bias: self.bias.as_ref(), disentangled };
         Rows { batch, places, spans: &at.spans, angles, heads, scoring }

@@ -3,6 +3,7 @@
 //! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk. What must hold: an incomplete
 //! file is never used; each error names the file or flag, and the remedy.
 
+mod adapter;
 mod config;
 mod demo;
 mod error;

@@ -10,6 +10,7 @@ use std::path::Path;
 use text_embeddings_backend_core::{BackendKind, HeadModule};
 use text_embeddings_checkpoint::{CheckpointFile, ModelFile};
 
+use super::adapter::open_adapter;
 use super::config::{
     BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
     TokenizerConfig, named_prompts,
@@ -128,7 +129,7 @@ impl Sources<'_, '_> {
     ) -> Result<ModelFolder, FilesError> {
         let files = self.files;
         let config = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
-        let config = ModelConfig::from_text(&read_text(&config)?)?;
+        let mut config = ModelConfig::from_text(&read_text(&config)?)?;
         let description = describe(&config.raw)
             .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
         let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
@@ -159,7 +160,7 @@ impl Sources<'_, '_> {
         let is_late = late_interaction.is_some();
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
-        let weights = open_weights(self.folder, &selection).await?;
+        let weights = self.open_weights(&selection, &mut config, reader).await?;
         // ONNX Runtime checks the form of a graph and of its values.
         let is_graph = matches!(selection, Selection::Graph(_));
         let checked: &[ModelFile] = if is_graph { &[] } else { &weights };
@@ -199,6 +200,18 @@ impl Sources<'_, '_> {
             static_tokens: None,
             given_name: None,
         })
+    }
+
+    /// The files of the weights, and of the adapter that is added to them.
+    async fn open_weights(
+        &self,
+        selection: &Selection,
+        config: &mut ModelConfig,
+        reader: &Reader,
+    ) -> Result<Vec<ModelFile>, FilesError> {
+        let mut weights = open_weights(self.folder, selection).await?;
+        weights.extend(open_adapter(self.files, config, reader).await?);
+        Ok(weights)
     }
 
     /// The settings of a late-interaction model. One vector for a text of such a model would be meaningless,

@@ -28,6 +28,8 @@ pub struct Reader {
     pub gguf_file: Option<String>,
     /// `--dense-path`: the folder of the dense module to use instead of the only one of `modules.json`.
     pub dense_path: Option<String>,
+    /// `--lora-task`: the task whose adapter is added to the weights, for models that have adapters.
+    pub lora_task: Option<String>,
     /// `--trust-remote-code`: whether Python files of the model are fetched.
     pub python_code: bool,
 }

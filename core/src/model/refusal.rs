@@ -74,7 +74,7 @@ pub enum Refusal {
     /// Tokens to which no token attends, in a model that has no place for them.
     #[error(
         "the files fill queries up to {length} tokens that are not attended to, which is not supported for \
-         causal models, nor beyond half a window of ModernBERT: give `attend_to_expansion_tokens` or \
+         Qwen3.5, for bidirectional LFM2, and beyond half a window of ModernBERT: give `attend_to_expansion_tokens` or \
          `do_query_expansion` of config_sentence_transformers.json another value only if the model was trained so"
     )]
     UnattendedTokens {

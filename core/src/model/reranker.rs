@@ -275,11 +275,14 @@ fn most_positions(files: &ModelFolder) -> usize {
     files.description.longest_input.unwrap_or(usize::MAX)
 }
 
-/// Refuses tokens to which no token attends where they would see nothing, or where rows are shared.
+/// Refuses tokens to which no token attends where they would see nothing, or change the other tokens: a delta
+/// rule knows no such tokens, and a convolution with the token in its middle reaches the first of them.
 fn check_unattended(files: &ModelFolder, query_length: usize) -> Result<(), Refusal> {
-    let has_windows = files.config.model_type.as_deref() == Some("modernbert");
+    let model_type = files.config.model_type.as_deref().unwrap_or_default();
     let window = files.config.raw["local_attention"].as_u64().unwrap_or(128) as usize;
-    if files.description.is_causal || has_windows && query_length > window / 2 {
+    let mixes =
+        model_type.starts_with("qwen3_5") || model_type.starts_with("lfm2") && !files.description.is_causal;
+    if mixes || model_type == "modernbert" && query_length > window / 2 {
         return Err(Refusal::UnattendedTokens { length: query_length });
     }
     Ok(())

@@ -9,7 +9,7 @@ from transformers.utils import logging
 from .fixture import FOLDER, folder_bytes, write
 
 # Modules with a table FIXTURES.
-MODULES = ("bert", "encoders", "decoders", "qwen3_5", "gte_new", "nomic", "jina_bert", "jina_flash", "minicpm", "pplx")
+MODULES = ("bert", "encoders", "t5_albert", "decoders", "qwen3_5", "lfm2", "embedding_gemma2", "gte_new", "nomic", "jina_bert", "jina_flash", "minicpm", "pplx")
 
 
 def main() -> None:

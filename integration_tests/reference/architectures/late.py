@@ -26,6 +26,8 @@ from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, numbers, random_tensor, store, write_json
 from .decoders import QWEN3
 from .encoders import EUROBERT
+from .lfm2 import LFM2
+from .lfm2 import layers as lfm2_layers
 from .served import BERT, MODERNBERT, ROBERTA, model, special_ids
 from .served_expected import JUPITER, LONG, SATURN, VENUS
 from .served_tokenizers import KINDS as TOKENIZERS
@@ -67,6 +69,7 @@ FIXTURES = {
     "colbert-modern": Late("ModernBertModel", MODERNBERT, "modernbert", 403, 12, 24, 50, expansion=False, skipped=[]),
     "colbert-eurobert": Late("EuroBertModel", EUROBERT, "modernbert", 407, 11, 26, 34),
     "colbert-qwen3": Late("Qwen3Model", QWEN3 | {"is_causal": False}, "qwen2", 408, 14, 22, 31, attended=True, prompts=("[Q] ", "[D] "), fill=22),
+    "colbert-lfm2": Late("Lfm2Model", LFM2 | lfm2_layers("cfcc") | {"hidden_size": 24}, "gemma", 409, 10, 21, 33),
     "colbert-own": Late("BertModel", BERT, "bert", 405, 17, 32, 40, prompts=("[Q] ", "[D] "), fill=32, skipped=["!", ","]),
     "colbert-prompts": Late(
         "ModernBertModel",

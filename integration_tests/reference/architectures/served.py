@@ -19,7 +19,7 @@ import torch
 import transformers
 from transformers.utils import logging
 
-from . import bert, decoders, encoders
+from . import bert, decoders, embedding_gemma2, encoders, t5_albert
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, store
 from .native import native
@@ -31,6 +31,7 @@ from .served_folders import (
     modular_cross_encoder,
     old_modules,
     splade_modules,
+    with_adapters,
     with_bge_m3_heads,
     with_dense,
 )
@@ -57,6 +58,7 @@ QWEN2 = decoders.SMALL | {
     "tie_word_embeddings": True,
     "max_position_embeddings": 96,
 }
+QWEN3 = decoders.QWEN3 | {"hidden_size": 24, "tie_word_embeddings": True, "max_position_embeddings": 96}
 GEMMA3 = decoders.GEMMA3 | {
     "hidden_size": 24,
     "head_dim": 16,
@@ -65,6 +67,9 @@ GEMMA3 = decoders.GEMMA3 | {
     "use_bidirectional_attention": True,
 }
 PROMPTS = {"query": "task: search result | query: ", "document": "title: none | text: "}
+INSTRUCTED = "Instruct: Retrieve relevant passages\nQuery: "
+SEARCHED = "Represent this sentence for searching relevant passages: "
+T5 = t5_albert.T5 | {"d_model": 24, "num_layers": 2, "feed_forward_proj": "gated-gelu", "n_positions": LIMIT}
 EMOTIONS = ["admiration", "amusement", "anger", "joy", "sadness", "neutral"]
 # The pooling modes in repositories from before sentence-transformers 2.3.
 FOUR_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
@@ -248,6 +253,79 @@ FIXTURES = {
             117,
             True,
         ),
+    ),
+    "harrier-like": Served(
+        model(
+            "Gemma3TextModel",
+            GEMMA3 | {"use_bidirectional_attention": False},
+            119,
+            torch.bfloat16,
+            centre=0.0,
+            scales=decoders.unscaled_embeddings(24),
+            causal=True,
+        ),
+        "gemma",
+        "named",
+        old_modules("lasttoken", 24, 96, prompts={"web_search_query": INSTRUCTED}),
+        96,
+    ),
+    "granite-r2-like": Served(
+        model("ModernBertModel", MODERNBERT | {"hidden_activation": "silu"}, 120),
+        "modernbert",
+        "named",
+        old_modules("cls_token", 24, LIMIT),
+    ),
+    "mmbert-like": Served(
+        model("ModernBertModel", MODERNBERT, 121),
+        "gemma",
+        "named",
+        old_modules("cls_token", 24, LIMIT, end=False, prompts={"query": "query: ", "document": "document: "}),
+    ),
+    "mdbr-leaf-like": Served(
+        model("BertModel", BERT, 133),
+        "bert",
+        "named",
+        with_dense(
+            old_modules("mean_tokens", 24, LIMIT, {"2_Dense": ""}, prompts={"query": SEARCHED}),
+            {"2_Dense": (24, 40)},
+            122,
+            True,
+        ),
+    ),
+    "jina-v5-like": Served(
+        model("Qwen3Model", QWEN3, 125, causal=True, gain=1.5),
+        "qwen2",
+        "adapted",
+        with_adapters(
+            old_modules("lasttoken", 24, LIMIT, prompts={"query": "Query: ", "document": "Document: "}),
+            ["retrieval", "clustering"],
+            125,
+        ),
+    ),
+    "sentence-t5-like": Served(
+        model("T5EncoderModel", T5, 123, torch.float16, gain=1.5, scales=t5_albert.T5_SCALES),
+        "t5",
+        "named",
+        with_dense(
+            old_modules("mean_tokens", 24, LIMIT, {"2_Dense": ""}, pooling=FOUR_MODES),
+            {"2_Dense": (24, 24)},
+            123,
+            False,
+        ),
+    ),
+    "embedding-gemma2-like": Served(
+        model(
+            "EmbeddingGemma2TextModel",
+            embedding_gemma2.SIZES | {"hidden_size": 24, "max_position_embeddings": 96},
+            124,
+            torch.bfloat16,
+            gain=1.5,
+            scales=embedding_gemma2.SCALES,
+        ),
+        "gemma",
+        "named",
+        old_modules("mean_tokens", 22, 96, prompts=PROMPTS),
+        96,
     ),
     "qwen2-embedding-last": Served(
         model(

@@ -4,19 +4,22 @@ Input: a folder with its tokenizer. Output: the rows of fixtures/served/<name>.e
 ../README.md describes.
 """
 
+import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from cases import MARS, MIXED, PLANET, RIVER, TULSA
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from .fixture import numbers
+from .fixture import numbers, write_json
 
 FLOAT = {"dtype": torch.float32}
 VENUS = "Venus is often called Earth's twin because of its similar size and proximity."
@@ -146,8 +149,34 @@ def embedding_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
     return (
         rows,
         {"prompts": model.prompts, "modules": modules},
-        f"largest cosine {spread([row['raw'] for row in rows]):.2f}",
+        # A long prompt makes the vectors of short texts alike.
+        f"largest cosine {spread([row['raw'] for row in rows if not row.get('prompt_name')]):.2f}",
     )
+
+
+def named_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
+    """A few rows for a model that differs from another fixture in its settings only."""
+    rows, more, line = embedding_rows(folder, limit)
+    prompted = [row for row in rows if row.get("prompt_name")]
+    return [row for row in rows if row not in prompted and row["max_length"] is None][:5] + prompted, more, line
+
+
+def adapted_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
+    """The rows of a model with the matrices of its adapter for retrieval, by the formula of PEFT."""
+    adapter = folder / "adapters/retrieval"
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    with tempfile.TemporaryDirectory() as temporary:
+        merged = Path(shutil.copytree(folder, Path(temporary) / "model"))
+        config = json.loads((merged / "config.json").read_text())
+        write_json(merged / "config.json", config | {"model_type": "qwen3", "architectures": ["Qwen3Model"]})
+        tensors, factors = load_file(merged / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+        for name in [name for name in factors if ".lora_A." in name]:
+            product = factors[name.replace("lora_A", "lora_B")].double() @ factors[name].double()
+            matrix = name.removeprefix("base_model.model.").replace(".lora_A", "")
+            sum_ = tensors[matrix].double() + product * settings["lora_alpha"] / settings["r"]
+            tensors[matrix] = sum_.float()
+        save_file(tensors, merged / "model.safetensors", {"format": "pt"})
+        return named_rows(merged, limit)
 
 
 def dense(folder: Path, pooled: torch.Tensor) -> torch.Tensor:
@@ -253,6 +282,8 @@ def bge_m3_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
 
 KINDS: dict[str, Callable[[Path, int], tuple[Rows, dict, str]]] = {
     "embedding": embedding_rows,
+    "named": named_rows,
+    "adapted": adapted_rows,
     "cls": cls_rows,
     "score": score_rows,
     "splade": splade_rows,

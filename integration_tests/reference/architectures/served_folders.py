@@ -4,13 +4,14 @@ Input: a folder with config.json, model.safetensors and the tokenizer's files. O
 files that list them.
 """
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
@@ -95,6 +96,35 @@ def with_dense(finish: Finish, sizes: dict[str, tuple[int, int]], seed: int, bia
                 tensors["linear.bias"] = random_tensor(f"{name}.bias", (outputs,), seed, 1.0, 1.0)
             save_file(tensors, folder / name / "model.safetensors", {"format": "pt"})
             (folder / name / "model.safetensors").chmod(0o644)
+
+    return finish_all
+
+
+def with_adapters(finish: Finish, tasks: list[str], seed: int) -> Finish:
+    """Adapters of rank 3 for the matrices of attention and of the MLP, in files of their own (PEFT)."""
+
+    def finish_all(folder: Path) -> None:
+        finish(folder)
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"model_type": "jina_embeddings_v5", "architectures": ["JinaEmbeddingsV5Model"], "task_names": tasks}
+        write_json(folder / "config.json", config)
+        shapes = {name: tuple(tensor.shape) for name, tensor in load_file(folder / "model.safetensors").items()}
+        for task in tasks:
+            tensors = {}
+            for name, shape in shapes.items():
+                if name.endswith("_proj.weight"):
+                    base = f"base_model.model.{name.removesuffix('.weight')}"
+                    for factor, size in {"A": (3, shape[1]), "B": (shape[0], 3)}.items():
+                        made = random_tensor(f"{task}.{name}.{factor}", size, seed, 1.0, 1.0)
+                        tensors[f"{base}.lora_{factor}.weight"] = made.bfloat16()
+            path = folder / "adapters" / task
+            path.mkdir(parents=True)
+            save_file(tensors, path / "adapter_model.safetensors", {"format": "pt"})
+            (path / "adapter_model.safetensors").chmod(0o644)
+            settings = {"peft_type": "LORA", "task_type": "FEATURE_EXTRACTION", "r": 3, "lora_alpha": 2}
+            settings |= {"lora_dropout": 0.1, "bias": "none", "use_dora": False, "use_rslora": False}
+            settings |= {"modules_to_save": None, "rank_pattern": {}, "target_modules": ["q_proj", "down_proj"]}
+            write_json(path / "adapter_config.json", settings)
 
     return finish_all
 

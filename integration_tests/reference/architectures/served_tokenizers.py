@@ -235,6 +235,13 @@ def xlm_roberta() -> Made:
     )
 
 
+def t5() -> Made:
+    """Like sentence-t5: `A </s>`, nothing before a text."""
+    tokenizer = unigram(("<pad>", "</s>", "<unk>"), "<extra_id_0>", 2)
+    template(tokenizer, "", "</s>", "$A </s> $B </s>")
+    return Made(tokenizer, "T5Tokenizer", roles("", "</s>", "", "", "<pad>", "<unk>", ""), {})
+
+
 def deberta() -> Made:
     """Like mxbai-rerank-base-v1: `[CLS] A [SEP] B [SEP]`, with types that the model does not embed."""
     tokenizer = unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), "[MASK]", 3)
@@ -353,6 +360,7 @@ KINDS: dict[str, Callable[[], Made]] = {
     "mpnet": mpnet,
     "xlm-roberta": xlm_roberta,
     "deberta": deberta,
+    "t5": t5,
     "roberta": roberta,
     "modernbert": modernbert,
     "qwen2": qwen2,

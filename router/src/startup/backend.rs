@@ -20,6 +20,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
         onnx_file: if hub.backend == BackendKind::Ort { named(&hub.onnx_file) } else { None },
         gguf_file: named(&hub.gguf_file),
         dense_path: None,
+        lora_task: None,
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
 }

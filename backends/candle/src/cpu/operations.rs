@@ -3,13 +3,14 @@
 use super::{
     Activations, CpuOperations, PackedActivations,
     attention::{self, Keys, Queries},
+    heads::turn_heads,
     table::EmbeddingTable,
 };
 use crate::{
     delta::DeltaRule,
     kept::{HostValues, KeptRow},
     kernels::{
-        InstructionSet, elementwise,
+        elementwise,
         epilogue::Epilogue,
         matmul::ROWS_PER_ITEM,
         matrix::{ColumnOrder, Matrix},
@@ -17,9 +18,11 @@ use crate::{
     },
     load::Weight,
     operations::{
-        Attention, DeltaInput, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown,
+        Attention, ConvolutionInput, DeltaInput, Lookup, Norm, Operations, Part, Precision, Result, Rows,
+        refuse_unknown,
     },
     plan::DeltaSizes,
+    short_convolution::ShortConvolution,
 };
 use std::borrow::Cow;
 use text_embeddings_backend_core::Activation;
@@ -244,17 +247,42 @@ impl Operations for CpuOperations {
         &mut self,
         keys_values: &mut Activations,
         norm: Option<&Norm<Vec<f32>>>,
-        &Rows { heads, angles, .. }: &Rows<'_>,
+        rows: &Rows<'_>,
     ) -> Result<()> {
-        if norm.is_none() && angles.is_none() {
-            return Ok(());
-        }
-        timed!(self, turned(keys_values.rows() * heads.keys * heads.size, norm.is_some(), angles.is_some()));
-        let columns = keys_values.columns;
-        self.each_rows(keys_values, |from, rows| {
-            for (index, row) in rows.chunks_exact_mut(columns).enumerate() {
-                let angles = angles.map(|angles| angles[from + index]);
-                turn(self.compute.set, &mut row[..heads.keys * heads.size], heads.size, norm, angles);
+        self.turn_key_heads(keys_values, norm, rows);
+        Ok(())
+    }
+
+    fn norm_values(
+        &mut self,
+        keys_values: &mut Activations,
+        norm: &Norm<Vec<f32>>,
+        rows: &Rows<'_>,
+    ) -> Result<()> {
+        self.norm_value_heads(keys_values, norm, rows.heads);
+        Ok(())
+    }
+
+    fn gate_rows(
+        &mut self,
+        x: &mut Activations,
+        factors: &Activations,
+        activation: Activation,
+    ) -> Result<()> {
+        timed!(self, weighted_sum(x));
+        let columns = x.columns;
+        self.each_rows(x, |from, rows| {
+            let factors = &factors.values()[from * columns..][..rows.len()];
+            elementwise::gate_by(self.compute.set, rows, factors, activation);
+        });
+        Ok(())
+    }
+
+    fn scale_values(&mut self, x: &mut Activations, factor: f32) -> Result<()> {
+        timed!(self, copied("scaling", x.values().len()));
+        self.each_rows(x, |_, rows| {
+            for value in rows {
+                *value *= factor;
             }
         });
         Ok(())
@@ -304,7 +332,8 @@ impl Operations for CpuOperations {
         let format = self.arithmetic.format(precision);
         let words = self.words(format, queries.rows(), queries.columns);
         let turn = |row: usize, values: &mut [f32]| {
-            turn(self.compute.set, values, heads.size, query_norm, angles.map(|angles| angles[row]));
+            let angles = angles.map(|angles| angles[row]);
+            turn_heads(self.compute.set, values, heads.size, query_norm, angles);
         };
         let queries = Queries { values: queries.values(), spans, turn, gate: gate.map(Activations::values) };
         let disentangled = disentangled.as_ref();
@@ -321,6 +350,16 @@ impl Operations for CpuOperations {
     ) -> Result<(PackedActivations, Vec<Vec<f32>>)> {
         timed!(self, delta_rule(input.channels, rule.sizes));
         self.delta_steps(input, rule, precision)
+    }
+
+    fn short_convolution(
+        &mut self,
+        input: ConvolutionInput<'_, Self>,
+        rule: &ShortConvolution,
+        precision: Precision,
+    ) -> Result<(PackedActivations, Vec<Vec<f32>>)> {
+        timed!(self, short_convolution(input.values, rule.taps.len()));
+        self.convolution_steps(input, rule, precision)
     }
 
     fn delta_state_values(&self, sizes: DeltaSizes) -> usize {
@@ -354,28 +393,5 @@ impl Operations for CpuOperations {
             sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
         }
         Ok(())
-    }
-}
-
-/// Normalises the heads of a row if there is a norm, and rotates them if there are angles.
-fn turn(
-    set: InstructionSet,
-    row: &mut [f32],
-    size: usize,
-    norm: Option<&Norm<Vec<f32>>>,
-    angles: Option<(&[f32], &[f32])>,
-) {
-    match (norm, angles) {
-        (Some(norm), Some((cosines, sines))) => {
-            elementwise::norm_and_rotate(set, row, &norm.weight, norm.epsilon, cosines, sines);
-        }
-        (Some(norm), None) => {
-            for head in row.chunks_exact_mut(size) {
-                let values = head.to_vec();
-                elementwise::rms_norm(set, &values, &norm.weight, norm.epsilon, head);
-            }
-        }
-        (None, Some((cosines, sines))) => elementwise::rotate(set, row, size, cosines, sines),
-        (None, None) => {}
     }
 }

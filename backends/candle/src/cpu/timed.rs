@@ -17,6 +17,8 @@ use std::{
 pub(crate) const ATTENTION: &str = "attention";
 /// The name of a gated delta rule.
 pub(crate) const DELTA_RULE: &str = "delta rule";
+/// The name of a gated convolution.
+pub(crate) const CONVOLUTION: &str = "gated convolution";
 
 /// The kind of a call. The costs of all calls of a kind are added up.
 #[derive(Debug, Clone, PartialEq, Eq)]

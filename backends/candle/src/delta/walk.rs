@@ -19,6 +19,8 @@ pub(crate) struct SegmentRows {
     pub(crate) known: Option<usize>,
     /// The places where its state is kept, ascending: how many computed rows come before, at least one.
     pub(crate) kept_after: Vec<usize>,
+    /// Whether no token attends to its tokens, which then do not change a state either.
+    pub(crate) is_unattended: bool,
 }
 
 /// A run of rows.
@@ -28,6 +30,8 @@ pub(crate) struct RowRun {
     pub(crate) rows: Range<usize>,
     /// The index that the state after the run has among the kept states.
     pub(crate) keeps: Option<usize>,
+    /// Whether no token attends to its rows.
+    pub(crate) is_unattended: bool,
     start: RunStart,
     /// Whether several runs continue it.
     branches: bool,
@@ -169,16 +173,16 @@ impl Forest<'_> {
 impl Tree {
     /// Adds the runs of a segment. Returns where its children begin.
     fn add_runs(&mut self, segment: &SegmentRows, start: RunStart, first_kept: usize) -> RunStart {
-        let Range { start: first, end } = segment.rows;
+        let (Range { start: first, end }, is_unattended) = (segment.rows.clone(), segment.is_unattended);
         let (mut from, mut start) = (first, segment.known.map_or(start, RunStart::Known));
         for (index, after) in segment.kept_after.iter().enumerate() {
             let (rows, keeps) = (from..first + after, Some(first_kept + index));
             from = rows.end;
-            self.runs.push(RowRun { rows, keeps, start, branches: false });
+            self.runs.push(RowRun { rows, keeps, is_unattended, start, branches: false });
             start = RunStart::Previous;
         }
         if from < end {
-            self.runs.push(RowRun { rows: from..end, keeps: None, start, branches: false });
+            self.runs.push(RowRun { rows: from..end, keeps: None, is_unattended, start, branches: false });
             start = RunStart::Previous;
         }
         start
@@ -249,7 +253,7 @@ mod tests {
                 end.push(row);
             }
             let kept_after = (1..=length).filter(|_| rng.random_bool(0.2)).collect();
-            segments.push(SegmentRows { parent, rows, known, kept_after });
+            segments.push(SegmentRows { parent, rows, known, kept_after, is_unattended: false });
             ends.push(end);
             path.push(index);
         }

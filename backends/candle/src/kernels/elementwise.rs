@@ -212,6 +212,15 @@ dispatch! {
 }
 
 dispatch! {
+    /// Replaces each value by its activation times its factor.
+    fn gate_by(values: &mut [f32], factors: &[f32], activation: Activation) {
+        with_activation!(activation, |f| for (value, &factor) in values.iter_mut().zip(factors) {
+            *value = f(*value) * factor;
+        });
+    }
+}
+
+dispatch! {
     /// Applies the activation to each value.
     fn activate(rows: &mut [[f32; 32]], activation: Activation) {
         with_activation!(activation, |f| for value in rows.as_flattened_mut() {

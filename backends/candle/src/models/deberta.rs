@@ -58,9 +58,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let hidden = body.hidden_size;
     let is_other = |size: Option<usize>, known: usize| size.is_some_and(|size| size != known);
     let mut plan = encoder(value, &body, 0, &NAMES)?;
+    let head_size = plan.views[0].heads.size;
     refuse(value, is_other(config.embedding_size, hidden), "embedding_size other than hidden_size")?;
     refuse(value, is_other(config.pooler_hidden_size, hidden), "pooler_hidden_size other than hidden_size")?;
-    refuse(value, is_other(config.attention_head_size, plan.heads.size), "attention_head_size")?;
+    refuse(value, is_other(config.attention_head_size, head_size), "attention_head_size")?;
     refuse(value, is_other(config.conv_groups, 1), "conv_groups other than 1")?;
     let act = activation(value, "pooler_hidden_act", config.pooler_hidden_act.as_deref().unwrap_or("gelu"))?;
     let pooler = vec![StepPlan::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
@@ -79,7 +80,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     }
     let kinds = kinds(value, &config)?;
     // The divisor also counts position terms that are missing because `relative_attention` is off.
-    let divisor = ((plan.heads.size * (1 + kinds.len())) as f32).sqrt();
+    let divisor = ((head_size * (1 + kinds.len())) as f32).sqrt();
     plan.views.iter_mut().for_each(|view| view.divisor = divisor);
     if config.relative_attention {
         plan.views.iter_mut().for_each(|view| view.position = Position::Disentangled);

@@ -154,6 +154,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
     };
     let view = |mask: Mask, parameters: &[&Value], theta| -> Result<View> {
         Ok(View {
+            heads,
             mask,
             position: Position::Rotary(rope_of(value, parameters, heads.size, theta)?),
             divisor: family.divisor.unwrap_or(heads.size as f32).sqrt(),
@@ -173,14 +174,12 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         views.push(view(family.window, of_windows, family.theta[1].or(theta))?);
     }
     let layers = 0..config.num_hidden_layers;
-    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
+    let base = Plan::base(WORDS, [config.vocab_size, hidden])
+        .with_limits(config.max_position_embeddings, config.pad_token_id);
     let tied = config.tie_word_embeddings.unwrap_or(family.is_gemma());
     Ok(Plan {
         prefixes: &["model."],
         ignored: names(&["lm_head.", "score."]),
-        longest_input: config.max_position_embeddings,
-        // Some configurations say -1 if there is no padding token.
-        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
             scale: if family.is_gemma() { (hidden as f32).sqrt() } else { 1.0 },
             ..base.embeddings

@@ -2,7 +2,7 @@
 
 use super::{
     classification, names, parse,
-    post_norm::{BERT, EncoderConfig, encoder},
+    post_norm::{BERT, EncoderConfig, encoder, narrow_embeddings},
 };
 use crate::{
     operations::Result,
@@ -26,9 +26,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         ..encoder(value, &config, 0, &BERT)?
     };
     if width != hidden {
-        plan.embeddings.tables.iter_mut().for_each(|table| table.shape[1] = width);
-        plan.embeddings.norm.iter_mut().for_each(|norm| norm.size = width);
-        plan.embeddings.projection = Some(MatrixPart::new("embeddings_project", [hidden, width]).into());
+        narrow_embeddings(&mut plan, width, "embeddings_project");
     }
     Ok(plan)
 }

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     operations::Result,
     plan::{
-        Adapters, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position, RowIndex, TablePlan,
+        AdapterLayout, Adapters, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position,
+        RowIndex, TablePlan,
     },
 };
 use serde::Deserialize;
@@ -96,5 +97,10 @@ fn adapters(value: &Value) -> Result<Option<Adapters>> {
         return Ok(None);
     }
     let Lora { tasks, rank, alpha } = parse(value)?;
-    Ok(Some(Adapters { tasks, task: None, rank: rank.get(), scale: alpha / rank.get() as f32 }))
+    Ok(Some(Adapters {
+        tasks,
+        task: None,
+        layout: AdapterLayout::Stacked { rank: rank.get() },
+        scale: alpha / rank.get() as f32,
+    }))
 }

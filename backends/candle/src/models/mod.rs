@@ -3,17 +3,21 @@
 //! What must hold: a setting that a plan does not implement is refused by name; an unknown architecture is
 //! refused with a list of the supported ones before anything else is checked.
 
+mod albert;
 mod bert;
 mod choices;
 mod deberta;
 mod decoder;
 mod distilbert;
 mod electra;
+mod embedding_gemma2;
 mod eurobert;
 mod gemma;
 mod gte;
 mod jina_bert;
 mod jina_flash;
+mod jina_v5;
+mod lfm2;
 mod llama;
 mod minicpm;
 mod model2vec;
@@ -27,6 +31,7 @@ mod qwen3;
 mod qwen3_5;
 mod qwen_vl;
 mod rotary;
+mod t5;
 
 use crate::{
     load::Scheme,
@@ -53,6 +58,8 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["distilbert"], plan: distilbert::plan },
     Architecture { model_types: &["mpnet"], plan: mpnet::plan },
     Architecture { model_types: &["electra"], plan: electra::plan },
+    Architecture { model_types: &["albert"], plan: albert::repeated_plan },
+    Architecture { model_types: &["t5"], plan: t5::encoder_plan },
     Architecture { model_types: &["deberta-v2"], plan: deberta::plan },
     Architecture { model_types: &["modernbert"], plan: modernbert::plan },
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
@@ -69,10 +76,16 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["gemma"], plan: gemma::plan },
     Architecture { model_types: &["gemma2"], plan: gemma::gemma2_plan },
     Architecture { model_types: &["gemma3_text"], plan: gemma::gemma3_plan },
+    Architecture {
+        model_types: &["embedding_gemma2", "embedding_gemma2_text"],
+        plan: embedding_gemma2::text_plan,
+    },
+    Architecture { model_types: &["lfm2", "lfm2_bidirectional"], plan: lfm2::hybrid_plan },
     Architecture { model_types: &["gte", "new"], plan: gte::plan },
     Architecture { model_types: &["nomic_bert"], plan: nomic::plan },
     Architecture { model_types: &[JINA_BERT], plan: jina_bert::plan },
     Architecture { model_types: &["jina_embeddings_v3", XLM_ROBERTA_FLASH], plan: jina_flash::plan },
+    Architecture { model_types: &["jina_embeddings_v5"], plan: jina_v5::adapted_plan },
 ];
 
 /// Re-rankers with architectures that are not supported, and the reason for each.
@@ -145,6 +158,9 @@ const COUNTS: &[&str] = &[
     "num_hidden_layers",
     "n_layer",
     "n_layers",
+    "num_layers",
+    "num_hidden_groups",
+    "num_heads",
     "num_experts",
     "num_attention_heads",
     "num_key_value_heads",
@@ -157,11 +173,18 @@ const COUNTS: &[&str] = &[
 const SIZES: &[&str] = &[
     "hidden_size",
     "dim",
+    "d_model",
+    "d_kv",
+    "d_ff",
     "n_embd",
     "embedding_size",
     "pooler_hidden_size",
     "intermediate_size",
     "hidden_dim",
+    "hidden_size_per_layer_input",
+    "embedding_dim",
+    "block_ff_dim",
+    "block_multiple_of",
     "n_inner",
     "head_dim",
     "attention_head_size",
@@ -173,6 +196,8 @@ const SIZES: &[&str] = &[
     "max_position_embeddings",
     "n_positions",
     "position_buckets",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
     "max_relative_positions",
     "conv_kernel_size",
     "conv_groups",

@@ -6,7 +6,6 @@
 
 use super::{parse, unsupported_value};
 use crate::{
-    attention::Heads,
     operations::Result,
     plan::{Plan, TokenRowsPlan},
 };
@@ -35,12 +34,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let Some(table) = TABLES.into_iter().find(|table| *table == config.table) else {
         return Err(unsupported_value(value, "table", &config.table, &TABLES));
     };
-    let heads = Heads { queries: 0, keys: 0, size: 0 };
     let mut plan = Plan {
         vocabulary: config.vocab_size,
         longest_input: Some(MAX_TOKENS),
         unscaled_bytes: true,
-        ..Plan::base(table, [config.table_rows, config.hidden_size], heads)
+        ..Plan::base(table, [config.table_rows, config.hidden_size])
     };
     plan.embeddings.token_rows = TokenRowsPlan {
         mapping: config.has_mapping.then_some("mapping"),

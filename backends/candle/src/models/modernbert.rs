@@ -52,14 +52,13 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let activation = activation(value, "hidden_activation", &config.hidden_activation)?;
     let (classification, masked_lm) = tops(value, &config)?;
     let kinds = kinds(value, &config)?.into_iter().enumerate();
-    let base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
+    let base = Plan::base(WORDS, [config.vocab_size, hidden])
+        .with_limits(Some(config.max_position_embeddings), config.pad_token_id);
     Ok(Plan {
         prefixes: &["model."],
         ignored: names(&["head.", "classifier.", "decoder."]),
-        longest_input: Some(config.max_position_embeddings),
-        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings { norm: Some(config.norm("embeddings.norm")), ..base.embeddings },
-        views: views(value, &config, heads.size)?,
+        views: views(value, &config, heads)?,
         layers: kinds.map(|(index, view)| config.layer(index, view, activation)).collect(),
         final_norm: Some(config.norm("final_norm")),
         classification: Some(classification),
@@ -135,7 +134,7 @@ fn kinds(value: &Value, config: &ModernBertConfig) -> Result<Vec<usize>> {
     Ok(kinds)
 }
 
-fn views(value: &Value, config: &ModernBertConfig, size: usize) -> Result<Vec<View>> {
+fn views(value: &Value, config: &ModernBertConfig, heads: Heads) -> Result<Vec<View>> {
     let window = config.local_attention / 2;
     let masks = [Mask::FULL, Mask { before: window, after: window }];
     let global = value["global_rope_theta"].as_f64().unwrap_or(160_000.0);
@@ -147,8 +146,8 @@ fn views(value: &Value, config: &ModernBertConfig, size: usize) -> Result<Vec<Vi
         .zip([global, local])
         .map(|((mask, kind), theta)| {
             let (own, theta) = (&value["rope_parameters"][kind], json!({ "rope_theta": theta }));
-            let rope = rope_of(value, &[own, &value["rope_scaling"], &theta], size, None)?;
-            Ok(View { mask, position: Position::Rotary(rope), divisor: (size as f32).sqrt(), soft_cap: None })
+            let rope = rope_of(value, &[own, &value["rope_scaling"], &theta], heads.size, None)?;
+            Ok(View::new(heads, mask, Position::Rotary(rope)))
         })
         .collect()
 }

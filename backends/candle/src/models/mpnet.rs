@@ -7,7 +7,7 @@ use super::{
     refuse,
 };
 use crate::{
-    bias::mpnet_bucket,
+    bias::DistanceBuckets,
     operations::Result,
     plan::{MatrixPart, Plan, Position, Reads, StepPlan},
 };
@@ -26,8 +26,9 @@ const NAMES: LayerNames = LayerNames {
 /// The position of the first token. Positions 0 and 1 belong to padding, whatever `pad_token_id` is.
 const FIRST_POSITION: usize = 2;
 
-/// The number of buckets for distances.
+/// The number of buckets for distances, and the distance from which on all have the last one.
 const BUCKETS: usize = 32;
+const MAX_DISTANCE: usize = 128;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
@@ -46,8 +47,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     for view in &mut plan.views {
         view.position = Position::Buckets {
             table: "encoder.relative_attention_bias.weight".to_owned(),
-            buckets: BUCKETS,
-            bucket: mpnet_bucket,
+            buckets: DistanceBuckets { count: BUCKETS, max_distance: MAX_DISTANCE },
         };
     }
     Ok(plan)

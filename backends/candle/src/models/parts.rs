@@ -6,8 +6,8 @@ use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, NormPlan, Plan,
-        Position, Reads, RowIndex, StepPlan, TablePlan, View,
+        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, NormPlan, NormsPlan,
+        Plan, Position, Reads, RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde_json::Value;
@@ -38,7 +38,8 @@ pub(super) fn encoder(
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let words = "embeddings.word_embeddings.weight";
-    let mut base = Plan::base(words, [config.vocab_size, hidden], heads);
+    let mut base = Plan::base(words, [config.vocab_size, hidden])
+        .with_limits(Some(config.max_position_embeddings), config.pad_token_id);
     if config.type_vocab_size > 0 {
         base.embeddings.tables.push(TablePlan {
             tensor: "embeddings.token_type_embeddings.weight".to_owned(),
@@ -48,16 +49,44 @@ pub(super) fn encoder(
     }
     Ok(Plan {
         ignored: names(&["embeddings.position_ids", "pooler.", "classifier.", "cls.", "lm_head."]),
-        longest_input: Some(config.max_position_embeddings),
-        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
             norm: Some(NormPlan::layer(norm, hidden, config.layer_norm_eps)),
             ..base.embeddings
         },
-        views: vec![View { mask: Mask::FULL, position, divisor: (heads.size as f32).sqrt(), soft_cap: None }],
+        views: vec![View::new(heads, Mask::FULL, position)],
         layers,
         ..base
     })
+}
+
+/// The tensors of a layer without biases, whose names begin alike.
+pub(super) struct LayerTensors {
+    /// The beginning of the names.
+    pub(super) prefix: String,
+    /// Added to the mean square in root-mean-square norms.
+    pub(super) epsilon: f32,
+}
+
+impl LayerTensors {
+    /// The name of a tensor.
+    pub(super) fn tensor_name(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    /// All of a matrix.
+    pub(super) fn matrix_part(&self, name: &str, shape: [usize; 2]) -> MatrixPart {
+        MatrixPart::new(&self.tensor_name(name), shape).biased(false)
+    }
+
+    /// A norm.
+    pub(super) fn rms_norm(&self, name: &str, size: usize) -> NormPlan {
+        NormPlan::rms(self.tensor_name(name), size, self.epsilon)
+    }
+
+    /// A norm before a block.
+    pub(super) fn norm_before(&self, name: &str, size: usize) -> NormsPlan {
+        NormsPlan::before(self.rms_norm(name, size))
+    }
 }
 
 /// Attention whose queries, keys and values are the three thirds of one matrix, without norms.

@@ -80,7 +80,9 @@ pub(super) fn encoder(
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
-    let mut base = Plan::base(WORDS, [config.vocab_size, hidden], heads);
+    let positions = config.max_position_embeddings.saturating_sub(offset);
+    let mut base =
+        Plan::base(WORDS, [config.vocab_size, hidden]).with_limits(Some(positions), config.pad_token_id);
     let types = if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First };
     for (name, rows, index) in [
         ("position_embeddings", config.max_position_embeddings, RowIndex::Position { offset }),
@@ -92,21 +94,21 @@ pub(super) fn encoder(
         }
     }
     Ok(Plan {
-        longest_input: Some(config.max_position_embeddings.saturating_sub(offset)),
-        padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
             norm: Some(NormPlan::layer("embeddings.LayerNorm", hidden, config.layer_norm_eps)),
             ..base.embeddings
         },
-        views: vec![View {
-            mask: Mask::FULL,
-            position: Position::None,
-            divisor: (heads.size as f32).sqrt(),
-            soft_cap: None,
-        }],
+        views: vec![View::new(heads, Mask::FULL, Position::None)],
         layers: (0..config.num_hidden_layers).map(|index| layer(config, names, index, activation)).collect(),
         ..base
     })
+}
+
+/// Makes the embeddings narrower than the layers. The matrix `projection` widens them.
+pub(super) fn narrow_embeddings(plan: &mut Plan, width: usize, projection: &str) {
+    plan.embeddings.tables.iter_mut().for_each(|table| table.shape[1] = width);
+    plan.embeddings.norm.iter_mut().for_each(|norm| norm.size = width);
+    plan.embeddings.projection = Some(MatrixPart::new(projection, [plan.hidden, width]).into());
 }
 
 fn layer(config: &EncoderConfig, names: &LayerNames, index: usize, activation: Activation) -> LayerPlan {

@@ -89,7 +89,7 @@ pub(super) fn text_plan(value: &Value) -> Result<Plan> {
     let mut plan = qwen_vl::without_vision(decoder::plan(&text, &config, &family)?);
     plan.ignored.push("mtp.".to_owned());
     let rope = partial_rope(&mut plan, factor)?;
-    let (heads, hidden) = (plan.heads, plan.hidden);
+    let (heads, hidden) = (plan.views[0].heads, plan.hidden);
     for (index, (layer, is_linear)) in plan.layers.iter_mut().zip(linear).enumerate() {
         if is_linear {
             let prefix = Prefix { name: format!("layers.{index}.linear_attn"), hidden };
@@ -155,11 +155,11 @@ fn take_rotary_factor(text: &mut Value, settings: &Settings) -> f64 {
 
 /// Lets positions rotate this share of each head's values.
 fn partial_rope(plan: &mut Plan, factor: f64) -> Result<Rope> {
-    let rotated = (plan.heads.size as f64 * factor) as usize;
-    if rotated == 0 || rotated > plan.heads.size || !rotated.is_multiple_of(2) {
+    let size = plan.views[0].heads.size;
+    let rotated = (size as f64 * factor) as usize;
+    if rotated == 0 || rotated > size || !rotated.is_multiple_of(2) {
         return Err(BackendError::Load(format!(
-            "config.json: partial_rotary_factor {factor} must make an even number of each head's {} values",
-            plan.heads.size
+            "config.json: partial_rotary_factor {factor} must make an even number of each head's {size} values"
         )));
     }
     for view in &mut plan.views {

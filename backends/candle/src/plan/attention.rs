@@ -21,7 +21,7 @@ pub(crate) struct AttentionPlan {
     pub(crate) disentangled: Option<DisentangledPlan>,
 }
 
-/// Norms of queries and keys, applied before rotation.
+/// Norms of queries and keys, applied before rotation, and of values.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum HeadNormsPlan {
     /// None.
@@ -29,6 +29,8 @@ pub(crate) enum HeadNormsPlan {
     None,
     /// One norm for the query heads, one for the key heads. Each head is normalised on its own.
     EachHead(NormPlan, NormPlan),
+    /// Like that, and each head of values is normalised without weights. The number is its epsilon.
+    EachHeadAndValues(NormPlan, NormPlan, f32),
     /// One norm for queries, one for keys. All heads of a token are normalised at once.
     AllHeads(NormPlan, NormPlan),
 }

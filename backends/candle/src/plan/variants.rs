@@ -1,18 +1,30 @@
 //! The variants of a model among which a user chooses: adapters for tasks, and heads after several layers.
 
-/// Low-rank adapters for several tasks (`LoRA`). A matrix `X.weight` is stored as
-/// `X.parametrizations.weight.original`. Loading adds to it the product of the chosen task's slices of
-/// `….0.lora_A` and `….0.lora_B`.
+/// Low-rank adapters for several tasks (`LoRA`). Loading adds to a matrix the product of two thin ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapters {
     /// The names of the tasks.
     pub(crate) tasks: Vec<String>,
     /// The index of the task whose product is added. If absent, the original is used alone.
     pub(crate) task: Option<usize>,
-    /// Columns of the product's first factor.
-    pub(crate) rank: usize,
+    /// How they are stored.
+    pub(crate) layout: AdapterLayout,
     /// The factor of the product.
     pub(crate) scale: f32,
+}
+
+/// How adapters of a matrix `X.weight` are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdapterLayout {
+    /// The original is `X.parametrizations.weight.original`, and the chosen task's factors are slices of
+    /// `….0.lora_A` and `….0.lora_B`.
+    Stacked {
+        /// Columns of the product's first factor.
+        rank: usize,
+    },
+    /// One task's factors are `X.lora_A.weight` and `X.lora_B.weight`, from a file of their own (PEFT).
+    /// Matrices may lack them.
+    OwnFile,
 }
 
 /// The heads of a layer-wise re-ranker: one after each layer from `first` on.

@@ -375,6 +375,33 @@ fn settings_of_delta_rules_that_no_plan_carries_out_are_refused_by_name() {
 }
 
 #[test]
+fn settings_of_newer_models_that_no_plan_carries_out_are_refused_by_name() {
+    let json = |text: &str| serde_json::from_str(text).unwrap();
+    for (name, key, value, part) in [
+        ("t5-relu", "relative_attention_num_buckets", "10", "must be a multiple of 4"),
+        ("t5-relu", "relative_attention_max_distance", "3", "larger than a quarter of it"),
+        ("t5-relu", "feed_forward_proj", r#""gated-mish""#, "feed_forward_proj \"mish\""),
+        ("t5-relu", "d_kv", "0", "must be positive"),
+        ("t5-relu", "num_heads", "10001", "num_heads 10001 cannot be"),
+        ("albert-embedding", "inner_group_num", "2", "inner_group_num 2"),
+        ("albert-embedding", "num_hidden_groups", "6", "between 1 and num_hidden_layers, 5"),
+        ("lfm2-causal", "conv_bias", "true", "conv_bias true"),
+        ("lfm2-causal", "conv_L_cache", "65", "conv_L_cache 65"),
+        ("lfm2-causal", "layer_types", r#"["conv"]"#, "the kind of each layer"),
+        ("lfm2-causal", "layer_types", r#"["moe"]"#, "layer_types \"moe\""),
+        ("lfm2-causal", "num_key_value_heads", "2", "must be a multiple of"),
+        ("lfm2-bidirectional", "conv_L_cache", "4", "conv_L_cache 4 without a middle"),
+        ("embedding-gemma2-text", "attention_bias", "true", "attention_bias true"),
+        ("embedding-gemma2-text", "layer_types", r#"["full_attention"]"#, "the kind of each layer"),
+        ("embedding-gemma2-text", "per_layer_config", r#"{"1":{"head_dim":8}}"#, "must have the same heads"),
+        ("embedding-gemma2-text", "per_layer_config", r#"{"1":{"sliding_window":8}}"#, "unknown field"),
+        ("embedding-gemma2-text", "num_key_value_heads", "3", "must be a multiple of"),
+    ] {
+        assert_refused(name, key, json(value), part);
+    }
+}
+
+#[test]
 fn a_choice_among_the_weights_is_one_of_the_models_own() {
     let task = |task: &str| WeightChoices { lora_task: Some(task.to_owned()), ..Default::default() };
     let cutoff = |layers| WeightChoices { cutoff_layers: Some(layers), ..Default::default() };

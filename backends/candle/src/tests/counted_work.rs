@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use crate::{
-    cpu::timed::{ATTENTION, CallCost, CallKind, DELTA_RULE, Log},
+    cpu::timed::{ATTENTION, CONVOLUTION, CallCost, CallKind, DELTA_RULE, Log},
     kernels::tile::{COLUMNS, MAX_ROWS},
 };
 use std::collections::HashSet;
@@ -77,8 +77,8 @@ fn a_batch_computes_one_row_for_each_token_and_the_last_layer_only_the_rows_of_a
             assert!(all > last, "{what}");
             let (one, calls) = (model.calls(&[vec![3]]), model.calls(&texts));
             // The product before the last attention makes the last layer's queries, or there are two: queries
-            // and gates. A delta rule has gates only.
-            let mixers = [ATTENTION, DELTA_RULE];
+            // and gates. A delta rule and a convolution have gates only.
+            let mixers = [ATTENTION, DELTA_RULE, CONVOLUTION];
             let mixer = calls.iter().rposition(|(kind, _)| mixers.contains(&kind.name)).unwrap();
             let plan = models::plan(&fixture.config, &fixture.choices).unwrap();
             let is_gated = |attention: &plan::AttentionPlan| attention.gate.is_some();
@@ -117,9 +117,10 @@ fn pairs(config: &serde_json::Value, calls: &Calls, one: &Calls) -> Vec<(Mask, u
     let layers = plan.layers.iter().zip(calls.iter().zip(one));
     let of_layer = |(layer, (count, one)): (&plan::LayerPlan, (&usize, usize))| {
         // In a text of one token, the query of each head meets one panel of keys.
-        let pairs_of_one = plan.heads.queries * COLUMNS;
+        let view = &plan.views[layer.mixer.as_attention().unwrap().view];
+        let pairs_of_one = view.heads.queries * COLUMNS;
         assert!(one > 0 && (count * pairs_of_one).is_multiple_of(one), "{count} {one}");
-        (plan.views[layer.mixer.as_attention().unwrap().view].mask, count * pairs_of_one / one)
+        (view.mask, count * pairs_of_one / one)
     };
     layers.map(of_layer).collect()
 }
@@ -162,7 +163,7 @@ fn attention_with_a_window_multiplies_the_keys_in_the_window() {
             let one = model.calls(&[vec![3]]);
             let [of_short, of_long, of_forest] =
                 [&short, &long, &forest].map(|texts| pairs(&fixture.config, &model.calls(texts), &one));
-            let heads = models::plan(&fixture.config, &fixture.choices).unwrap().heads.queries;
+            let heads = models::plan(&fixture.config, &fixture.choices).unwrap().views[0].heads.queries;
             let (all, needed) = model.rows(&forest);
             let last = of_short.len() - 1;
             for (index, &(mask, in_short)) in of_short.iter().enumerate() {

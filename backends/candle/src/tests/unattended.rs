@@ -28,7 +28,7 @@ fn states(backend: &mut dyn Backend, texts: &[Text]) -> Vec<Vec<f32>> {
 #[test]
 fn unattended_tokens_see_the_text_and_nothing_sees_them() {
     const WIDTH: usize = 24;
-    for name in ["colbert-pylate", "colbert-stanford"] {
+    for name in ["colbert-pylate", "colbert-stanford", "colbert-lfm2"] {
         let options = options(name);
         let mut backends: Vec<(String, Box<dyn Backend>)> = InstructionSet::available()
             .into_iter()

@@ -27,8 +27,16 @@ pub(super) struct AttentionMixer<O: Operations> {
 /// Norms of queries and keys.
 enum HeadNorms<O: Operations> {
     None,
-    EachHead { query: Norm<O::Vector>, key: Norm<O::Vector> },
-    AllHeads { query: Norm<O::Vector>, key: Norm<O::Vector> },
+    /// Values are normalised if there is a norm for them.
+    EachHead {
+        query: Norm<O::Vector>,
+        key: Norm<O::Vector>,
+        value: Option<Norm<O::Vector>>,
+    },
+    AllHeads {
+        query: Norm<O::Vector>,
+        key: Norm<O::Vector>,
+    },
 }
 
 impl<O: Operations> AttentionMixer<O> {
@@ -49,8 +57,18 @@ impl<O: Operations> AttentionMixer<O> {
             head_norms: match norms {
                 plan::HeadNormsPlan::None => HeadNorms::None,
                 plan::HeadNormsPlan::EachHead(query, key) => {
-                    HeadNorms::EachHead { query: weights.norm(query)?, key: weights.norm(key)? }
+                    HeadNorms::EachHead { query: weights.norm(query)?, key: weights.norm(key)?, value: None }
                 }
+                plan::HeadNormsPlan::EachHeadAndValues(query, key, epsilon) => HeadNorms::EachHead {
+                    query: weights.norm(query)?,
+                    key: weights.norm(key)?,
+                    value: Some(Norm {
+                        kind: plan::NormKind::Rms,
+                        weight: weights.operations.vector(vec![1.0; heads.size])?,
+                        bias: None,
+                        epsilon: *epsilon,
+                    }),
+                },
                 plan::HeadNormsPlan::AllHeads(query, key) => {
                     HeadNorms::AllHeads { query: weights.norm(query)?, key: weights.norm(key)? }
                 }
@@ -72,7 +90,12 @@ impl<O: Operations> AttentionMixer<O> {
         let mut keys_values = operations.linear(operand, &self.key_value)?;
         let key_norm = match &self.head_norms {
             HeadNorms::None => None,
-            HeadNorms::EachHead { key, .. } => Some(key),
+            HeadNorms::EachHead { key, value, .. } => {
+                if let Some(value) = value {
+                    operations.norm_values(&mut keys_values, value, &rows.all[self.view])?;
+                }
+                Some(key)
+            }
             HeadNorms::AllHeads { key, .. } => {
                 operations.norm_columns(&mut keys_values, key)?;
                 None

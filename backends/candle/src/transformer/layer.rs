@@ -3,11 +3,12 @@
 use super::{
     attention::AttentionMixer,
     delta::{DeltaMixer, DeltaProducts},
+    experts::Experts,
+    short_convolution::ConvolutionMixer,
     weights::Weights,
 };
 use crate::{
-    attention::Heads,
-    operations::{Lookup, Norm, Operations, Precision, Result},
+    operations::{Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };
@@ -27,12 +28,14 @@ pub(super) struct Layer<O: Operations> {
 enum Mixer<O: Operations> {
     Attention(AttentionMixer<O>),
     Delta(DeltaMixer<O>),
+    Convolution(ConvolutionMixer<O>),
 }
 
 /// A mixer after its products of all computed rows.
 enum Mixed<'a, O: Operations> {
     Attention(&'a AttentionMixer<O>, O::Tensor),
     Delta(&'a DeltaMixer<O>, DeltaProducts<O>),
+    Convolution(&'a ConvolutionMixer<O>, O::Tensor),
 }
 
 /// The norms around a block.
@@ -47,17 +50,6 @@ enum Mlp<O: Operations> {
     Plain { up: O::Matrix, down: O::Matrix, activation: Activation, inner: Precision },
     Gated { gate_up: O::GatedMatrix, down: O::Matrix, activation: Activation, inner: Precision },
     Experts(Experts<O>),
-}
-
-struct Experts<O: Operations> {
-    router: O::Matrix,
-    /// Up and down.
-    mlps: Vec<[O::Matrix; 2]>,
-    /// One row, if there is a bias.
-    bias: Option<O::Table>,
-    top: usize,
-    activation: Activation,
-    inner: Precision,
 }
 
 /// The residual stream between two layers.
@@ -125,17 +117,22 @@ impl<O: Operations> Layer<O> {
     pub(super) fn load(
         layer: &plan::LayerPlan,
         index: usize,
-        heads: Heads,
+        views: &[plan::View],
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
         let precisions = Precisions::for_layer(layer, index);
         let (mixer, output) = match &layer.mixer {
             plan::MixerPlan::Attention(attention) => {
+                let heads = views[attention.view].heads;
                 let loaded = AttentionMixer::load_weights(attention, precisions, heads, weights)?;
                 (Mixer::Attention(loaded), &attention.output)
             }
             plan::MixerPlan::Delta(delta) => {
                 (Mixer::Delta(DeltaMixer::load_weights(delta, precisions, weights)?), &delta.output)
+            }
+            plan::MixerPlan::Convolution(convolution) => {
+                let loaded = ConvolutionMixer::load_weights(convolution, precisions, weights)?;
+                (Mixer::Convolution(loaded), &convolution.output)
             }
         };
         Ok(Self {
@@ -181,7 +178,7 @@ impl<O: Operations> Layer<O> {
         let operand = self.between(operations, &mut hidden, before.as_ref())?;
         drop(before);
         if let Mlp::Experts(experts) = &self.mlp {
-            experts.forward(operations, &operand, &mut hidden)?;
+            experts.add_results(operations, &operand, &mut hidden)?;
         } else {
             self.mlp_norms.add(operations, &mut hidden, |operations, hidden| {
                 self.mlp.forward(operations, operand, hidden)
@@ -219,6 +216,9 @@ impl<O: Operations> Layer<O> {
                 let exact = self.attention_norms.operand(operations, hidden, DeltaMixer::<O>::RATES)?;
                 Mixed::Delta(delta, delta.shared_products(operations, &operand, &exact)?)
             }
+            Mixer::Convolution(convolution) => {
+                Mixed::Convolution(convolution, convolution.gated_inputs(operations, &operand)?)
+            }
         };
         if let Some(wanted) = rows.wanted {
             *hidden = operations.select(hidden, wanted.places)?;
@@ -230,6 +230,9 @@ impl<O: Operations> Layer<O> {
                 attention.attention_context(operations, &operand, &keys_values, rows)
             }
             Mixed::Delta(delta, products) => delta.delta_context(operations, &operand, &products, pass, rows),
+            Mixed::Convolution(convolution, values) => {
+                convolution.convolution_context(operations, &operand, &values, pass, rows)
+            }
         }
     }
 
@@ -303,20 +306,7 @@ impl<O: Operations> Mlp<O> {
                     weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, input)?;
                 Self::Gated { gate_up, down: weights.matrix(down, inner)?, activation: *activation, inner }
             }
-            plan::MlpPlan::Experts(experts) => Self::Experts(Experts {
-                router: weights.matrix(&experts.router, Precision::High)?,
-                mlps: experts
-                    .mlps
-                    .iter()
-                    .map(|[up, down]| -> Result<_> {
-                        Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?])
-                    })
-                    .collect::<Result<_>>()?,
-                bias: experts.bias.as_ref().map(|bias| weights.row(bias, experts.hidden)).transpose()?,
-                top: experts.top,
-                activation: experts.activation,
-                inner,
-            }),
+            plan::MlpPlan::Experts(experts) => Self::Experts(Experts::load_weights(experts, inner, weights)?),
         })
     }
 
@@ -348,47 +338,4 @@ impl<O: Operations> Mlp<O> {
             None => operations.linear(&activated, down).map(Some),
         }
     }
-}
-
-impl<O: Operations> Experts<O> {
-    /// Adds the MLPs of each row's experts to `hidden`. `operand` is `hidden` as an operand of products.
-    fn forward(&self, operations: &mut O, operand: &O::Operand, hidden: &mut O::Tensor) -> Result<()> {
-        let logits = operations.linear(operand, &self.router)?; // [rows, experts]
-        let logits = operations.values(&logits)?.into_owned();
-        let mut chosen = vec![(Vec::new(), Vec::new()); self.mlps.len()];
-        for (row, logits) in logits.chunks_exact(self.mlps.len()).enumerate() {
-            for (expert, share) in shares(logits, self.top) {
-                chosen[expert].0.push(row);
-                chosen[expert].1.push(share);
-            }
-        }
-        // Collects all inputs before the first sum changes `hidden`.
-        let inputs = chosen.iter().map(|(rows, _)| {
-            if rows.is_empty() { Ok(None) } else { operations.select(hidden, rows).map(Some) }
-        });
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        for (([up, down], input), (rows, factors)) in self.mlps.iter().zip(inputs).zip(&chosen) {
-            let Some(input) = input else { continue };
-            let operand = operations.operand(&input, Precision::High)?;
-            let activated = operations.activated(&operand, up, self.activation, self.inner)?;
-            let result = operations.linear(&activated, down)?;
-            operations.add_rows(&result, rows, factors, hidden)?;
-        }
-        let Some(bias) = &self.bias else { return Ok(()) };
-        let zeros = vec![0; logits.len() / self.mlps.len()];
-        let bias = operations.embed(&[Lookup { table: bias, ids: &zeros }], 1.0, None)?;
-        operations.add(&bias, None, hidden)
-    }
-}
-
-/// The `top` largest values of a softmax over `logits`, with their indices. Of equal values, the first ones
-/// count.
-fn shares(logits: &[f32], top: usize) -> Vec<(usize, f32)> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let exponentials: Vec<f32> = logits.iter().map(|logit| (logit - largest).exp()).collect();
-    let sum: f32 = exponentials.iter().sum();
-    let mut shares: Vec<(usize, f32)> = exponentials.iter().map(|value| value / sum).enumerate().collect();
-    shares.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    shares.truncate(top);
-    shares
 }

@@ -2,7 +2,7 @@
 
 use super::{
     super::{Activations, Arithmetic, PackedActivations, table::EmbeddingTable},
-    ATTENTION, Call, CallCost, CallKind, DELTA_RULE,
+    ATTENTION, CONVOLUTION, Call, CallCost, CallKind, DELTA_RULE,
 };
 use crate::{
     attention::{Mask, QuerySpan},
@@ -129,6 +129,12 @@ impl Call {
             channels.rows() * each,
             bytes(channels) + 3 * channels.rows() * sizes.value_count() * VALUE,
         )
+    }
+
+    /// A gated convolution: the input's gate, `taps` multiplications and additions, and the result's gate.
+    pub(in crate::cpu) fn short_convolution(values: &Activations, taps: usize) -> Self {
+        let rows = values.rows();
+        Self::plain(CONVOLUTION, rows * (2 * taps + values.columns), 2 * bytes(values))
     }
 
     /// Each query reads every key and value that it sees once. Its norm and its rotation cost less than one
