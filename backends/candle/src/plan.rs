@@ -11,6 +11,7 @@ mod delta;
 mod head;
 mod input_gate;
 mod matrix;
+mod norm;
 mod short_convolution;
 mod tables;
 mod variants;
@@ -25,8 +26,8 @@ pub(crate) use delta::{DeltaPlan, DeltaSizes};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
 pub(crate) use input_gate::InputGatePlan;
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
+pub(crate) use norm::{NormKind, NormPlan, NormsPlan};
 pub(crate) use short_convolution::ShortConvolutionPlan;
-use std::ops::Range;
 pub(crate) use tables::{RowIndex, TablePlan, TokenRowsPlan};
 use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) use variants::{AdapterLayout, Adapters, LayerHeads};
@@ -179,47 +180,6 @@ pub(crate) struct Embeddings {
     pub(crate) projection: Option<MatrixPlan>,
 }
 
-/// The divisor of a norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NormKind {
-    /// The root of the mean square.
-    Rms,
-    /// The standard deviation, after the mean has been subtracted. A layer norm always has a bias.
-    Layer,
-}
-
-/// A norm in the checkpoint.
-#[derive(Debug, Clone)]
-pub(crate) struct NormPlan {
-    /// The tensors are `NAME.weight` and, if `bias`, `NAME.bias`.
-    pub(crate) name: String,
-    /// The norm's divisor.
-    pub(crate) kind: NormKind,
-    /// Values per row.
-    pub(crate) size: usize,
-    /// Whether there is a bias.
-    pub(crate) bias: bool,
-    /// Whether 1 is added to the stored weight (Gemma).
-    pub(crate) add_one: bool,
-    /// The stored weights in the order in which they are used, as ranges. Empty: as they are stored.
-    pub(crate) order: Vec<Range<usize>>,
-    /// Added to the mean square, or to the variance.
-    pub(crate) epsilon: f32,
-}
-
-impl NormPlan {
-    /// A layer norm with a bias.
-    pub(crate) fn layer(name: impl Into<String>, size: usize, epsilon: f32) -> Self {
-        Self { bias: true, kind: NormKind::Layer, ..Self::rms(name, size, epsilon) }
-    }
-
-    /// A root-mean-square norm.
-    pub(crate) fn rms(name: impl Into<String>, size: usize, epsilon: f32) -> Self {
-        let (name, order) = (name.into(), Vec::new());
-        Self { name, kind: NormKind::Rms, size, bias: false, add_one: false, order, epsilon }
-    }
-}
-
 /// A kind of attention.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
@@ -287,31 +247,6 @@ pub(crate) struct LayerPlan {
     pub(crate) mlp: MlpPlan,
     /// The norms around it.
     pub(crate) mlp_norms: NormsPlan,
-}
-
-/// Where a block is normalised: `x = sum_norm(x + output_norm(block(input_norm(x))))`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct NormsPlan {
-    /// The norm of its input (pre-norm).
-    pub(crate) input: Option<NormPlan>,
-    /// The norm of its result before it is added.
-    pub(crate) output: Option<NormPlan>,
-    /// The norm of the sum (post-norm).
-    pub(crate) sum: Option<NormPlan>,
-    /// The norm after the block's input has been added to that a second time.
-    pub(crate) second_sum: Option<NormPlan>,
-}
-
-impl NormsPlan {
-    /// Only the norm of the input.
-    pub(crate) fn before(norm: NormPlan) -> Self {
-        Self { input: Some(norm), ..Self::default() }
-    }
-
-    /// Only the norm of the sum.
-    pub(crate) fn after(norm: NormPlan) -> Self {
-        Self { sum: Some(norm), ..Self::default() }
-    }
 }
 
 /// The block of a layer in which tokens see other tokens.

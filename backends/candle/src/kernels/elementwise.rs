@@ -150,8 +150,7 @@ fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { value }
 }
 
-/// Computed with the exponential where that does not cancel, otherwise with the first terms of the power
-/// series.
+/// By the exponential where that does not cancel, otherwise by the first terms of the power series.
 #[inline(always)]
 fn tanh<const FUSED: bool>(x: f32) -> f32 {
     let exponent = (x * (2.0 * LOG2_E)).min(127.0);

@@ -26,12 +26,13 @@ impl<O: Operations> Experts<O> {
         inner: Precision,
         weights: &Weights<'_, O>,
     ) -> Result<Self> {
-        let expert = |[up, down]: &[plan::MatrixPlan; 2]| -> Result<_> {
-            Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?])
-        };
         Ok(Self {
             router: weights.matrix(&plan.router, Precision::High)?,
-            mlps: plan.mlps.iter().map(expert).collect::<Result<_>>()?,
+            mlps: plan
+                .mlps
+                .iter()
+                .map(|[up, down]| Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?]))
+                .collect::<Result<_>>()?,
             bias: plan.bias.as_ref().map(|bias| weights.row(bias, plan.hidden)).transpose()?,
             top: plan.top,
             activation: plan.activation,
