@@ -197,8 +197,8 @@ def test_single_texts_have_the_ids_of_transformers(serving, name):
         assert [token["id"] for token in tokens][: len(row["ids"]) - 1] == row["ids"][:-1]
 
 
-# Models that documents name, and the fixture with their layout: architecture, pooling, modules and prompts. Their
-# weights could not be reached.
+# Models that documents name, and the fixture with their layout: architecture, pooling, modules and prompts.
+# Their weights could not be reached.
 NAMED = {
     "harrier-oss-v1-270m": "served/harrier-like",
     "harrier-oss-v1-0.6b": "models/embedding-last",
