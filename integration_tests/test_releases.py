@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -85,3 +86,14 @@ def test_archives_and_the_formula_have_the_wheels_binary(tmp_path):
         part = formula.partition(place)[2][:400]
         assert f"/v{VERSION}/text-embeddings-router-{VERSION}-{platform}.tar.gz" in part.splitlines()[1] and sums[platform] in part.splitlines()[2]
     assert len((tmp_path / "SHA256SUMS").read_text().splitlines()) == 6
+
+
+def test_the_test_of_the_formula(tmp_path):
+    """Its command and its pattern, with this binary instead of the installed one."""
+    formula = (ROOT / "scripts/release.py").read_text(encoding="utf-8")
+    (command,) = re.findall(r'shell_output\("#\{\{bin\}\}/\{name\} (.*)"\)', formula)
+    (lines,) = re.findall(r'texts\.write "(.*)"', formula)
+    texts = tmp_path / "texts.txt"
+    texts.write_text(lines.replace("\\\\n", "\n"))
+    ended = run(*shlex.split(command.replace("#{{texts}}", str(texts))))
+    assert "Mars is the red planet" in ended.stdout.splitlines()[0], ended.stdout + ended.stderr

@@ -34,7 +34,7 @@ FORMULA = """class TextEmbeddingsRouter < Formula
   test do
     texts = testpath/"texts.txt"
     texts.write "Venus is hot.\\nMars is the red planet.\\n"
-    found = shell_output("#{{bin}}/{name} rerank --model-id demo --dtype float32 --query 'Which planet is red?' #{{texts}}")
+    found = shell_output("#{{bin}}/{name} rerank --model-id demo --dtype float32 --query 'Which planet is red?' --output jsonl --documents #{{texts}}")
     assert_match(/\\A[^\\n]*Mars is the red planet/, found)
   end
 end
