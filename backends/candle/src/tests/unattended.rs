@@ -51,9 +51,11 @@ fn unattended_tokens_see_the_text_and_nothing_sees_them() {
                 let found = states(backend.as_mut(), &[filled(0), filled(1), filled(20)]);
                 assert_close(&found[2][..own * WIDTH], &found[0], 2e-5, &what);
                 assert_close(&found[2][..(own + 1) * WIDTH], &found[1], 2e-5, &what);
-                // The same token at two positions has two states.
+                // The same token at two positions has two states. With rotary positions, a single key has all
+                // of the attention, wherever the query is.
                 let [one, two] = [own, own + 1].map(|row| &found[2][row * WIDTH..][..WIDTH]);
-                assert!(one.iter().zip(two).any(|(one, two)| (one - two).abs() > 1e-3), "{what}");
+                let differ = one.iter().zip(two).any(|(one, two)| (one - two).abs() > 1e-3);
+                assert_eq!(differ, own > 1 || name != "colbert-lfm2", "{what}");
                 let attended = Text { unattended: 0, ..filled(20) };
                 assert_ne!(states(backend.as_mut(), &[attended])[0], found[2], "{what}");
                 match &first {
