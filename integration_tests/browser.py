@@ -32,6 +32,8 @@ FLAGS = (
 # Chromium logs this for each error status. Tests that provoke a refusal list its status.
 REFUSED = "Failed to load resource: the server responded with a status of"
 
+DECIDER = ("../deciders/qwen3-instruct", "--model-type", "decider")
+
 KEY = "k3y-'of\"the$server"
 QUERY = "Which planet is the one in the text?"
 DOCUMENTS = [
@@ -97,6 +99,11 @@ class Playground:
     def button(self, name: str) -> Locator:
         """The buttons whose name contains `name`."""
         return self.page.get_by_role("button", name=name)
+
+    def ask(self, state: str, questions: str) -> None:
+        """Fills state and questions."""
+        self.field("State").fill(state)
+        self.field("Questions").fill(questions)
 
     def fill(self, query: str, documents: str, **fields: str) -> None:
         """Fills query and documents; `fields` are further fields by the ids of their elements."""

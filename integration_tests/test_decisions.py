@@ -284,6 +284,15 @@ def test_models_that_cannot_decide_do_not_start(tmp_path):
     assert "is the prompt of re-rankers" in refusal(FOLDER / MODEL, *DECIDER, "--chat-template", "qwen3-reranker")
     assert "needs a causal language model" in refusal("seq-cls-1", *DECIDER)
     assert "`--model-type decider`" in refusal(FOLDER / MODEL)
+    for mark, family in {"joint_head_config.json": "Clef", "nanojev_config.json": "Nano-Jev"}.items():
+        (folder / mark).write_text("{}")
+        assert f"is a decider of the family {family}" in refusal(folder, *DECIDER)
+        (folder / mark).unlink()
+    (folder / "config.json").unlink()
+    for mark, family in {"rl_agent_config.json": "Laya", "any2jev.json": "any2jev", "head.pt": "Kev"}.items():
+        (folder / mark).write_text("{}")
+        assert f"holds a decider of the family {family}" in refusal(folder)
+        (folder / mark).unlink()
 
 
 # A re-ranker as a decider

@@ -1,5 +1,6 @@
 """The page at `/playground`, driven in Chromium: everything that it shows comes from the server's answers."""
 
+import ast
 import csv
 import io
 import json
@@ -13,7 +14,7 @@ import numpy
 import programs
 import pytest
 import requests
-from browser import DOCUMENTS, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
+from browser import DECIDER, DOCUMENTS, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
 from playwright.sync_api import expect
 from server import MODELS, variables
 
@@ -213,6 +214,109 @@ class TestOtherModels:
             expect(row.locator(".text")).to_have_text([label["label"] for label in labels])
             values = row.locator("data").evaluate_all("nodes => nodes.map(node => Number(node.value))")
             assert values == pytest.approx([label["score"] for label in labels], abs=1e-5)
+
+
+class TestDecisions:
+    LINES = "Which one? | Mars | 10\n\nHow red? < not < a bit < very\n a|b<c is true "
+    QUESTIONS = [
+        {"type": "choice", "instructions": "Which one?", "choices": [{"value": "Mars"}, {"value": "10"}]},
+        {"type": "score", "instructions": "How red?", "levels": [{"label": "not"}, {"label": "a bit"}, {"label": "very"}]},
+        {"type": "predicate", "instructions": "a|b<c is true"},
+    ]
+
+    def test_each_answer_has_a_bar_with_its_probability(self, visit, served):
+        server = served(*DECIDER)
+        page = visit(server, "/playground")
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(r"3 questions answered in \d+ ms\."))
+        expect(page.page.locator("#task-field, #raw-field, #instruction-field, #judged")).to_have_count(4)
+        for field in ("task-field", "raw-field", "instruction-field", "judged"):
+            expect(page.page.locator(f"#{field}")).to_be_hidden()
+        page.ask(DOCUMENTS[1], self.LINES)
+        expect(page.page.locator("#documents-note")).to_have_text("3 questions, one per line: 1 choice, 1 scale, 1 yes or no.")
+        page.run()
+        body = {"input": DOCUMENTS[1], "questions": self.QUESTIONS}
+        assert page.bodies[-1] == {"path": "/v1/decisions", **body}
+        choice, score, noul = server.post("/v1/decisions", body).json()["answers"]
+        options = lambda answer, name: [(item[name], item["probability"]) for item in answer["probabilities"]]
+        wanted = [
+            sorted(options(choice, "value"), key=lambda option: -option[1]),
+            options(score, "label"),
+            [("yes", noul["probability"]), ("no", 1 - noul["probability"])],
+        ]
+        for index, answers in enumerate(wanted):
+            bars = page.page.locator(f".rank[data-index='{index}'] .neighbour")
+            expect(bars.locator(".text")).to_have_text([name for name, _ in answers])
+            values = bars.locator("data").evaluate_all("nodes => nodes.map(node => Number(node.value))")
+            assert values == pytest.approx([value for _, value in answers], abs=1e-6)
+            widths = bars.locator(".fill").evaluate_all("nodes => nodes.map(node => parseFloat(node.style.width))")
+            assert widths == pytest.approx([100 * value for _, value in answers], abs=0.01)
+        expect(page.page.locator(".about")).to_have_text([
+            f"confidence {choice['confidence']:.2f}",
+            f"expected level {score['score']:.2f} of 0 to 2, confidence {score['confidence']:.2f}",
+        ])
+
+    @pytest.mark.parametrize(
+        ("questions", "problem"),
+        [
+            ("", "There are no questions yet."),
+            ('["a"', "This begins like a JSON list of questions, but is none"),
+            ("x\n" * 401, "401 questions, but this server takes at most 400 in one request."),
+            ('[{"type": "score", "instructions": "x", "levels": []}]', "The server refused this: invalid request: `questions[0].levels`: there are 0 levels: give at least 2."),
+            ("[3]", "The server refused this: invalid request"),
+        ],
+    )
+    def test_questions_that_cannot_be_asked(self, visit, served, questions, problem):
+        page = visit(served(*DECIDER), statuses=[422])
+        page.ask("", questions)
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_have_text("Write a state first.")
+        page.ask("s", questions)
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_contain_text(problem)
+
+    def test_a_json_list_is_sent_as_it_is_and_its_code_runs(self, visit, served, tmp_path):
+        many = {"type": "choice", "instructions": [{"type": "input_text", "text": "Which?"}], "name": HOSTILE[0], "choices": [{"value": f"option {index}"} for index in range(30)]}
+        flags = {"type": "choice", "instructions": HOSTILE[7], "choices": [{"value": True, "description": None}, {"value": HOSTILE[2]}]}
+        page = visit(served(*DECIDER))
+        page.ask(HOSTILE[1], json.dumps([many, flags]))
+        page.run()
+        assert page.bodies[-1]["questions"] == [many, flags]
+        rows = page.page.locator(".rank")
+        expect(rows.first.locator(".neighbour")).to_have_count(10)
+        expect(rows.first.locator(".hint")).to_have_text("and 20 other options")
+        texts = rows.locator("> .text").evaluate_all("nodes => nodes.map(node => node.textContent)")
+        assert texts == [f'{HOSTILE[0]}: [{{"type":"input_text","text":"Which?"}}]', HOSTILE[7]]
+        assert page.page.locator("#columns :is(script, style, iframe, img, svg, a)").count() == 0
+        page.page.get_by_text("This request as code").click()
+        code = page.page.locator("pre[data-language=python]").text_content()
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=variables(), cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        answers = ast.literal_eval(ended.stdout)["answers"]
+        sent = served(*DECIDER).post("/v1/decisions", {"input": HOSTILE[1], "questions": [many, flags]}).json()
+        assert answers == sent["answers"]
+        with page.page.expect_download() as download:
+            page.button("Save CSV").click()
+        saved = list(csv.DictReader(io.StringIO(download.value.path().read_text("utf-8"), newline="")))
+        assert [row["answer"] for row in saved[30:]] == ["true", HOSTILE[2]] and len(saved) == 32
+
+    def test_a_reranker_answers_questions_too(self, visit, server, served):
+        page = visit(server, permissions=["clipboard-read", "clipboard-write"])
+        page.page.get_by_label("Ask about a text").check()
+        page.ask(DOCUMENTS[1], self.LINES)
+        page.run()
+        body = {"input": DOCUMENTS[1], "questions": self.QUESTIONS}
+        assert page.bodies[-1] == {"path": "/v1/decisions", **body}
+        expect(page.page.locator(".rank")).to_have_count(3)
+        page.button("Copy link").click()
+        expect(page.page.get_by_role("status")).to_contain_text("The link is copied.")
+        address = urlsplit(page.page.evaluate("navigator.clipboard.readText()"))
+        other = visit(server, f"{address.path}#{address.fragment}")
+        expect(other.field("Questions")).to_have_value(self.LINES)
+        other.run()
+        assert other.bodies == [{"path": "/v1/decisions", **body}]
+        for model in ("seq-cls-1", "seq-cls-3"):
+            expect(visit(served(model)).page.locator("#model code")).to_be_visible()
+            assert served(model).get("/info").json()["max_questions"] is None
 
 
 class TestPrompt:

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
+from browser import DECIDER, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
 from playwright.sync_api import expect
 from server import MODELS, Server
 
@@ -96,9 +96,9 @@ class TestUse:
             order.append(page.page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
             outline = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline == "solid", order
-        fields = ["query", "instruction", "compare", "documents", "open", "raw", "run", "example", "judged", "clear", "link"]
+        fields = ["first-task", "query", "instruction", "compare", "documents", "open", "raw", "run", "example", "judged", "clear", "link"]
         assert order == ["Skip to the results", "API", *fields]
-        for _ in range(len(fields) - 1):
+        for _ in fields[2:]:
             keyboard.press("Shift+Tab")
         expect(page.field("Query")).to_be_focused()
         keyboard.press("Control+A")
@@ -130,6 +130,25 @@ class TestUse:
         keyboard.press("Enter")
         expect(button).to_have_attribute("aria-expanded", "false")
 
+    def test_questions_are_asked_by_keyboard_alone(self, visit, server):
+        page = visit(server)
+        expect(page.page.locator("#model code")).to_be_visible()
+        keyboard = page.page.keyboard
+        page.page.get_by_label("Rank for a query").focus()
+        keyboard.press("ArrowRight")
+        expect(page.page.get_by_label("Ask about a text")).to_be_checked()
+        keyboard.press("Tab")
+        expect(page.field("State")).to_be_focused()
+        keyboard.press("Control+A")
+        keyboard.type("It is late.")
+        keyboard.press("Tab")
+        expect(page.field("Questions")).to_be_focused()
+        keyboard.press("Control+A")
+        keyboard.type("It is late.\nWhen? | now | later")
+        keyboard.press("Control+Enter")
+        expect(page.page.locator(".neighbour")).to_have_count(4)
+        assert page.bodies[-1]["path"] == "/v1/decisions" and page.bodies[-1]["input"] == "It is late."
+
     def test_every_field_and_button_has_a_name(self, visit, server):
         page = visit(server)
         page.field("Compare with a second instruction").check()
@@ -158,8 +177,8 @@ class TestUse:
         contrasts = page.page.evaluate(CONTRASTS)
         assert len(contrasts) > 60
         assert [row for row in contrasts if row[0] < 4.5] == []
-        for model in ("embedding-last", "seq-cls-3"):
-            other = visit(served(model), "/playground", color_scheme=scheme, reduced_motion="reduce")
+        for model in (("embedding-last",), ("seq-cls-3",), DECIDER):
+            other = visit(served(*model), "/playground", color_scheme=scheme, reduced_motion="reduce")
             other.page.locator(".rank").first.wait_for()
             assert [row for row in other.page.evaluate(CONTRASTS) if row[0] < 4.5] == []
         background = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -193,6 +212,11 @@ class TestUse:
             page.field("Texts").fill("\n".join(HOSTILE))
             page.run()
             assert page.width() == width
+        page = visit(served(*DECIDER), **phone)
+        page.ask(HOSTILE[6], "\n".join([*HOSTILE, f"{HOSTILE[6]} | {HOSTILE[6]} | {HOSTILE[5]}"]))
+        page.run()
+        expect(page.page.locator(".rank").first).to_be_in_viewport()
+        assert page.width() == width
 
 
 # For each visible text: its contrast with its background by WCAG 2.2, and its first words.

@@ -197,6 +197,17 @@ pub enum FilesError {
         /// The remedy.
         remedy: &'static str,
     },
+    /// A trained decider without `config.json`.
+    #[error(
+        "{place} holds a decider of the family {family}, whose layout and head are not supported: choose an \
+         instruct model with `--model-type decider`"
+    )]
+    TrainedDecider {
+        /// The folder or the repository.
+        place: String,
+        /// The family.
+        family: &'static str,
+    },
     /// The file is only a Git LFS pointer.
     #[error("{path} is only a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")]
     LfsPointer {

@@ -78,6 +78,8 @@ pub struct ModelFolder {
     pub(crate) late_interaction: Option<LateInteraction>,
     /// How texts become tokens, if the model is a table of vectors without layers.
     pub(crate) static_tokens: Option<StaticTokens>,
+    /// The family, if it is a trained decider whose head is not computed.
+    pub(crate) trained_decider: Option<&'static str>,
     /// The model's name if its folder has another name.
     pub(crate) given_name: Option<String>,
 }

@@ -25,6 +25,17 @@ pub(super) const SENTENCE_BERT: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
+/// The families of trained deciders whose heads are not computed, each with a file that only its models have.
+pub(super) const TRAINED_DECIDERS: [(&str, &str); 7] = [
+    ("rl_agent_config.json", "Laya"),
+    ("any2jev.json", "any2jev"),
+    ("head.pt", "Kev"),
+    ("nanojev_config.json", "Nano-Jev"),
+    ("decision_config.json", "pplx-decider"),
+    ("joint_head_config.json", "Clef"),
+    ("strands_decider_config.json", "strands-decider"),
+];
+
 /// The names of weight files in a repository of `transformers`.
 pub(super) struct Layout {
     /// The name of a single weight file.

@@ -21,7 +21,7 @@ use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
     Bound, CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG,
-    is_graph, module_config,
+    TRAINED_DECIDERS, is_graph, module_config,
 };
 use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
 use super::repository::Repository;
@@ -66,6 +66,10 @@ pub(super) async fn read_model(
     reader: &Reader,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
+    let trained_decider = find_trained_decider(repository);
+    if let (Some(family), false) = (trained_decider, repository.has(CONFIG)) {
+        return Err(FilesError::TrainedDecider { place: repository.place(), family });
+    }
     let may_be_static = selection.is_none() && reader.backend == BackendKind::Candle;
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
     match selected {
@@ -76,9 +80,16 @@ pub(super) async fn read_model(
                 return read_static(repository, &found, reader, describe).await;
             }
             let sources = Sources { files: repository, folder: repository };
-            sources.read(selected, reader, describe).await
+            let model = sources.read(selected, reader, describe).await?;
+            Ok(ModelFolder { trained_decider, ..model })
         }
     }
+}
+
+/// The family of trained deciders to which the repository belongs.
+fn find_trained_decider(repository: &Repository<'_>) -> Option<&'static str> {
+    let found = TRAINED_DECIDERS.iter().find(|(file, _)| repository.has(file));
+    found.map(|(_, family)| *family)
 }
 
 /// Reads a static embedding model, whose files say neither its sizes nor its pooling.
@@ -197,8 +208,8 @@ impl Sources<'_, '_> {
             prompts: named_prompts(prompts_config.prompts),
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
             late_interaction,
-            static_tokens: None,
-            given_name: None,
+            // The callers know the other fields.
+            ..ModelFolder::default()
         })
     }
 

@@ -24,7 +24,10 @@ struct DeciderRow {
 
 /// The architectures whose logits are the product of the last state and the output embedding, bounded or not.
 const ROWS: [DeciderRow; 2] = [
-    DeciderRow { model_types: &["qwen2", "qwen3", "llama", "mistral", "gemma"], logit_bound: None },
+    DeciderRow {
+        model_types: &["qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama", "mistral", "gemma"],
+        logit_bound: None,
+    },
     DeciderRow { model_types: &["gemma2", "gemma3_text"], logit_bound: Some("final_logit_softcapping") },
 ];
 
@@ -59,6 +62,9 @@ impl Decider {
         tokenizer: &Tokenizer,
         flags: &ModelFlags,
     ) -> Result<(Self, Head), Refusal> {
+        if let Some(family) = files.trained_decider {
+            return Err(Refusal::TrainedDecider { model_id: files.model_id.clone(), family });
+        }
         let model_type = files.config.model_type.as_deref().unwrap_or_default();
         let known = ROWS.iter().find(|known| known.model_types.contains(&model_type));
         let (Some(architecture), true) = (known, files.description.is_causal) else {

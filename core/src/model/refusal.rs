@@ -202,6 +202,16 @@ pub enum Refusal {
         /// The values that are supported.
         supported: String,
     },
+    /// A trained decider with another head.
+    #[error(
+        "`{model_id}` is a decider of the family {family}, whose head is not supported: choose an instruct model"
+    )]
+    TrainedDecider {
+        /// The model.
+        model_id: String,
+        /// The family.
+        family: &'static str,
+    },
     /// The prompt of a family of re-rankers, for a decider.
     #[error(
         "`--chat-template {family}` is the prompt of re-rankers, and a decider reads a conversation: leave it \

@@ -25,11 +25,11 @@ import transformers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers.utils import logging
 
-from . import decoders
+from . import decoders, qwen3_5
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, numbers, store, write_json
 from .native import native
-from .rerankers import GEMMA, QWEN_FILES, QWEN2, QWEN3, ROPE, SMALL, model
+from .rerankers import GEMMA, QWEN_FILES, QWEN2, QWEN3, QWEN35, ROPE, SMALL, model
 from .served_tokenizers import QWEN_SPLIT, Made, byte_level, gemma
 
 FOLDER = ARCHITECTURES.parent / "deciders"
@@ -352,6 +352,9 @@ GEMMA2 = GEMMA | {key: decoders.GEMMA2[key] for key in ("num_hidden_layers", "qu
 DECIDERS = {
     "qwen3-instruct": Decider(model("Qwen3ForCausalLM", QWEN3 | {"max_position_embeddings": 32768}, 401), lambda folder: qwen(folder, True), "qwen3", True),
     "qwen2-instruct": Decider(model("Qwen2ForCausalLM", QWEN2, 402), lambda folder: qwen(folder, False), "qwen2"),
+    "qwen3_5-instruct": Decider(
+        model("Qwen3_5ForCausalLM", QWEN35, 406, centre=0.0, scales=qwen3_5.SCALES), lambda folder: qwen(folder, False), "qwen3",
+    ),
     "llama-instruct": Decider(model("LlamaForCausalLM", SMALL | {"rope_parameters": ROPE3}, 403), made(llama3), "llama"),
     "mistral-instruct": Decider(
         model("MistralForCausalLM", SMALL | {"rope_parameters": ROPE, "head_dim": 16, "sliding_window": None}, 404), made(tekken), "mistral",

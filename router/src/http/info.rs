@@ -54,6 +54,8 @@ pub(crate) struct InfoBody<'a> {
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
+    /// The most questions of one request to `/v1/decisions`. Null: the model does not decide.
+    max_questions: Option<usize>,
     /// The answer to a request without `min_score` leaves out lower scores. Null: it has all texts.
     min_score: Option<f32>,
     /// The instruction of requests without one: what "relevant" means. Null if the model takes no
@@ -266,6 +268,8 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             docker_label: DOCKER_LABEL,
             model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
+            max_questions: (cascade.is_none() && model.how_it_decides().is_some())
+                .then_some(config.max_questions),
             min_score: config.min_score,
             default_instruction: reranker.and_then(Reranker::shown_instruction),
             score_activation: reranker.and_then(|model| model.score_activation.as_deref()),
@@ -320,6 +324,7 @@ mod tests {
           "max_client_batch_size": 4,
           "max_concurrent_requests": 512,
           "max_input_length": 600,
+          "max_questions": null,
           "max_rerank_texts": 8,
           "min_score": null,
           "model_dtype": "float32",

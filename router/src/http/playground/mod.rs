@@ -38,7 +38,7 @@ struct PageFile {
     content: &'static str,
 }
 
-const FILES: [PageFile; 21] = [
+const FILES: [PageFile; 22] = [
     PageFile::new("", "text/html; charset=utf-8", include_str!("page/index.html")),
     PageFile::new("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     PageFile::new("results.css", "text/css; charset=utf-8", include_str!("page/results.css")),
@@ -49,6 +49,7 @@ const FILES: [PageFile; 21] = [
     PageFile::new("code.js", SCRIPT, include_str!("page/code.js")),
     PageFile::new("cost.js", SCRIPT, include_str!("page/cost.js")),
     PageFile::new("cut.js", SCRIPT, include_str!("page/cut.js")),
+    PageFile::new("decisions.js", SCRIPT, include_str!("page/decisions.js")),
     PageFile::new("documents.js", SCRIPT, include_str!("page/documents.js")),
     PageFile::new("elements.js", SCRIPT, include_str!("page/elements.js")),
     PageFile::new("embedding.js", SCRIPT, include_str!("page/embedding.js")),

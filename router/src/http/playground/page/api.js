@@ -93,7 +93,8 @@ async function sentence(answer) {
   let reason = `HTTP status ${answer.status}`;
   try {
     // The text around the message names the kind of error already.
-    reason = (await answer.json()).error?.replace(/^[A-Z][a-z]+( [a-z]+)? error: |\.$/g, "") ?? reason;
+    const { error } = await answer.json();
+    reason = (error?.message ?? error)?.replace(/^[A-Z][a-z]+( [a-z]+)? error: |\.$/g, "") ?? reason;
   } catch {
     // Without an error body, a proxy answered and not the server.
   }

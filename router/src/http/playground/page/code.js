@@ -36,13 +36,18 @@ export function python({ url, body, keyed }) {
 
 /** A body as a Python literal. JSON's strings are valid in Python too. */
 function literal(body) {
-  const value = (value) => {
-    if (Array.isArray(value)) return `[\n${value.map((text) => `            ${json(text)},\n`).join("")}        ]`;
-    if (typeof value === "boolean") return value ? "True" : "False";
-    return json(value);
-  };
+  const value = (value) => (Array.isArray(value) ? `[\n${value.map((entry) => `            ${inline(entry)},\n`).join("")}        ]` : inline(value));
   const fields = Object.entries(body).map(([name, field]) => `        ${json(name)}: ${value(field)},\n`);
   return `{\n${fields.join("")}    }`;
+}
+
+/** A value as a Python literal on one line. */
+function inline(value) {
+  if (Array.isArray(value)) return `[${value.map(inline).join(", ")}]`;
+  if (value === null) return "None";
+  if (typeof value === "object") return `{${Object.entries(value).map(([name, field]) => `${json(name)}: ${inline(field)}`).join(", ")}}`;
+  if (typeof value === "boolean") return value ? "True" : "False";
+  return json(value);
 }
 
 /** An element that shows both, each with a button that copies it. */

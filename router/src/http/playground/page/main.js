@@ -2,6 +2,7 @@
 
 import { info, key, models, Refused, setKey, setModel } from "./api.js";
 import { CLASSIFIER } from "./classifier.js";
+import { DECISIONS } from "./decisions.js";
 import { readDocuments } from "./documents.js";
 import { amount, byId, copy, element } from "./elements.js";
 import { embeddingView } from "./embedding.js";
@@ -21,12 +22,16 @@ const JUDGED_EXAMPLE = [
 let served = {};
 /** The fields and requests for the kind of the model, and how answers are shown. */
 let view = RANKING;
+/** The task that a link names. */
+let linkedTask;
 /** The kinds of the server's models by their names. */
 let kinds = new Map();
 /** The `/info` of the second model, if it is not the first one. */
 let second;
 /** Grades given by hand: by query, then by text. A typed query is "", so that it may be reworded. */
 let marks = new Map();
+/** The tasks of the model, one or two, with their names and views. */
+let tasks = [{ view }];
 /** The texts of one request by the server's `/info`. */
 let limit = Infinity;
 /** Whether nobody has typed yet, and no link has filled the fields. */
@@ -66,11 +71,11 @@ function start() {
   byId("models").addEventListener("change", changeModel);
   window.addEventListener("hashchange", () => {
     const state = stateOfLink();
-    if (state) fill(state);
+    if (state) openState(state);
   });
   if (/Mac|iPhone|iPad/.test(navigator.platform)) byId("run").querySelector("kbd").textContent = "⌘\u202f↵";
   const state = stateOfLink();
-  fill(state ?? view.example);
+  openState(state ?? view.example);
   isUntouched = state === undefined;
   describe();
 }
@@ -103,22 +108,44 @@ function show(answer) {
   document.title = `Playground: ${model}`;
   byId("key-form").hidden = true;
   byId("forget").hidden = key() === "";
-  // An embedding model can rank, too: by cosines.
-  byId("task-field").hidden = kind !== "embedding" || !served.cosine_reranking;
+  tasks = tasksOf(served);
+  byId("task-field").hidden = tasks.length < 2;
+  for (const [index, label] of byId("task-field").querySelectorAll("label > span").entries()) label.textContent = tasks[index]?.name ?? "";
+  showTask(linkedTask);
   showView();
+}
+
+/** The tasks of the model: an embedding model can rank by cosines, and some re-rankers can decide. */
+function tasksOf({ model_kind: kind, model_type: type, cosine_reranking: cosine, max_questions: decides }) {
+  const ranks = { name: "Rank for a query", view: RANKING };
+  const answers = { name: "Ask about a text", view: DECISIONS };
+  const compares = { name: "Compare texts", view: embeddingView(type?.embedding?.pooling === "splade") };
+  if (kind === "embedding") return cosine ? [compares, ranks] : [compares];
+  if (kind === "classifier") return [{ name: "Label texts", view: CLASSIFIER }];
+  if (kind === "decider") return [answers];
+  return decides ? [ranks, answers] : [ranks];
+}
+
+/** Chooses the task with this name, if the model has it. */
+function showTask(name) {
+  if (tasks.length > 1 && tasks[1].name === name) byId("second-task").checked = true;
+}
+
+/** The chosen task. */
+function task() {
+  return tasks[1] && byId("second-task").checked ? tasks[1] : tasks[0];
 }
 
 /** Shows the fields of the view. */
 function showView() {
-  const { model_kind: kind, default_instruction: instruction, cosine_reranking: cosine } = served;
-  const ranks = !byId("task-field").hidden && byId("ranks").checked;
-  if (kind === "embedding" && !ranks) view = embeddingView(served.model_type?.embedding?.pooling === "splade");
-  else if (kind === "classifier") view = CLASSIFIER;
-  else view = RANKING;
-  limit = view === RANKING ? served.max_rerank_texts : served.max_client_batch_size;
+  const { default_instruction: instruction, cosine_reranking: cosine } = served;
+  view = task().view;
+  limit = view === RANKING ? served.max_rerank_texts : view === DECISIONS ? served.max_questions : served.max_client_batch_size;
+  const [queryLabel, documentsLabel] = view.labels ?? ["Query", view === RANKING ? "Documents" : "Texts"];
+  byId("query-label").textContent = queryLabel;
+  byId("documents-label").textContent = documentsLabel;
   for (const field of ["query", "instruction", "raw"]) byId(`${field}-field`).hidden = !view.fields.includes(field);
   byId("raw-note").textContent = cosine ? `cosines instead of ${cosine.score}` : "log-odds instead of probabilities";
-  byId("documents-label").textContent = view === RANKING ? "Documents" : "Texts";
   byId("judged").hidden = view !== RANKING;
   byId("instruction").placeholder = instruction ?? "";
   byId("instruction").disabled = instruction === null;
@@ -155,7 +182,7 @@ function offerModels(all) {
   setModel(chosen);
   byId("models").replaceChildren(...names.map((name) => element("option", { selected: name === chosen }, name)));
   const current = byId("models").value;
-  const rankers = names.filter((name) => name !== current && kinds.get(name) !== "classifier");
+  const rankers = names.filter((name) => name !== current && !["classifier", "decider"].includes(kinds.get(name)));
   byId("second-model-field").hidden = rankers.length === 0;
   byId("second-model").replaceChildren(element("option", { value: "" }, `${current} again`), ...rankers.map((name) => element("option", { value: name }, name)));
   if (rankers.length > 0) byId("compare-label").textContent = "Compare with a second instruction or model";
@@ -227,7 +254,7 @@ function showSecond() {
 
 /** Reads the documents, and says what they were understood as. */
 function countDocuments() {
-  const read = readDocuments(byId("documents").value, { noun: view.noun, limit });
+  const read = (view.read ?? readDocuments)(byId("documents").value, { noun: view.noun, limit });
   byId("documents-note").textContent = read.note;
   byId("documents-note").classList.toggle("problem", read.problem === true);
   byId("query-field").hidden = read.queries !== undefined || !view.fields.includes("query");
@@ -281,7 +308,7 @@ async function run({ isExample } = {}) {
   const read = countDocuments();
   const query = byId("query").value;
   complain("");
-  if (!byId("query-field").hidden && query.trim() === "") return complain("Write a query first.", "query");
+  if (!byId("query-field").hidden && query.trim() === "") return complain(`Write a ${byId("query-label").textContent.toLowerCase()} first.`, "query");
   if (read.problem) return complain(read.note, "documents");
   const queries = read.queries ?? [{ query, texts: read.texts, grades: read.grades ?? new Map() }];
   if (queries[0].texts.length === 0) return complain(`There are no ${view.noun}s yet.`, "documents");
@@ -350,10 +377,19 @@ function stateOfPage() {
   const state = Object.fromEntries(["query", "instruction", "documents"].map((id) => [id, byId(id).value]));
   if (byId("compare").checked) state.second = byId("second").value;
   if (byId("raw").checked) state.raw = true;
+  if (task() === tasks[1]) state.task = tasks[1].name;
   const { texts } = countDocuments();
   const marked = [...marksOf("")].map(([text, grade]) => [texts.indexOf(text), grade]).filter(([index]) => index >= 0);
   if (marked.length > 0) state.marks = marked;
   return state;
+}
+
+/** Fills the fields with a link's content, and chooses its task. */
+function openState(state) {
+  linkedTask = state.task;
+  showTask(linkedTask);
+  if (tasks[0].name) showView();
+  fill(state);
 }
 
 function stateOfLink() {
