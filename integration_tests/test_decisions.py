@@ -7,6 +7,7 @@ to it has requests with the probabilities of transformers (reference/architectur
 import json
 import math
 import random
+import shutil
 import struct
 import sys
 
@@ -289,7 +290,7 @@ def test_models_that_cannot_decide_do_not_start(tmp_path):
         assert f"is a decider of the family {family}" in refusal(folder, *DECIDER)
         (folder / mark).unlink()
     (folder / "config.json").unlink()
-    for mark, family in {"rl_agent_config.json": "Laya", "any2jev.json": "any2jev", "head.pt": "Kev"}.items():
+    for mark, family in {"any2jev.json": "any2jev", "head.pt": "Kev"}.items():
         (folder / mark).write_text("{}")
         assert f"holds a decider of the family {family}" in refusal(folder)
         (folder / mark).unlink()
@@ -319,6 +320,66 @@ def test_a_reranker_decides_by_its_answer_to_each_option(served):
     many = {f"o{index}": None for index in range(251)}
     questions = {str(index): {"type": "choice", "criteria": many} for index in range(4)}
     assert "has 1004 options in all" in refused(server, {"state": "s", "questions": questions})
+
+
+# Laya
+
+
+LAYA = MODELS.parent / "laya/small"
+LAYA_ROWS = json.loads(LAYA.with_suffix(".expected.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize(("dtype", "most", "typical"), [("float32", 1e-4, 1e-5), ("bfloat16", 0.05, 0.015), ("int8", 0.06, 0.02)])
+def test_layas_probabilities_are_those_of_its_authors(served, dtype, most, typical):
+    server = served(LAYA, "--dtype", dtype)
+    differences = []
+    for row in LAYA_ROWS:
+        answer = decide(server, row["body"])
+        for key, expected in row["answers"].items():
+            found = probabilities(answer["answers"][key])
+            assert len(found) == len(expected["probabilities"])
+            differences += [abs(one - other) for one, other in zip(found, expected["probabilities"], strict=True)]
+        tokens = sum(expected.get("length") or len(expected["ids"]) for expected in row["answers"].values())
+        assert answer["usage"] == {"input_tokens": tokens, "output_tokens": 0}
+        # A question has the same bits alone, in another order, and with another one before it.
+        keys = list(row["body"]["questions"])
+        for key in keys:
+            alone = decide(server, {**row["body"], "questions": {key: row["body"]["questions"][key]}})["answers"]
+            assert alone[key] == answer["answers"][key], (dtype, key)
+        turned = {key: row["body"]["questions"][key] for key in reversed(keys)}
+        assert decide(server, {**row["body"], "questions": turned})["answers"] == answer["answers"]
+    assert max(differences) < most and (sum(value**2 for value in differences) / len(differences)) ** 0.5 < typical
+
+
+def test_laya_is_served_without_a_flag_and_cuts_no_state(served, tmp_path):
+    server = served(LAYA, "--dtype", "float32")
+    noul = {"type": "noul", "instructions": "x"}
+    assert "and 320 fit; nothing is cut" in refused(server, {"state": "red " * 400, "questions": {"q": noul}})
+    choice = {"type": "choice", "instructions": "Which?", "criteria": {f"option {index}": None for index in range(100)}}
+    assert "and 320 fit" in refused(server, {"state": "s", "questions": {"q": choice}})
+    assert server.get("/info").json()["model_type"] == {"decider": {"max_options": 255, "max_levels": 10}}
+    both = {"state": "red", "options_order": "both", "questions": {"q": {**choice, "criteria": {"a": None, "b": "x y"}}}}
+    given, turned = (decide(server, {**both, "options_order": "given", "questions": {"q": {**choice, "criteria": criteria}}})["answers"]["q"]["probabilities"]
+                     for criteria in ({"a": None, "b": "x y"}, {"b": "x y", "a": None}))
+    assert decide(server, both)["answers"]["q"]["probabilities"] == {name: (given[name] + turned[name]) / 2 for name in given}
+    assert "is served as decider" in refusal(LAYA, "--model-type", "embedding")
+    folder = tmp_path / "laya"
+    shutil.copytree(LAYA, folder)
+
+    def changed(file: str, **fields: object) -> str:
+        content = (folder / file).read_text()
+        (folder / file).write_text(json.dumps(json.loads(content) | fields))
+        message = refusal(folder)
+        (folder / file).write_text(content)
+        return message
+
+    assert "an option_layout other than sequential is not supported" in changed("rl_agent_config.json", option_layout="parallel")
+    assert "head_layers" in changed("rl_agent_config.json", head_layers=0)
+    assert "tensor" in changed("rl_agent_config.json", head_layers=3)
+    assert "temperature" in changed("rl_agent_config.json", temperature=[1.0])
+    assert "a hidden_size other than 64 times num_attention_heads" in changed("encoder/config.json", num_attention_heads=4)
+    assert "encoder/config.json" in changed("encoder/config.json", model_type="bert")
+    assert "lacks the token `[NONE]`" in changed("tokenizer/tokenizer_config.json", mask_token="[NONE]")
 
 
 # Compressed bodies, and gRPC

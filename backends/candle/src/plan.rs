@@ -28,7 +28,7 @@ pub(crate) use input_gate::InputGatePlan;
 pub(crate) use matrix::{MatrixPart, MatrixPlan};
 pub(crate) use norm::{NormKind, NormPlan, NormsPlan};
 pub(crate) use short_convolution::ShortConvolutionPlan;
-pub(crate) use tables::{RowIndex, TablePlan, TokenRowsPlan};
+pub(crate) use tables::{KindsPlan, RowIndex, TablePlan, TokenRowsPlan};
 use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) use variants::{AdapterLayout, Adapters, LayerHeads};
 
@@ -60,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) convolution: Option<ConvolutionPlan>,
     /// A third block of each layer; empty if layers have two.
     pub(crate) input_gates: Vec<InputGatePlan>,
+    /// A table whose rows are added to the states before a layer, if the model knows kinds of texts.
+    pub(crate) kinds: Option<KindsPlan>,
     /// The norm after the last layer.
     pub(crate) final_norm: Option<NormPlan>,
     /// The matrix from a causal model's hidden states to logits of tokens.
@@ -107,6 +109,7 @@ impl Plan {
             repeated: None,
             convolution: None,
             input_gates: Vec::new(),
+            kinds: None,
             final_norm: None,
             output_embedding: words,
             classification: None,
@@ -129,7 +132,7 @@ impl Plan {
     /// Texts share the rows of their common beginning if no token's state depends on later tokens.
     pub(crate) fn packing(&self) -> Packing {
         // Without layers, a shared row would save no work.
-        let saves_work = !self.layers.is_empty() && !self.has_token_types();
+        let saves_work = !self.layers.is_empty() && !self.has_token_types() && self.kinds.is_none();
         let are_causal = self.views.iter().all(|view| {
             let depends_on_length =
                 matches!(&view.position, Position::Rotary(rope) if rope.scaling.depends_on_length());

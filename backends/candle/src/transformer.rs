@@ -20,7 +20,7 @@ use crate::{
     load::{Checkpoint, LoadProgress},
     operations::{Lookup, Norm, Operations, Precision, Result, Rows},
     pass::Pass,
-    plan::{Plan, Position, RowIndex, View},
+    plan::{KindsPlan, Plan, Position, RowIndex, TablePlan, View},
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
@@ -39,12 +39,19 @@ pub(crate) struct Transformer<O: Operations> {
     projection: Option<O::Matrix>,
     views: Vec<LoadedView>,
     convolution: Option<Convolution<O>>,
+    kinds: Option<Kinds<O>>,
     layers: Vec<Layer<O>>,
     /// The indices of the layers in the order in which they run.
     order: Vec<usize>,
     /// A third block of each layer, or none.
     input_gates: Vec<InputGate<O>>,
     norm: Option<Norm<O::Vector>>,
+}
+
+/// A table whose rows are added to the states before a layer.
+struct Kinds<O: Operations> {
+    table: O::Table,
+    layer: usize,
 }
 
 /// A kind of attention, with its tables.
@@ -117,6 +124,7 @@ impl<O: Operations> Transformer<O> {
         let convolution = convolution
             .map(|convolution| Convolution::load(convolution, plan.hidden, &weights))
             .transpose()?;
+        let kinds = plan.kinds.as_ref().map(|kinds| Kinds::load(kinds, &weights)).transpose()?;
         let mut progress = LoadProgress::new(plan.layers.len());
         let mut layers = Vec::with_capacity(plan.layers.len());
         for (index, layer) in plan.layers.iter().enumerate() {
@@ -136,6 +144,7 @@ impl<O: Operations> Transformer<O> {
             projection,
             views,
             convolution,
+            kinds,
             layers,
             order,
             input_gates,
@@ -186,6 +195,11 @@ impl<O: Operations> Transformer<O> {
         let embedded = if self.input_gates.is_empty() { None } else { Some(operations.copy(&hidden)?) };
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in ordered.iter().enumerate() {
+            if let Some(kinds) = &self.kinds
+                && kinds.layer == index
+            {
+                kinds.add_rows(operations, pass, &mut stream.hidden)?;
+            }
             let is_last = index + 1 == ordered.len();
             let wanted = if is_last { wanted.as_ref() } else { None };
             let rows = LayerRows { all: &all_rows, wanted };
@@ -242,6 +256,21 @@ impl<O: Operations> Transformer<O> {
             hidden = operations.linear(&operand, projection)?; // [computed, hidden]
         }
         Ok(hidden)
+    }
+}
+
+impl<O: Operations> Kinds<O> {
+    fn load(plan: &KindsPlan, weights: &Weights<'_, O>) -> Result<Self> {
+        let KindsPlan { tensor, shape, layer } = plan.clone();
+        Ok(Self { table: weights.table(&TablePlan { tensor, shape, index: RowIndex::First })?, layer })
+    }
+
+    /// Adds to each state the row of its text's kind.
+    fn add_rows(&self, operations: &mut O, pass: &Pass<'_, O::Kept>, hidden: &mut O::Tensor) -> Result<()> {
+        let kinds = pass.batch().row_kinds();
+        let kinds: Vec<u32> = pass.computed().iter().map(|&row| kinds[row]).collect();
+        let rows = operations.embed(&[Lookup { table: &self.table, ids: &kinds }], 1.0, None)?; // [computed, hidden]
+        operations.add(&rows, None, hidden)
     }
 }
 

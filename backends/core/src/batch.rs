@@ -89,13 +89,16 @@ pub struct Text {
     /// late-interaction model's expansion of a query. Less than all tokens. Only right for backends whose
     /// packing is [`Packing::SEPARATE`].
     pub unattended: usize,
+    /// The text's kind, from 0 up, for models that read several kinds of texts and know which one a text is
+    /// (Laya). 0 for all others. Only right for backends whose packing is [`Packing::SEPARATE`].
+    pub kind: u32,
 }
 
 impl Text {
     /// A single text without reusable or marked tokens.
     #[must_use]
     pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
-        Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new(), unattended: 0 }
+        Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new(), unattended: 0, kind: 0 }
     }
 }
 
@@ -109,6 +112,7 @@ pub struct Batch {
     wanted: Vec<Wanted>,
     reusable: Vec<usize>,
     marks: Vec<Vec<usize>>,
+    kinds: Vec<u32>,
 }
 
 impl Batch {
@@ -188,6 +192,16 @@ impl Batch {
         types
     }
 
+    /// For each row, the kind of its text.
+    #[must_use]
+    pub fn row_kinds(&self) -> Vec<u32> {
+        let mut kinds = vec![0; self.token_ids.len()];
+        for (text, &kind) in self.kinds.iter().enumerate().filter(|(_, kind)| **kind > 0) {
+            self.rows_of(text).for_each(|row| kinds[row] = kind);
+        }
+        kinds
+    }
+
     /// The number of tokens to which tokens may attend, of the text that ends with `segment`: all, or all
     /// before it.
     #[must_use]
@@ -219,6 +233,7 @@ pub struct BatchBuilder {
     wanted: Vec<Wanted>,
     reusable: Vec<usize>,
     marks: Vec<Vec<usize>>,
+    kinds: Vec<u32>,
     unique_tokens: usize,
 }
 
@@ -260,6 +275,7 @@ impl BatchBuilder {
             wanted: Vec::new(),
             reusable: Vec::new(),
             marks: Vec::new(),
+            kinds: Vec::new(),
             unique_tokens: 0,
         }
     }
@@ -312,6 +328,7 @@ impl BatchBuilder {
         self.wanted.push(text.wanted);
         self.reusable.push(text.reusable);
         self.marks.push(text.marks.clone());
+        self.kinds.push(text.kind);
     }
 
     /// The batch of all texts added.
@@ -339,6 +356,7 @@ impl BatchBuilder {
         batch.wanted = self.wanted;
         batch.reusable = self.reusable;
         batch.marks = self.marks;
+        batch.kinds = self.kinds;
         batch
     }
 
@@ -497,6 +515,16 @@ mod tests {
         let batch = builder.build();
         assert_eq!(batch.token_types(), [0, 0, 1, 0, 1, 1, 0, 0]);
         assert_eq!(batch.second(), [Some(2), None, Some(0), Some(2)]);
+        assert_eq!(batch.row_kinds(), [0; 8]);
+    }
+
+    #[test]
+    fn all_rows_of_a_text_have_its_kind() {
+        let mut builder = BatchBuilder::new(Packing::SEPARATE);
+        for (ids, kind) in [(&[1, 2, 3][..], 2), (&[1, 2, 3], 0), (&[5], 1)] {
+            builder.push(&Text { kind, ..Text::new(ids, Wanted::TOKENS) });
+        }
+        assert_eq!(builder.build().row_kinds(), [2, 2, 2, 0, 0, 0, 1]);
     }
 
     #[test]

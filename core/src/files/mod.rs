@@ -14,6 +14,7 @@ mod gguf;
 mod head;
 mod hub;
 mod late_interaction;
+mod laya;
 mod module_settings;
 mod modules;
 mod names;

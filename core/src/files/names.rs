@@ -25,9 +25,11 @@ pub(super) const SENTENCE_BERT: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
+/// The file that only Laya has.
+pub(super) const LAYA: &str = "rl_agent_config.json";
 /// The families of trained deciders whose heads are not computed, each with a file that only its models have.
 pub(super) const TRAINED_DECIDERS: [(&str, &str); 7] = [
-    ("rl_agent_config.json", "Laya"),
+    (LAYA, "Laya"),
     ("any2jev.json", "any2jev"),
     ("head.pt", "Kev"),
     ("nanojev_config.json", "Nano-Jev"),

@@ -20,7 +20,7 @@ use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    Bound, CONFIG, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG,
+    Bound, CONFIG, LAYA, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG,
     TRAINED_DECIDERS, is_graph, module_config,
 };
 use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
@@ -28,7 +28,7 @@ use super::repository::Repository;
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
-use super::{gguf, late_interaction, modules, onnx, python, static_embedding, templates};
+use super::{gguf, late_interaction, laya, modules, onnx, python, static_embedding, templates};
 
 /// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
 /// re-ranker has.
@@ -66,6 +66,9 @@ pub(super) async fn read_model(
     reader: &Reader,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
+    if repository.has(LAYA) && reader.backend == BackendKind::Candle {
+        return read_laya(repository, selection, reader, describe).await;
+    }
     let trained_decider = find_trained_decider(repository);
     if let (Some(family), false) = (trained_decider, repository.has(CONFIG)) {
         return Err(FilesError::TrainedDecider { place: repository.place(), family });
@@ -84,6 +87,18 @@ pub(super) async fn read_model(
             Ok(ModelFolder { trained_decider, ..model })
         }
     }
+}
+
+/// Reads a decider of the family Laya, whose files have a layout of their own.
+async fn read_laya(
+    repository: &Repository<'_>,
+    selection: Option<Selection>,
+    reader: &Reader,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    let files = Repository::Memory(laya::unpack_files(repository).await?);
+    let selected = selection.map_or_else(|| select(repository, reader), Ok);
+    Sources { files: &files, folder: repository }.read(selected, reader, describe).await
 }
 
 /// The family of trained deciders to which the repository belongs.

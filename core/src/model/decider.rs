@@ -9,10 +9,10 @@ use serde_json::Value;
 use text_embeddings_backend_core::{AnswerTokens, Head, WholeHead, amount};
 use tokenizers::Tokenizer;
 
-use super::{Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, Reranker, Sourced};
+use super::{Laya, Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, Reranker, Sourced};
 use crate::files::ModelFolder;
 use crate::templates::{MessageStyle, MessageTemplate};
-use crate::tokenization::LabelTokens;
+use crate::tokenization::{LabelTokens, MAX_OPTIONS};
 
 /// An architecture whose instruct models decide.
 struct DeciderRow {
@@ -31,9 +31,18 @@ const ROWS: [DeciderRow; 2] = [
     DeciderRow { model_types: &["gemma2", "gemma3_text"], logit_bound: Some("final_logit_softcapping") },
 ];
 
+/// A model that reads all options of a question together.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decider {
+    /// An instruct model, whose labels' logits answer.
+    Labels(LabelDecider),
+    /// A trained decider of the family Laya.
+    Laya(Laya),
+}
+
 /// An instruct model that decides.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decider {
+pub struct LabelDecider {
     /// The prompt.
     pub conversation: Sourced<MessageTemplate>,
     /// The tokens of all labels.
@@ -45,19 +54,43 @@ pub struct Decider {
 /// How a model decides.
 #[derive(Debug, Clone, Copy)]
 pub enum Deciding<'a> {
-    /// It reads a question with all options, and the labels' logits answer it.
-    Labels(&'a Decider),
+    /// It reads a question with all options.
+    Together(&'a Decider),
     /// It reads a question with one option at a time, and says whether the option is right.
     Options(&'a Reranker),
 }
 
 impl Decider {
-    /// Decides prompt and labels.
+    /// Decides prompt and labels, or reads the settings of a trained decider.
     ///
     /// # Errors
     ///
-    /// If the architecture, the chat template or the tokenizer does not fit.
+    /// If the architecture, the chat template, the tokenizer or a setting does not fit.
     pub(super) fn resolve_decider(
+        files: &ModelFolder,
+        tokenizer: &Tokenizer,
+        flags: &ModelFlags,
+    ) -> Result<(Self, Head), Refusal> {
+        if files.is_laya() {
+            let (laya, head) = Laya::from_files(files, tokenizer)?;
+            return Ok((Self::Laya(laya), head));
+        }
+        let (decider, head) = LabelDecider::resolve_labels(files, tokenizer, flags)?;
+        Ok((Self::Labels(decider), head))
+    }
+
+    /// The most options of a question.
+    #[must_use]
+    pub fn max_options(&self) -> usize {
+        match self {
+            Self::Labels(decider) => decider.labels.max_options(),
+            Self::Laya(_) => MAX_OPTIONS,
+        }
+    }
+}
+
+impl LabelDecider {
+    fn resolve_labels(
         files: &ModelFolder,
         tokenizer: &Tokenizer,
         flags: &ModelFlags,
@@ -94,8 +127,12 @@ impl Decider {
 impl fmt::Display for Decider {
     /// The sentence for the log.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let options = amount(self.labels.max_options(), "option");
-        write!(formatter, "Prompt: {}; a question may have up to {options}", self.conversation.source)
+        let options = amount(self.max_options(), "option");
+        let prompt = match self {
+            Self::Labels(decider) => &decider.conversation.source,
+            Self::Laya(_) => "Laya's own, with a marker before each option",
+        };
+        write!(formatter, "Prompt: {prompt}; a question may have up to {options}")
     }
 }
 
@@ -111,7 +148,7 @@ impl Model {
     #[must_use]
     pub fn how_it_decides(&self) -> Option<Deciding<'_>> {
         if let Some(decider) = self.as_decider() {
-            return Some(Deciding::Labels(decider));
+            return Some(Deciding::Together(decider));
         }
         let reranker = self.reranker()?;
         let Some(WholeHead::Answers(answers)) = &self.head.whole else { return None };

@@ -236,6 +236,10 @@ fn from_flag(
     let name = files.name();
     let architecture = files.architecture_names();
     match (requested, pooling) {
+        (requested, _) if files.is_laya() && requested != RequestedType::Decider => {
+            let advice = advice_without_head(files);
+            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture, advice })
+        }
         (RequestedType::Embedding, Some(Pool::Splade)) => require_masked_head(files),
         (RequestedType::Embedding, Some(pool)) => Ok(ModelType::Embedding(pool)),
         (RequestedType::Embedding, None) if files.has_module("SpladePooling") => require_masked_head(files),
@@ -253,7 +257,7 @@ fn from_flag(
         {
             Ok(ModelType::ListwiseReranker)
         }
-        (RequestedType::Decider, None) if files.is_causal() => Ok(ModelType::Decider),
+        (RequestedType::Decider, None) if files.is_causal() || files.is_laya() => Ok(ModelType::Decider),
         (RequestedType::ListwiseReranker | RequestedType::Decider, None) => {
             Err(DetectError::NotCausal { model_type: requested, name, architecture })
         }
@@ -288,7 +292,9 @@ fn advice_without_head(files: &ModelFolder) -> String {
 }
 
 fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
-    let (model_type, reason) = if files.has_logit_score() {
+    let (model_type, reason) = if files.is_laya() {
+        (ModelType::Decider, "rl_agent_config.json says that it is a decider of the family Laya")
+    } else if files.has_logit_score() {
         (ModelType::ListwiseReranker, "modules.json names a LogitScore")
     } else if files.ends_in_scores {
         (ModelType::Reranker, "modules.json ends in a score")

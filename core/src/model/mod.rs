@@ -8,6 +8,7 @@ mod decider;
 mod detect;
 mod embedder;
 mod flags;
+mod laya;
 mod limits;
 mod refusal;
 mod reranker;
@@ -16,10 +17,11 @@ mod scoring;
 use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
-pub use decider::{Decider, Deciding};
+pub use decider::{Decider, Deciding, LabelDecider};
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
+pub use laya::Laya;
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
 pub use refusal::Refusal;
 pub use reranker::{Reading, Reranker, Sourced};
@@ -180,6 +182,10 @@ impl Model {
             last_token: embedder.and_then(|model| model.last_token),
             bare: embedder.and_then(|model| model.bare_tokens),
             late: self.reranker().and_then(|model| model.late.clone()),
+            marked: match self.as_decider() {
+                Some(Decider::Laya(laya)) => Some(laya.tokens.clone()),
+                _ => None,
+            },
         };
         let prompt_options = |default_instruction: Option<&String>| EncoderOptions {
             default_instruction: default_instruction.cloned(),
@@ -220,6 +226,9 @@ impl Model {
                 }
             },
             ModelKind::Decider(model) => {
+                let Decider::Labels(model) = model.as_ref() else {
+                    return Ok(TextEncoder::new(tokenizer, text_options())?.into());
+                };
                 let template = model.conversation.value.prompt_template();
                 let encoder = PromptEncoder::new(tokenizer, template, prompt_options(None))?;
                 encoder.self_check_questions()?;

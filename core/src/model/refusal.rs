@@ -212,6 +212,12 @@ pub enum Refusal {
         /// The family.
         family: &'static str,
     },
+    /// A setting of Laya's.
+    #[error("rl_agent_config.json or tokenizer/tokenizer_config.json: {problem}: download the model again")]
+    LayaSettings {
+        /// The setting, and its mistake.
+        problem: String,
+    },
     /// The prompt of a family of re-rankers, for a decider.
     #[error(
         "`--chat-template {family}` is the prompt of re-rankers, and a decider reads a conversation: leave it \

@@ -60,8 +60,8 @@ struct EncodingJob<I> {
 pub(super) enum ModelTask {
     /// Compute its raw scores.
     Score(RerankScoring),
-    /// Compute the logits of a decider's labels.
-    Decide,
+    /// Compute the logits of a decider's labels, or of its marked tokens.
+    Decide(Wanted),
     /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
 }
@@ -294,8 +294,9 @@ fn submit_prompts(
                 // A receiver that is gone wants no answer.
                 let _ = reply.send(Ok(Outcome { output, queue: none, inference: none }));
             } else {
-                let Encoded { ids, second, marks, reusable, unattended, .. } = encoded;
-                let text = Text { second, marks, reusable, unattended, ..Text::new(ids, task.wanted()) };
+                let Encoded { ids, second, marks, reusable, unattended, kind, .. } = encoded;
+                let text =
+                    Text { second, marks, reusable, unattended, kind, ..Text::new(ids, task.wanted()) };
                 announced.submit(text, reply);
             }
             SubmittedPrompt { tokens, outcome, is_cached, key }
@@ -341,21 +342,20 @@ impl ModelTask {
     fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
         match self {
             Self::Score(scoring) => scoring.prompt_inputs(inputs),
-            Self::Decide | Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
+            Self::Decide(_) | Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
         }
     }
 
     fn wanted(self) -> Wanted {
         match self {
             Self::Score(scoring) => scoring.wanted_output(),
-            Self::Decide => Wanted::WHOLE,
-            Self::Embed(wanted) => wanted,
+            Self::Decide(wanted) | Self::Embed(wanted) => wanted,
         }
     }
 
     fn metrics(self) -> &'static TextMetrics {
         match self {
-            Self::Score(_) | Self::Decide => &PREDICT,
+            Self::Score(_) | Self::Decide(_) => &PREDICT,
             Self::Embed(_) => &EMBED,
         }
     }

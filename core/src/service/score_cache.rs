@@ -193,7 +193,7 @@ impl ModelScores {
             ModelTask::Score(RerankScoring::MaxSim) => true,
             ModelTask::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
             // The logits of all labels take a kilobyte, and a question is short.
-            ModelTask::Decide => false,
+            ModelTask::Decide(_) => false,
             ModelTask::Embed(wanted) => wanted == Wanted::WHOLE && input.ids.len() <= MAX_VECTOR_TOKENS,
         };
         if !is_kept {
@@ -409,7 +409,8 @@ mod tests {
     }
 
     fn input(ids: &[u32]) -> Encoded {
-        Encoded { ids: ids.to_vec(), second: None, marks: vec![], unattended: 0, truncated: 0, reusable: 0 }
+        let ids = ids.to_vec();
+        Encoded { ids, second: None, marks: vec![], unattended: 0, kind: 0, truncated: 0, reusable: 0 }
     }
 
     const SCORE: ModelTask = ModelTask::Score(RerankScoring::Logits { positive: None });

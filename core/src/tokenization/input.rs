@@ -2,7 +2,7 @@
 //!
 //! What must hold: sizes count the client's texts and ids, and not the model's prompts.
 
-use super::PairText;
+use super::{MarkedQuestion, PairText};
 
 /// Which of the two texts of a pair a text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,13 @@ pub enum Input<'a> {
         /// The client's text.
         text: &'a str,
     },
+    /// A question about a text, for a decider that marks its options.
+    Question {
+        /// The text.
+        state: &'a str,
+        /// The question.
+        question: &'a MarkedQuestion,
+    },
     /// Token ids, used unchanged.
     Ids(&'a [u32]),
     /// Token ids after a prompt, which may be empty. As for texts, the tokenizer's special tokens surround
@@ -71,6 +78,7 @@ impl Input<'_> {
             Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
                 count(text)
             }
+            Self::Question { state, question } => count(state) + question.texts().map(count).sum::<usize>(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
         }
     }
@@ -85,6 +93,7 @@ impl Input<'_> {
             Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
                 text.len()
             }
+            Self::Question { state, question } => state.len() + question.texts().map(str::len).sum::<usize>(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
         }
     }
@@ -94,7 +103,7 @@ impl Input<'_> {
         match self {
             Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
             Self::Text { text, .. } => text.is_empty(),
-            Self::Side(_) => false,
+            Self::Side(_) | Self::Question { .. } => false,
             Self::Late { side, text } => *side == Side::Query && text.is_empty(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
         }

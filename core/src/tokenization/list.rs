@@ -269,7 +269,7 @@ impl PromptEncoder {
         let tokens = Tokens::from_stretches(&self.stretches(&parts, &texts, Needed::ALL, None)?);
         let Tokens { ids, marks, before_documents, .. } = tokens;
         let reusable = before_documents.unwrap_or(0);
-        Ok(Encoded { ids, second: None, marks, unattended: 0, truncated: 0, reusable })
+        Ok(Encoded { ids, second: None, marks, unattended: 0, kind: 0, truncated: 0, reusable })
     }
 }
 

@@ -17,6 +17,7 @@ mod label;
 mod late;
 mod list;
 mod load;
+mod marked;
 mod pair;
 mod pool;
 mod prompt;
@@ -42,6 +43,7 @@ pub use label::{LabelKind, LabelTokens, MAX_LEVELS, MAX_OPTIONS};
 pub use late::{ExpansionToken, LateTokens, Marker, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
+pub use marked::{MarkedQuestion, MarkedTokens};
 pub use pool::{Place, Tokenization, TokenizerThreads};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
@@ -93,6 +95,9 @@ impl Encoder {
             (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
             (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
             (Self::Text(encoder), Input::Late { side, text }) => encoder.encode_late(*side, text, truncation),
+            (Self::Text(encoder), Input::Question { state, question }) => {
+                encoder.encode_question(state, question, shared)
+            }
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)

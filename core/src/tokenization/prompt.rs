@@ -546,8 +546,15 @@ mod tests {
                     let reusable = kept.iter().filter(|index| **index < ranges[0].start).count();
                     let ids = kept.iter().map(|&index| whole[index]).collect();
                     let truncated = whole.len().saturating_sub(max);
-                    let expected =
-                        Encoded { ids, second: None, marks: Vec::new(), unattended: 0, truncated, reusable };
+                    let expected = Encoded {
+                        ids,
+                        second: None,
+                        marks: vec![],
+                        unattended: 0,
+                        kind: 0,
+                        truncated,
+                        reusable,
+                    };
                     assert_eq!(
                         encoder.encode_prompt(&pair(query, document), truncation),
                         Ok(expected),

@@ -9,6 +9,7 @@ use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
     borders::{Borders, SkippedBytes},
     late::LateTokens,
+    marked::MarkedTokens,
     stretch::Needed,
     tokens::{Owner, Tokens, failed, is_special},
 };
@@ -67,6 +68,8 @@ pub struct TextOptions {
     pub bare: Option<BareTokens>,
     /// How a model that reads queries and documents apart makes tokens of them.
     pub late: Option<LateTokens>,
+    /// How a decider that marks the options of a question makes tokens of it.
+    pub marked: Option<MarkedTokens>,
 }
 
 /// The rules by which a model without layers makes tokens of a text.
@@ -585,6 +588,7 @@ mod tests {
                         second: None,
                         marks: vec![],
                         unattended: 0,
+                        kind: 0,
                         truncated: excess,
                         reusable: before
                     }),
@@ -614,6 +618,7 @@ mod tests {
                 second: None,
                 marks: vec![],
                 unattended: 0,
+                kind: 0,
                 truncated: 0,
                 reusable: 0
             })
@@ -625,6 +630,7 @@ mod tests {
                 second: None,
                 marks: vec![],
                 unattended: 0,
+                kind: 0,
                 truncated: 1,
                 reusable: 0
             })
@@ -636,6 +642,7 @@ mod tests {
                 second: None,
                 marks: vec![],
                 unattended: 0,
+                kind: 0,
                 truncated: 2,
                 reusable: 0
             })

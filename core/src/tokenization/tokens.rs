@@ -23,6 +23,10 @@ pub struct Encoded {
     ///
     /// [`Text::unattended`]: text_embeddings_backend_core::Text::unattended
     pub unattended: usize,
+    /// The kind of the text ([`Text::kind`]).
+    ///
+    /// [`Text::kind`]: text_embeddings_backend_core::Text::kind
+    pub kind: u32,
     /// The number of tokens that truncation removed, without tokens of bytes that were not encoded.
     pub truncated: usize,
     /// The number of tokens before the first one of the document, or of the only text. Other inputs may begin
@@ -123,7 +127,8 @@ impl Tokens {
         let first = self.owners.iter().position(|owner| *owner == Owner::Document);
         let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
-        Encoded { ids, second, marks: Vec::new(), unattended: 0, truncated: query + document, reusable }
+        let truncated = query + document;
+        Encoded { ids, second, marks: Vec::new(), unattended: 0, kind: 0, truncated, reusable }
     }
 }
 

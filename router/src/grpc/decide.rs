@@ -28,8 +28,11 @@ impl Decide for Grpc {
         request: Request<v1::DecideRequest>,
     ) -> Result<Response<v1::DecideResponse>, Status> {
         let v1::DecideRequest { state, questions, both_orders } = request.into_inner();
-        let mut request =
-            DecisionRequest { state, questions: Vec::with_capacity(questions.len()), both_orders };
+        let mut request = DecisionRequest {
+            state: state.into(),
+            questions: Vec::with_capacity(questions.len()),
+            both_orders,
+        };
         let mut forms = Vec::with_capacity(questions.len());
         for (index, question) in questions.into_iter().enumerate() {
             let (question, shown) = read_question(format!("questions[{index}]"), question)?;
@@ -54,15 +57,23 @@ fn read_question(place: String, question: v1::Question) -> Result<(Question, Val
     let (kind, shown) = match answers {
         Some(Answers::Choice(choice)) => {
             let options = choice.options.into_iter();
-            let options =
-                options.map(|v1::ChoiceOption { name, description }| QuestionOption { name, description });
+            let options = options.map(|v1::ChoiceOption { name, description }| QuestionOption {
+                name,
+                description: description.map(Into::into),
+            });
             (QuestionKind::Choice(options.collect()), ValuesShown::Choice)
         }
-        Some(Answers::Scale(scale)) => (QuestionKind::Score(scale.levels), ValuesShown::Scale),
-        Some(Answers::Noul(v1::Noul { yes, no })) => (QuestionKind::Noul { yes, no }, ValuesShown::Noul),
+        Some(Answers::Scale(scale)) => {
+            let levels = scale.levels.into_iter().map(Into::into);
+            (QuestionKind::Score(levels.collect()), ValuesShown::Scale)
+        }
+        Some(Answers::Noul(v1::Noul { yes, no })) => {
+            let (yes, no) = (yes.map(Into::into), no.map(Into::into));
+            (QuestionKind::Noul { yes, no }, ValuesShown::Noul)
+        }
         None => return Err(invalid(format!("`{place}` has no `choice`, `scale` or `noul`"))),
     };
-    Ok((Question { place, instructions, kind }, shown))
+    Ok((Question { place, instructions: instructions.into(), kind }, shown))
 }
 
 fn decision_message(decision: Decision, shown: ValuesShown) -> v1::Decision {

@@ -239,7 +239,7 @@ impl From<&ModelKind> for ModelTypeBody {
             ModelKind::Classifier(labels) => Self::Classifier(LabelsBody::new(labels)),
             ModelKind::Reranker(model) => Self::Reranker(LabelsBody::new(&model.labels)),
             ModelKind::Decider(model) => {
-                Self::Decider(DeciderBody { max_options: model.labels.max_options(), max_levels: MAX_LEVELS })
+                Self::Decider(DeciderBody { max_options: model.max_options(), max_levels: MAX_LEVELS })
             }
         }
     }

@@ -8,8 +8,10 @@ use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_backend_core::{Output, TokenVectors, amount};
 use text_embeddings_core::{
-    model::{EmbeddingModel, Model, ModelKind, Reranker},
-    tokenization::{Encoded, Encoder, Input, PairText, Side, TokenLimits, Truncation, TruncationDirection},
+    model::{Decider, EmbeddingModel, Model, ModelKind, Reranker},
+    tokenization::{
+        Encoded, Encoder, Input, MarkedQuestion, PairText, Side, TokenLimits, Truncation, TruncationDirection,
+    },
 };
 
 /// Raw scores that are closer than this count as the same. It is far above the rounding of one prompt scored
@@ -40,7 +42,7 @@ pub(super) fn check_model(
         ModelKind::Reranker(model) if model.late.is_some() => check_late(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) if model.reads_lists() => check_lists(backend, encoder).map(|()| 0),
         ModelKind::Reranker(model) => check_reranker(backend, encoder, model).map(|()| 0),
-        ModelKind::Decider(_) => check_decider(backend, encoder).map(|()| 0),
+        ModelKind::Decider(model) => check_decider(backend, encoder, model).map(|()| 0),
     }
 }
 
@@ -64,19 +66,32 @@ fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker
 }
 
 /// Two questions must get different logits.
-fn check_decider(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
-    let questions = PAIRS.map(|[question, text]| [text, question]);
-    let logits = compute_outputs(backend, encoder, questions.map(pair_input), Wanted::WHOLE)?
-        .map(|output| output.whole);
+fn check_decider(backend: &mut dyn Backend, encoder: &Encoder, decider: &Decider) -> anyhow::Result<()> {
+    let questions = PAIRS.map(|[text, _]| MarkedQuestion {
+        kind: 0,
+        text: text.to_owned(),
+        options: PAIRS.map(|[_, option]| option.to_owned()).into(),
+    });
+    let logits = match decider {
+        Decider::Labels(_) => {
+            let inputs = PAIRS.map(|[question, text]| pair_input([text, question]));
+            compute_outputs(backend, encoder, inputs, Wanted::WHOLE)?.map(|output| output.whole)
+        }
+        Decider::Laya(_) => {
+            let inputs =
+                questions.each_ref().map(|question| Input::Question { state: PAIRS[0][0], question });
+            compute_outputs(backend, encoder, inputs, Wanted::TOKENS)?.map(|output| output.tokens.values)
+        }
+    };
     ensure!(
         logits.iter().flatten().all(|logit| logit.is_finite()),
-        "the labels of two test questions have logits that are not numbers: the checkpoint's weights are broken; \
-         download it again"
+        "the answers of two test questions have logits that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     ensure!(
         logits[0].iter().zip(&logits[1]).any(|(a, b)| (a - b).abs() > SAME_SCORE),
-        "the labels of two different test questions have the same logits: the checkpoint's weights do not read the \
-         prompt; download it again"
+        "the answers of two different test questions have the same logits: the checkpoint's weights do not read \
+         the prompt; download it again"
     );
     Ok(())
 }
@@ -216,8 +231,8 @@ fn compute_outputs(
             !encoded.ids.is_empty(),
             "the tokenizer (tokenizer.json) gives a text no tokens: download it again"
         );
-        let Encoded { ids, second, unattended, .. } = encoded;
-        batch.push(&Text { second, unattended, ..Text::new(ids, wanted) });
+        let Encoded { ids, second, marks, unattended, kind, .. } = encoded;
+        batch.push(&Text { second, marks, unattended, kind, ..Text::new(ids, wanted) });
     }
     let texts = backend.predict(&batch.build())?.texts;
     let got = texts.len();

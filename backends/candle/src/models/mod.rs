@@ -17,6 +17,7 @@ mod gte;
 mod jina_bert;
 mod jina_flash;
 mod jina_v5;
+mod laya;
 mod lfm2;
 mod llama;
 mod minicpm;
@@ -62,6 +63,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["t5"], plan: t5::encoder_plan },
     Architecture { model_types: &["deberta-v2"], plan: deberta::plan },
     Architecture { model_types: &["modernbert"], plan: modernbert::plan },
+    Architecture { model_types: &[LAYA], plan: laya::plan },
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },
@@ -102,6 +104,9 @@ const JINA_BERT: &str = "jina-bert";
 /// missing.
 const XLM_ROBERTA_FLASH: &str = "xlm-roberta-flash";
 
+/// The name for Laya, whose encoder is `ModernBERT`.
+const LAYA: &str = "laya";
+
 /// The architecture of Stanford's `ColBERT`, whose checkpoint also has the matrix of the head.
 const STANFORD_COLBERT: &str = "HF_ColBERT";
 
@@ -109,6 +114,7 @@ const STANFORD_COLBERT: &str = "HF_ColBERT";
 fn name_of(config: &Value) -> Option<&str> {
     let code = config["auto_map"]["AutoConfig"].as_str();
     match config["model_type"].as_str() {
+        Some("modernbert") if config["laya"].is_object() => Some(LAYA),
         Some("bert") if config["position_embedding_type"] == "alibi" => Some(JINA_BERT),
         None | Some("xlm-roberta") if code.is_some_and(|code| code.ends_with("XLMRobertaFlashConfig")) => {
             Some(XLM_ROBERTA_FLASH)
@@ -135,7 +141,8 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     }
     let Some(architecture) = found else {
         let known = ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types).copied();
-        let known: Vec<_> = known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH].contains(name)).collect();
+        let known: Vec<_> =
+            known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH, LAYA].contains(name)).collect();
         return Err(BackendError::Architecture(format!(
             "config.json: model_type {} is not supported; supported: {}",
             name.map_or_else(|| "(missing)".to_owned(), |name| format!("{name:?}")),

@@ -22,6 +22,17 @@ pub(crate) struct TokenRowsPlan {
     pub(crate) blank: Option<u32>,
 }
 
+/// A table with a row for each kind of texts. A text's row is added to the states of all its tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct KindsPlan {
+    /// The tensor, `[kinds, hidden]`.
+    pub(crate) tensor: String,
+    /// Its shape.
+    pub(crate) shape: [usize; 2],
+    /// The index of the layer before which it is added.
+    pub(crate) layer: usize,
+}
+
 /// How a row of an embedding table is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowIndex {

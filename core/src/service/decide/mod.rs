@@ -7,7 +7,9 @@
 //! is computed once. A re-ranker reads a prompt for each option, with the text at its end.
 
 mod decision;
+mod marked;
 mod prompt;
+mod text;
 
 use std::sync::Arc;
 
@@ -21,16 +23,18 @@ use crate::{
     model::{Decider, Deciding, Reading, Reranker},
     tokenization::{Input, LabelKind, MAX_LEVELS, MAX_OPTIONS, PairText, Truncation, TruncationDirection},
 };
+use marked::MarkedInputs;
 use prompt::OPTION_INSTRUCTION;
-use text_embeddings_backend_core::{Output, amount};
+use text_embeddings_backend_core::{Output, Wanted, amount};
 
 pub use decision::Decision;
+pub use text::DecisionText;
 
 /// A text and the questions about it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DecisionRequest {
     /// The text. It may be empty.
-    pub state: String,
+    pub state: DecisionText,
     /// The questions; at least one.
     pub questions: Vec<Question>,
     /// Whether each choice is also asked with its options last to first, and both answers are averaged.
@@ -43,7 +47,7 @@ pub struct Question {
     /// The path of its list of answers in the request, for messages.
     pub place: String,
     /// The question; may be empty, but not for a yes-or-no question without descriptions.
-    pub instructions: String,
+    pub instructions: DecisionText,
     /// The answers.
     pub kind: QuestionKind,
 }
@@ -54,13 +58,13 @@ pub enum QuestionKind {
     /// One of these.
     Choice(Vec<QuestionOption>),
     /// One of these levels, lowest first.
-    Score(Vec<String>),
+    Score(Vec<DecisionText>),
     /// Yes or no, with descriptions of both.
     Noul {
         /// The description of yes.
-        yes: Option<String>,
+        yes: Option<DecisionText>,
         /// The description of no.
-        no: Option<String>,
+        no: Option<DecisionText>,
     },
 }
 
@@ -70,7 +74,7 @@ pub struct QuestionOption {
     /// Its name.
     pub name: String,
     /// Its description.
-    pub description: Option<String>,
+    pub description: Option<DecisionText>,
 }
 
 impl Question {
@@ -174,37 +178,43 @@ impl Service {
             return Err(Error::Validation(message).into());
         }
         let max_options = match deciding {
-            Deciding::Labels(decider) => decider.labels.max_options(),
+            Deciding::Together(decider) => decider.max_options(),
             Deciding::Options(_) => MAX_OPTIONS,
         };
         for question in &request.questions {
             question.check_answers(max_options)?;
         }
         match deciding {
-            Deciding::Labels(decider) => self.decide_by_labels(decider, &request).await,
+            Deciding::Together(decider) => self.decide_together(decider, &request).await,
             Deciding::Options(reranker) => self.decide_by_options(reranker, request).await,
         }
     }
 
-    async fn decide_by_labels(
+    /// Asks a model that reads all options of a question together.
+    async fn decide_together(
         &self,
         decider: &Decider,
         request: &DecisionRequest,
     ) -> Result<Answer<Vec<Decision>>, Failed> {
-        // The questions as they stand, then those that are asked again.
-        let again: Vec<&Question> = request.questions.iter().filter(|it| request.asks_twice(it)).collect();
-        let mut questions = Vec::with_capacity(request.questions.len() + again.len());
-        questions
-            .extend(request.questions.iter().map(|question| question.prompt_text(&decider.labels, false)));
-        questions.extend(again.iter().map(|question| question.prompt_text(&decider.labels, true)));
-        let beginning = decider.conversation.value.message_beginning(&request.state);
-        let inputs = Arc::new(Branches { beginning, questions });
-        let Computed { outputs, cost } =
-            self.compute(&inputs, ModelTask::Decide, self.uncut_truncation()).await?;
-        let asked = request.questions.iter().chain(again);
+        let asked = request.all_asked();
+        let truncation = self.uncut_truncation();
+        let Computed { outputs, cost } = match decider {
+            Decider::Labels(decider) => {
+                let beginning = decider.conversation.value.message_beginning(&request.state);
+                let questions =
+                    asked.iter().map(|it| it.question.prompt_text(&decider.labels, it.is_reversed));
+                let inputs = Arc::new(Branches { beginning, questions: questions.collect() });
+                self.compute(&inputs, ModelTask::Decide(Wanted::WHOLE), truncation).await?
+            }
+            Decider::Laya(_) => {
+                let questions = asked.iter().map(|it| it.question.marked_question(it.is_reversed));
+                let inputs = MarkedInputs { state: request.state.spaced(), questions: questions.collect() };
+                self.compute(&Arc::new(inputs), ModelTask::Decide(Wanted::TOKENS), truncation).await?
+            }
+        };
         let mut decisions = Vec::with_capacity(outputs.len());
-        for (question, output) in asked.zip(&outputs) {
-            decisions.push(decider.read_decision(question, output)?);
+        for (asked, output) in asked.iter().zip(&outputs) {
+            decisions.push(decider.read_decision(asked.question, output)?);
         }
         let reversed = decisions.split_off(request.questions.len());
         let mut reversed = reversed.iter();
@@ -240,7 +250,7 @@ impl Service {
         let inputs = Arc::new(OptionPairs {
             instruction: if takes_instruction { Some(OPTION_INSTRUCTION) } else { None },
             queries: questions.iter().flat_map(Question::option_queries).collect(),
-            state,
+            state: state.into_text(),
         });
         let admitted = self.admit_request(self.max_tokens(inputs.as_ref()), 0).await?;
         let scores = self.raw_scores(&admitted, &inputs, self.uncut_truncation());
@@ -266,7 +276,21 @@ impl Service {
     }
 }
 
+/// A question in one order of its options.
+struct AskedQuestion<'a> {
+    question: &'a Question,
+    /// Whether its options are listed last to first.
+    is_reversed: bool,
+}
+
 impl DecisionRequest {
+    /// The questions in their order, then those that are asked again.
+    fn all_asked(&self) -> Vec<AskedQuestion<'_>> {
+        let first = self.questions.iter().map(|question| AskedQuestion { question, is_reversed: false });
+        let again = self.questions.iter().filter(|question| self.asks_twice(question));
+        first.chain(again.map(|question| AskedQuestion { question, is_reversed: true })).collect()
+    }
+
     /// Whether a question is asked again with its options in the opposite order.
     fn asks_twice(&self, question: &Question) -> bool {
         let several = matches!(&question.kind, QuestionKind::Choice(options) if options.len() > 1);
@@ -285,12 +309,17 @@ impl Question {
 }
 
 impl Decider {
-    /// The decision from the logits of all labels.
+    /// The decision from the logits of all labels, or of the marked tokens.
     fn read_decision(&self, question: &Question, output: &Output) -> Result<Decision, Error> {
-        let places = self.labels.label_places(question.label_kind());
-        let found = output.whole.get(places);
-        let found = found.ok_or_else(|| Error::Inference("the backend left labels out".to_owned()))?;
-        let logits: Vec<f64> = found.iter().map(|logit| self.bounded_logit(*logit)).collect();
+        let logits: Option<Vec<f64>> = match self {
+            Self::Labels(decider) => {
+                let places = decider.labels.label_places(question.label_kind());
+                let found = output.whole.get(places);
+                found.map(|found| found.iter().map(|logit| decider.bounded_logit(*logit)).collect())
+            }
+            Self::Laya(decider) => decider.option_logits(question, output),
+        };
+        let logits = logits.ok_or_else(|| Error::Inference("the backend left answers out".to_owned()))?;
         if logits.iter().all(|logit| logit.is_finite()) {
             Ok(Decision::from_logits(&logits))
         } else {

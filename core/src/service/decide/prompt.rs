@@ -45,7 +45,7 @@ impl Question {
     pub(super) fn option_queries(&self) -> Vec<String> {
         let answers: Vec<String> = match &self.kind {
             QuestionKind::Choice(options) => options.iter().map(QuestionOption::option_text).collect(),
-            QuestionKind::Score(levels) => levels.clone(),
+            QuestionKind::Score(levels) => levels.iter().map(ToString::to_string).collect(),
             QuestionKind::Noul { yes, no } => [("yes", yes), ("no", no)]
                 .map(|(label, text)| match text {
                     Some(text) => format!("{label} - {text}"),
@@ -64,7 +64,7 @@ impl Question {
 
     /// The line with the instructions, if there is one.
     fn first_line(&self) -> Vec<String> {
-        let instructions = self.instructions.as_str();
+        let instructions: &str = &self.instructions;
         match (&self.kind, instructions.is_empty()) {
             (QuestionKind::Noul { .. }, true) => vec!["Is the following true?".to_owned()],
             (QuestionKind::Noul { .. }, false) => vec![format!("Is the following true? {instructions}")],

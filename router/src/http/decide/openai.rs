@@ -5,7 +5,7 @@
 //! that begin with their roles.
 
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::service::{DecisionRequest, Question, QuestionKind, QuestionOption};
+use text_embeddings_core::service::{DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
 use utoipa::ToSchema;
 
 use super::{
@@ -120,7 +120,7 @@ impl ListedQuestionsBody {
     /// The field that cannot be answered, and why.
     pub(super) fn build_request(self) -> Result<BuiltDecisions, String> {
         let mut built = BuiltDecisions::from_request(DecisionRequest {
-            state: input_text(&self.input)?,
+            state: input_text(&self.input)?.into(),
             questions: Vec::with_capacity(self.questions.len()),
             both_orders: self.options_order == OptionsOrder::Both,
         });
@@ -162,7 +162,7 @@ fn build_question(place: &str, body: ListedQuestion) -> Result<(Question, Answer
             return Err(invalid_at(&format!("{place}.type"), &problem));
         }
     };
-    Ok((Question { place: format!("{place}.{field}"), instructions, kind }, form))
+    Ok((Question { place: format!("{place}.{field}"), instructions: instructions.into(), kind }, form))
 }
 
 fn build_choices(place: &str, choices: &[JsonText]) -> Result<(QuestionKind, AnswerForm), String> {
@@ -178,7 +178,7 @@ fn build_choices(place: &str, choices: &[JsonText]) -> Result<(QuestionKind, Ans
         if !seen.insert(value.clone()) {
             return Err(invalid_at(&format!("{place}[{index}].value"), "an earlier choice has this value"));
         }
-        options.push(QuestionOption { name, description });
+        options.push(QuestionOption { name, description: description.map(Into::into) });
         values.push(value);
     }
     Ok((QuestionKind::Choice(options), AnswerForm::Options(values)))
@@ -191,8 +191,8 @@ fn build_levels(place: &str, levels: &[JsonText]) -> Result<(QuestionKind, Answe
     for (index, json) in levels.iter().enumerate() {
         let LevelBody { label, description } = parse_object(&format!("{place}[{index}]"), json)?;
         texts.push(match description {
-            Some(description) => format!("{label} - {description}"),
-            None => label.clone(),
+            Some(description) => format!("{label} - {description}").into(),
+            None => label.as_str().into(),
         });
         labels.push(JsonText::from_string(&label));
     }
@@ -210,7 +210,7 @@ fn check_count(place: &str, count: usize, noun: &str) -> Result<(), String> {
 fn input_text(input: &JsonText) -> Result<String, String> {
     if !input.as_str().starts_with('[') {
         return match optional_text(Some(input), "input")? {
-            Some(text) if input.as_str().starts_with('"') => Ok(text),
+            Some(text) if input.as_str().starts_with('"') => Ok(text.into_text()),
             _ => Err(invalid_at("input", "give a text or a list of messages")),
         };
     }
@@ -278,7 +278,7 @@ fn missing_field(place: &str, name: &str) -> String {
 /// A text, or a list of parts.
 fn content_text(json: &JsonText, place: &str) -> Result<String, String> {
     if !json.as_str().starts_with('[') {
-        return any_text(json, place);
+        return any_text(json, place).map(DecisionText::into_text);
     }
     let parts: Vec<JsonText> = parse_at(place, json)?;
     let mut texts = Vec::with_capacity(parts.len());
@@ -289,7 +289,8 @@ fn content_text(json: &JsonText, place: &str) -> Result<String, String> {
             "input_text" | "output_text" => part.text.ok_or_else(|| missing_field(&place, "text"))?,
             "refusal" => part.refusal.ok_or_else(|| missing_field(&place, "refusal"))?,
             "input_json" => {
-                any_text(&part.data.ok_or_else(|| missing_field(&place, "data"))?, &format!("{place}.data"))?
+                let data = part.data.ok_or_else(|| missing_field(&place, "data"))?;
+                any_text(&data, &format!("{place}.data"))?.into_text()
             }
             other => {
                 let problem = format!("`{other}` is not supported: decide about text");

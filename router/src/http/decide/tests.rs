@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::{BackendKind, WeightChoices};
 use text_embeddings_core::{
     files::{ModelFolder, Reader},
-    model::{LengthFlags, Model, ModelFlags, RequestedType},
+    model::{Decider, LengthFlags, Model, ModelFlags, RequestedType},
     service::{Decision, QuestionKind},
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
@@ -58,6 +58,7 @@ impl fmt::LowerHex for BigEndian<'_> {
 /// A file with the answers of the reference.
 #[derive(Deserialize)]
 struct Expected {
+    #[serde(default)]
     options: usize,
     rows: Vec<Row>,
 }
@@ -69,11 +70,12 @@ struct Row {
     answers: BTreeMap<String, Value>,
 }
 
+const UNCUT: Truncation =
+    Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+
 /// The prompts of all kinds of instruct models equal the ones of `transformers`, id for id.
 #[test]
 fn prompts_are_those_of_the_reference() {
-    const TRUNCATION: Truncation =
-        Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let names = fs::read_dir(decider_fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -90,7 +92,7 @@ fn prompts_are_those_of_the_reference() {
         let flags = ModelFlags { model_type: Some(RequestedType::Decider), lengths, ..ModelFlags::default() };
         let model = Model::resolve(&files, &tokenizer, &flags).unwrap();
         let encoder = model.encoder(&files, tokenizer, &flags).unwrap();
-        let decider = model.as_decider().unwrap();
+        let Some(Decider::Labels(decider)) = model.as_decider() else { unreachable!("{name}") };
         let expected = fs::read(decider_fixtures().join(format!("{name}.expected.json"))).unwrap();
         let expected: Expected = serde_json::from_slice(&expected).unwrap();
         assert_eq!(decider.labels.max_options(), expected.options, "{name}");
@@ -101,21 +103,52 @@ fn prompts_are_those_of_the_reference() {
                 let id = form.name.unwrap();
                 let prompt = question.prompt_text(&decider.labels, false);
                 let pair = PairText { instruction: None, query: &beginning, document: &prompt };
-                let ids = encoder.encode(&Input::Pair(pair), TRUNCATION, None).unwrap().ids;
-                let found = &row.answers[&id];
-                if let Some(expected) = found["ids"].as_array() {
-                    assert_eq!(json!(ids), json!(expected), "{name} {id}: {prompt}");
-                } else {
-                    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-                    let hash = format!("{:x}", BigEndian(&Sha256::digest(bytes)));
-                    assert_eq!(
-                        (json!(ids.len()), json!(hash)),
-                        (found["length"].clone(), found["sha256"].clone())
-                    );
-                }
+                let ids = encoder.encode(&Input::Pair(pair), UNCUT, None).unwrap().ids;
+                assert_ids(&ids, &row.answers[&id], &format!("{name} {id}: {prompt}"));
             }
         }
     }
+}
+
+/// Compares ids with those of a file, which has a hash of many.
+fn assert_ids(ids: &[u32], expected: &Value, place: &str) {
+    if let Some(expected) = expected["ids"].as_array() {
+        assert_eq!(json!(ids), json!(expected), "{place}");
+    } else {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let hash = format!("{:x}", BigEndian(&Sha256::digest(bytes)));
+        let expected = (expected["length"].clone(), expected["sha256"].clone());
+        assert_eq!((json!(ids.len()), json!(hash)), expected, "{place}");
+    }
+}
+
+/// The sequences of Laya equal those of its authors' package, id for id.
+#[test]
+fn sequences_with_marked_options_are_those_of_the_authors() {
+    let folder = decider_fixtures().with_file_name("laya");
+    let describe = |config: &Value| {
+        text_embeddings_backend::describe(config, &WeightChoices::default(), BackendKind::default())
+    };
+    let files = ModelFolder::open(&folder.join("small"), &Reader::default(), &describe).unwrap();
+    let tokenizer = Tokenizer::from_file(folder.join("small/tokenizer/tokenizer.json")).unwrap();
+    let model = Model::resolve(&files, &tokenizer, &ModelFlags::default()).unwrap();
+    let encoder = model.encoder(&files, tokenizer, &ModelFlags::default()).unwrap();
+    let expected: Expected =
+        serde_json::from_slice(&fs::read(folder.join("small.expected.json")).unwrap()).unwrap();
+    let mut cut = 0;
+    for row in expected.rows {
+        let BuiltDecisions { request, forms } = read_json(row.body.as_str()).unwrap().body.unwrap();
+        let state = request.state.spaced();
+        for (question, form) in request.questions.iter().zip(forms) {
+            let (id, marked) = (form.name.unwrap(), question.marked_question(false));
+            let input = Input::Question { state: &state, question: &marked };
+            let encoded = encoder.encode(&input, UNCUT, None).unwrap();
+            assert_ids(&encoded.ids, &row.answers[&id], &format!("{id}: {marked:?}"));
+            assert_eq!(encoded.marks.len(), marked.options.len());
+            cut += usize::from(encoded.truncated > 0);
+        }
+    }
+    assert!(cut > 10, "long options and questions are among the cases: {cut}");
 }
 
 fn three_decisions() -> [Decision; 3] {

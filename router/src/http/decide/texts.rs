@@ -4,6 +4,7 @@
 //! without spaces. What must hold: an error names the path of the value.
 
 use serde::de::DeserializeOwned;
+use text_embeddings_core::service::DecisionText;
 
 use crate::http::json::JsonText;
 
@@ -30,20 +31,22 @@ pub(super) fn parse_object<T: DeserializeOwned>(path: &str, json: &JsonText) -> 
 }
 
 /// The text of a value; `None` for null and for an absent value.
-pub(super) fn optional_text(json: Option<&JsonText>, path: &str) -> Result<Option<String>, String> {
+pub(super) fn optional_text(json: Option<&JsonText>, path: &str) -> Result<Option<DecisionText>, String> {
     match json {
         None => Ok(None),
         Some(json) if json.as_str() == "null" => Ok(None),
-        Some(json) if json.as_str().starts_with('"') => parse_at(path, json).map(Some),
+        Some(json) if json.as_str().starts_with('"') => {
+            parse_at::<String>(path, json).map(|text| Some(text.into()))
+        }
         Some(json) if nesting_depth(json.as_str()) > MAX_DEPTH => {
             Err(invalid_at(path, &format!("it is nested more than {MAX_DEPTH} deep")))
         }
-        Some(json) => Ok(Some(json.as_str().to_owned())),
+        Some(json) => Ok(Some(DecisionText::from_json(json.as_str().to_owned()))),
     }
 }
 
 /// The text of a value that must not be null.
-pub(super) fn any_text(json: &JsonText, path: &str) -> Result<String, String> {
+pub(super) fn any_text(json: &JsonText, path: &str) -> Result<DecisionText, String> {
     optional_text(Some(json), path)?.ok_or_else(|| invalid_at(path, "it is null: give it a text"))
 }
 

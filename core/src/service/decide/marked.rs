@@ -1,0 +1,99 @@
+//! Decisions by Laya, which reads a question, its options behind markers, and the text.
+//!
+//! Input: questions. Output: the texts that the model reads for them, and the logits of its markers. What must
+//! hold: the texts are those of the authors' package (`laya/common.py`, `render_options`).
+
+use text_embeddings_backend_core::Output;
+
+use super::{DecisionText, Question, QuestionKind, QuestionOption};
+use crate::{
+    model::Laya,
+    service::compute::Inputs,
+    tokenization::{Input, MarkedQuestion},
+};
+
+/// The questions of a request about its text.
+pub(super) struct MarkedInputs {
+    pub(super) state: String,
+    pub(super) questions: Vec<MarkedQuestion>,
+}
+
+impl Inputs for MarkedInputs {
+    fn count(&self) -> usize {
+        self.questions.len()
+    }
+
+    fn input(&self, index: usize) -> Input<'_> {
+        Input::Question { state: &self.state, question: &self.questions[index] }
+    }
+
+    fn have_one_query(&self) -> bool {
+        true
+    }
+}
+
+impl Question {
+    /// The question as Laya reads it. With `is_reversed`, the options of a choice are listed last to first.
+    #[must_use]
+    pub fn marked_question(&self, is_reversed: bool) -> MarkedQuestion {
+        let (kind, name) = self.laya_type();
+        let mut options: Vec<String> = match &self.kind {
+            QuestionKind::Choice(options) => options.iter().map(QuestionOption::described_name).collect(),
+            QuestionKind::Score(levels) => {
+                let levels = levels.iter().enumerate();
+                levels.map(|(index, level)| format!("level {index}: {}", level.spaced())).collect()
+            }
+            QuestionKind::Noul { yes, no } => vec![
+                format!("false: {}", given_text(no.as_ref(), "no, the statement does not hold")),
+                format!("true: {}", given_text(yes.as_ref(), "yes, the statement holds")),
+            ],
+        };
+        if is_reversed {
+            options.reverse();
+        }
+        MarkedQuestion { kind, text: format!("{name} question: {}", self.instructions.spaced()), options }
+    }
+
+    /// The number and the name of its type.
+    fn laya_type(&self) -> (u32, &'static str) {
+        match self.kind {
+            QuestionKind::Choice(_) => (0, "choice"),
+            QuestionKind::Score(_) => (1, "score"),
+            QuestionKind::Noul { .. } => (2, "noul"),
+        }
+    }
+}
+
+impl QuestionOption {
+    fn described_name(&self) -> String {
+        match &self.description {
+            Some(description) if !description.is_empty() => {
+                format!("{}: {}", self.name, description.spaced())
+            }
+            _ => self.name.clone(),
+        }
+    }
+}
+
+fn given_text(text: Option<&DecisionText>, default: &str) -> String {
+    match text {
+        Some(text) if !text.is_empty() => text.spaced(),
+        _ => default.to_owned(),
+    }
+}
+
+impl Laya {
+    /// The logits of a question's options in the order of its decision; absent if the backend gave another
+    /// number.
+    pub(super) fn option_logits(&self, question: &Question, output: &Output) -> Option<Vec<f64>> {
+        let count = question.count_options();
+        let temperature = self.temperature(question.laya_type(), count);
+        let logits = output.tokens.values.iter().map(|logit| f64::from(*logit) / temperature);
+        let mut logits: Vec<f64> = logits.collect();
+        if let QuestionKind::Noul { .. } = question.kind {
+            // The model reads false before true.
+            logits.reverse();
+        }
+        (logits.len() == count).then_some(logits)
+    }
+}

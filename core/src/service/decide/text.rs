@@ -1,0 +1,79 @@
+//! A text of a decision: a string, or another JSON value.
+
+use std::{fmt, ops::Deref};
+
+/// A text as a model reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DecisionText {
+    text: String,
+    is_json: bool,
+}
+
+impl DecisionText {
+    /// A value that is not a string, as JSON without spaces.
+    #[must_use]
+    pub fn from_json(text: String) -> Self {
+        Self { text, is_json: true }
+    }
+
+    /// The string, or the JSON without spaces.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    /// The string, or the JSON with a space behind each comma and colon, as Python's `json` writes it.
+    #[must_use]
+    pub fn spaced(&self) -> String {
+        if !self.is_json {
+            return self.text.clone();
+        }
+        let mut spaced = String::with_capacity(self.text.len() + self.text.len() / 8);
+        let (mut in_string, mut is_escaped) = (false, false);
+        for character in self.text.chars() {
+            spaced.push(character);
+            match character {
+                _ if is_escaped => is_escaped = false,
+                '\\' if in_string => is_escaped = true,
+                '"' => in_string = !in_string,
+                ',' | ':' if !in_string => spaced.push(' '),
+                _ => {}
+            }
+        }
+        spaced
+    }
+}
+
+impl<T: Into<String>> From<T> for DecisionText {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), is_json: false }
+    }
+}
+
+impl Deref for DecisionText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for DecisionText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_gets_spaces_and_only_outside_of_its_strings() {
+        let json = r#"{"a,b":[1,"\\",":"],"c\"d:":{}}"#;
+        let spaced = r#"{"a,b": [1, "\\", ":"], "c\"d:": {}}"#;
+        assert_eq!(DecisionText::from_json(json.to_owned()).spaced(), spaced);
+        assert_eq!(DecisionText::from(json).spaced(), json);
+        assert_eq!(DecisionText::from_json(json.to_owned()).into_text(), json);
+    }
+}

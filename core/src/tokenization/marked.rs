@@ -1,0 +1,133 @@
+//! Encodes a question with marked options and the text that it is about, for deciders such as Laya.
+//!
+//! Input: a [`MarkedQuestion`] and a text. Output: the ids of `begin question separator (marker option)*
+//! separator text separator`, with the places of the markers. What must hold: ids and places are those of the
+//! authors' package (`laya/common.py`, `build_head`), which cuts long options and questions; the text is never
+//! cut; a text that spells a special token stays text.
+
+use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model};
+use crate::error::Error;
+
+/// The most tokens of an option.
+const OPTION_TOKENS: usize = 48;
+/// With less room than this for the question, the options are cut.
+const QUESTION_ROOM: usize = 16;
+/// The fewest tokens to which an option, with its marker, and a question are cut.
+const FEWEST_OPTION: usize = 4;
+const FEWEST_QUESTION: usize = 8;
+
+/// The tokens around a question's texts, and the limit on their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkedTokens {
+    /// The first token.
+    pub begin: u32,
+    /// The token behind the question, the options and the text.
+    pub separator: u32,
+    /// The token before each option.
+    pub marker: u32,
+    /// Its text, which becomes a space in all texts.
+    pub marker_text: String,
+    /// The most tokens of question and options.
+    pub max_question: usize,
+}
+
+/// A question with its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkedQuestion {
+    /// The number of its type.
+    pub kind: u32,
+    /// Its text.
+    pub text: String,
+    /// Its options; at least one.
+    pub options: Vec<String>,
+}
+
+impl MarkedQuestion {
+    /// All its texts.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.text.as_str()).chain(self.options.iter().map(String::as_str))
+    }
+}
+
+impl TextEncoder {
+    /// The ids of a question about a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLong`] if question and text do not fit; [`Error::Tokenizer`] if the tokenizer fails, or if
+    /// the model reads no questions.
+    pub fn encode_question(
+        &self,
+        state: &str,
+        question: &MarkedQuestion,
+        shared: Option<&SharedQuery>,
+    ) -> Result<Encoded, Error> {
+        let Some(tokens) = &self.options.marked else { return Err(other_model()) };
+        let mut options = Vec::with_capacity(question.options.len());
+        let mut all = 0;
+        for option in &question.options {
+            let option = [" ", &tokens.unmarked(option)].concat();
+            let ids = self.first_ids(&option, OPTION_TOKENS + 1)?;
+            all += ids.len();
+            let ids = ids.into_iter().take(OPTION_TOKENS);
+            options.push(std::iter::once(tokens.marker).chain(ids).collect::<Vec<u32>>());
+        }
+        let taken = |options: &[Vec<u32>]| options.iter().map(Vec::len).sum::<usize>();
+        if taken(&options) + QUESTION_ROOM > tokens.max_question {
+            let share = tokens.max_question.saturating_sub(QUESTION_ROOM) / options.len().max(1);
+            for option in &mut options {
+                option.truncate(share.max(FEWEST_OPTION));
+            }
+        }
+        let room = tokens.max_question.saturating_sub(taken(&options)).max(FEWEST_QUESTION);
+        let text = self.first_ids(&tokens.unmarked(&question.text), room + 1)?;
+        all += text.len();
+        let mut ids = vec![tokens.begin];
+        ids.extend(text.iter().take(room));
+        ids.push(tokens.separator);
+        let mut marks = Vec::with_capacity(options.len());
+        for option in &options {
+            marks.push(ids.len());
+            ids.extend(option);
+        }
+        // The tokens that were cut: all texts' tokens less those that stay. Of a cut text, one more is known.
+        let truncated = all + 1 + 1 + marks.len() - ids.len();
+        ids.push(tokens.separator);
+        self.add_state(&mut ids, &tokens.unmarked(state), shared)?;
+        ids.push(tokens.separator);
+        Ok(Encoded { ids, second: None, marks, unattended: 0, kind: question.kind, truncated, reusable: 0 })
+    }
+
+    /// Adds the tokens of the text behind a question.
+    fn add_state(&self, ids: &mut Vec<u32>, state: &str, shared: Option<&SharedQuery>) -> Result<(), Error> {
+        let encode = || self.sequence(["", state], 0, usize::MAX, TruncationDirection::Right);
+        let own;
+        let sequence = if let Some(shared) = shared {
+            shared.first.get_or_init(encode).as_ref().map_err(Clone::clone)?
+        } else {
+            own = encode()?;
+            &own
+        };
+        let state = sequence.encoding.get_ids();
+        let max = self.options.max_input_length;
+        let got = ids.len() + state.len() + sequence.missing + 1;
+        if got > max {
+            return Err(Error::TooLong { got, max });
+        }
+        ids.extend(state);
+        Ok(())
+    }
+
+    /// The ids of the beginning of a text, at most `needed`.
+    fn first_ids(&self, text: &str, needed: usize) -> Result<Vec<u32>, Error> {
+        let sequence = self.sequence(["", text], 0, needed, TruncationDirection::Right)?;
+        Ok(sequence.encoding.get_ids().iter().copied().take(needed).collect())
+    }
+}
+
+impl MarkedTokens {
+    /// A text without the marker's text.
+    fn unmarked(&self, text: &str) -> String {
+        text.replace(&self.marker_text, " ")
+    }
+}
