@@ -31,6 +31,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "docs/evaluate.md": {"PyPI": 3, "minutes of compiling": 1},
     "docs/files.md": {"the Hub": 1},
     "docs/gpu.md": {"a GPU": 1},
+    "examples/README.md": {"PyPI": 1},
     "docs/migrating.md": {"Docker": 3, "two servers of yours": 2},
     "docs/models-file.md": {"the Hub": 1},
     "docs/models.md": {"the Hub": 2},

@@ -1,8 +1,11 @@
 """Every file of `examples/` runs as its head says, and prints the real server's answers."""
 
+import ast
+import contextlib
 import email.utils
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -35,6 +38,7 @@ SCRIPTS = {
     "rerank_haystack.py": None,
     "rerank_langchain.py": None,
 }
+OTHERS = ("rerank.sh", "rag_adapter.py", "decide_tickets.py", "decide_squad.py")
 # Scripts may connect to loopback only, too. A client that tries another host prints that on the error stream.
 GUARDED = (
     "import loopback, runpy, sys; loopback.guard(); sys.argv[:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -76,7 +80,7 @@ def check_lines(output: str, expected: dict[str, float]) -> None:
 
 def test_every_example_is_listed_and_tested():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
-    assert names == {*SCRIPTS, "rerank.sh", "rag_adapter.py"}
+    assert names == {*SCRIPTS, *OTHERS}
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     for path in EXAMPLES.iterdir():
         assert path.is_dir() or path.name == "README.md" or f"]({path.name})" in index, path.name
@@ -90,7 +94,7 @@ def test_an_example_prints_the_two_best(keyed, name):
     check_lines(ended.stdout, scores(keyed, **instruction))
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "rerank.sh", "rag_adapter.py"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *OTHERS])
 def test_an_example_can_be_run_as_its_head_says(name):
     text = (EXAMPLES / name).read_text(encoding="utf-8")
     assert f"examples/{name} http://127.0.0.1:8080" in text and "RERANK_URL" in text and "RERANK_API_KEY" in text
@@ -109,10 +113,75 @@ def test_curl(keyed):
     assert [row["relevance_score"] for row in second["results"]] == pytest.approx([expected[text] for text in best], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["rerank_requests.py", "rerank_langchain.py", "rerank.sh", "rag_adapter.py"])
+@pytest.mark.parametrize("name", ["rerank_requests.py", "rerank_langchain.py", "rerank.sh", "rag_adapter.py", "decide_tickets.py"])
 def test_our_own_examples_show_the_servers_message(keyed, name):
     ended = run(name, keyed.url, RERANK_API_KEY="wrong")
     assert ended.returncode != 0 and "wants its key" in ended.stdout + ended.stderr
+
+
+def decide(server: Server, state: str, questions: dict, **fields: object) -> dict:
+    """The server's answers to questions."""
+    body = {"state": state, "questions": questions, **fields}
+    answer = requests.post(f"{server.url}/v1/systemone", json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=ANSWER_LIMIT)
+    return answer.json()["answers"]
+
+
+def constants(name: str) -> dict[str, object]:
+    """The literals that a script assigns to names."""
+    script = ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))
+    found = {}
+    for line in script.body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                found[line.targets[0].id] = ast.literal_eval(line.value)
+    return found
+
+
+def test_tickets_go_to_the_team_that_the_server_is_sure_of(keyed):
+    ended = run("decide_tickets.py", keyed.url, RERANK_API_KEY=KEY)
+    assert ended.returncode == 0, ended.stderr
+    script = constants("decide_tickets.py")
+    for line, ticket in zip(ended.stdout.splitlines(), script["TICKETS"], strict=True):
+        answers = decide(keyed, ticket, script["QUESTIONS"], options_order="both")
+        team = answers["team"]["choice"]
+        best = answers["team"]["probabilities"][team]
+        route = team if best >= script["SURE"] else f"a person (perhaps {team})"
+        rest = f"urgency {answers['urgency']['score']:.1f} of 3; refund {answers['refund']['noul']:.2f}"
+        assert line == f"{best:.2f}  {route}; {rest}: {ticket!r}"
+
+
+def test_right_decisions_are_counted(keyed, tmp_path, monkeypatch):
+    words = ["Mars", "Venus", "Earth", "Saturn", "Pluto"]
+    answered = [{"question": f"Which is number {index}?", "is_impossible": False, "answers": [{"text": word}]} for index, word in enumerate(words)]
+    unanswered = [{"question": f"Where is {word}?", "is_impossible": True, "answers": []} for word in words]
+    paragraph = {"context": "Five planets: Mars, Venus, Earth, Saturn, Pluto.", "qas": answered + unanswered}
+    file = tmp_path / "squad.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [paragraph] * 9}]}))
+    monkeypatch.setattr(sys, "argv", ["decide_squad.py", "http://none", str(file)])
+    import decide_squad as squad
+
+    for question in paragraph["qas"]:
+        made = squad.choice(question, [*words, "red Mars"], random.Random(3))
+        if question["is_impossible"]:
+            assert made is None and squad.yes_or_no(question)[1] is False
+        else:
+            options = list(made[0]["criteria"])
+            assert made[1] == question["answers"][0]["text"] and made[1] in options and len(options) == 4
+            assert made[1] != "Mars" or "red Mars" not in options
+    ended = run("decide_squad.py", keyed.url, str(file), RERANK_API_KEY=KEY)
+    assert ended.returncode == 0, ended.stderr
+    given, both, yes_or_no, order = ended.stdout.splitlines()
+    assert re.fullmatch(r"choice of 4, order given: \d+ of 45 right \(guessing: 11\)", given)
+    assert re.fullmatch(r"choice of 4, order both: \d+ of 45 right \(guessing: 11\)", both)
+    right, count, yes = map(int, re.fullmatch(r"yes or no: (\d+) of (\d+) right \(guessing: 18\); (\d+) times yes", yes_or_no).groups())
+    questions = {question["question"]: squad.yes_or_no(question) for question in paragraph["qas"]}
+    answers = decide(keyed, paragraph["context"], {text: question for text, (question, _) in questions.items()})
+    rights = [(answers[text]["noul"] > 0.5) == truth for text, (_, truth) in questions.items()]
+    if len({(answers[text]["noul"] > 0.5) for text in questions}) == 1:
+        # Which questions are asked is drawn by lot, but half of them are answerable.
+        assert sum(rights) * 2 == len(rights) and right * 2 == count == 36 and yes in (0, count)
+    assert 0 <= yes <= count and 0 <= right <= count == 36
+    assert re.fullmatch(r"yes or no: an answerable question gets .* in [01]\.\d\d of pairs \(guessing: 0\.50\)", order)
 
 
 class TestRagAdapter:
