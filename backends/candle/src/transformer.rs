@@ -39,7 +39,7 @@ pub(crate) struct Transformer<O: Operations> {
     projection: Option<O::Matrix>,
     views: Vec<LoadedView>,
     convolution: Option<Convolution<O>>,
-    kinds: Option<Kinds<O>>,
+    kinds: Option<KindTable<O>>,
     layers: Vec<Layer<O>>,
     /// The indices of the layers in the order in which they run.
     order: Vec<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct Transformer<O: Operations> {
 }
 
 /// A table whose rows are added to the states before a layer.
-struct Kinds<O: Operations> {
+struct KindTable<O: Operations> {
     table: O::Table,
     layer: usize,
 }
@@ -98,7 +98,7 @@ impl RowPositions {
         Self { positions: batch.positions().collect(), lengths }
     }
 
-    fn longest(&self) -> usize {
+    fn longest_text(&self) -> usize {
         self.lengths.iter().copied().max().unwrap_or(0)
     }
 }
@@ -124,7 +124,7 @@ impl<O: Operations> Transformer<O> {
         let convolution = convolution
             .map(|convolution| Convolution::load(convolution, plan.hidden, &weights))
             .transpose()?;
-        let kinds = plan.kinds.as_ref().map(|kinds| Kinds::load(kinds, &weights)).transpose()?;
+        let kinds = plan.kinds.as_ref().map(|kinds| KindTable::load_rows(kinds, &weights)).transpose()?;
         let mut progress = LoadProgress::new(plan.layers.len());
         let mut layers = Vec::with_capacity(plan.layers.len());
         for (index, layer) in plan.layers.iter().enumerate() {
@@ -165,7 +165,8 @@ impl<O: Operations> Transformer<O> {
         // `pass` changes from layer to layer, but these two do not.
         let (batch, places) = (pass.batch(), pass.places().to_vec());
         let all = Places::new::<O>(pass, pass.computed());
-        let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
+        let all_angles: Vec<_> =
+            self.views.iter().map(|view| view.row_angles(&positions, &all.rows)).collect();
         // The last layer computes fewer rows, unless all are requested.
         let ordered: Vec<&Layer<O>> = self.order.iter().map(|&index| &self.layers[index]).collect();
         let last = match ordered.last() {
@@ -174,20 +175,18 @@ impl<O: Operations> Transformer<O> {
             }
             _ => None,
         };
-        let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.angles(&positions, &last.rows));
-        let all_rows = self
-            .views
-            .iter()
-            .zip(&all_angles)
-            .map(|(view, angles)| operations.rows(view.rows(batch, &places, &all, angles.as_deref())));
+        let last_angles = last.as_ref().and_then(|(view, last)| (*view)?.row_angles(&positions, &last.rows));
+        let all_rows = self.views.iter().zip(&all_angles).map(|(view, angles)| {
+            operations.rows(view.prepared_rows(batch, &places, &all, angles.as_deref()))
+        });
         let all_rows = all_rows.collect::<Result<Vec<_>>>()?;
         let last_rows = last.as_ref().and_then(|(view, last)| {
-            Some(operations.rows((*view)?.rows(batch, &places, last, last_angles.as_deref())))
+            Some(operations.rows((*view)?.prepared_rows(batch, &places, last, last_angles.as_deref())))
         });
         let last_rows = last_rows.transpose()?;
         let wanted = last.as_ref();
         let wanted = wanted.map(|(_, last)| LastRows { places: &last.computed, rows: last_rows.as_ref() });
-        let hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
+        let hidden = self.embed_tokens(operations, pass, &positions)?; // [computed, hidden]
         let rows_of_first = if ordered.len() == 1 { rows } else { &all.rows };
         let convolution = self.convolution.as_ref();
         let mut convolved =
@@ -225,7 +224,7 @@ impl<O: Operations> Transformer<O> {
     }
 
     /// The first hidden states of the computed rows: `[computed, hidden]`.
-    fn embed(
+    fn embed_tokens(
         &self,
         operations: &mut O,
         pass: &Pass<'_, O::Kept>,
@@ -259,8 +258,8 @@ impl<O: Operations> Transformer<O> {
     }
 }
 
-impl<O: Operations> Kinds<O> {
-    fn load(plan: &KindsPlan, weights: &Weights<'_, O>) -> Result<Self> {
+impl<O: Operations> KindTable<O> {
+    fn load_rows(plan: &KindsPlan, weights: &Weights<'_, O>) -> Result<Self> {
         let KindsPlan { tensor, shape, layer } = plan.clone();
         Ok(Self { table: weights.table(&TablePlan { tensor, shape, index: RowIndex::First })?, layer })
     }
@@ -269,7 +268,8 @@ impl<O: Operations> Kinds<O> {
     fn add_rows(&self, operations: &mut O, pass: &Pass<'_, O::Kept>, hidden: &mut O::Tensor) -> Result<()> {
         let kinds = pass.batch().row_kinds();
         let kinds: Vec<u32> = pass.computed().iter().map(|&row| kinds[row]).collect();
-        let rows = operations.embed(&[Lookup { table: &self.table, ids: &kinds }], 1.0, None)?; // [computed, hidden]
+        let lookup = Lookup { table: &self.table, ids: &kinds };
+        let rows = operations.embed(&[lookup], 1.0, None)?; // [computed, hidden]
         operations.add(&rows, None, hidden)
     }
 }
@@ -301,12 +301,12 @@ impl LoadedView {
             rope.extend_to(positions.lengths.iter().copied());
         }
         if let Some(bias) = &mut self.bias {
-            bias.extend_to(positions.longest());
+            bias.extend_to(positions.longest_text());
         }
     }
 
     /// The angles of some rows, if positions are rotary.
-    fn angles(&self, positions: &RowPositions, rows: &[usize]) -> Option<Vec<Angles<'_>>> {
+    fn row_angles(&self, positions: &RowPositions, rows: &[usize]) -> Option<Vec<Angles<'_>>> {
         let rope = self.rope.as_ref()?;
         let at = |&row: &usize| rope.at(positions.positions[row], positions.lengths[row]);
         Some(rows.iter().map(at).collect())
@@ -314,7 +314,7 @@ impl LoadedView {
 
     /// The rows `at`, prepared for operations. `places` gives, for each row of `batch`, its row in the keys
     /// and values.
-    fn rows<'a>(
+    fn prepared_rows<'a>(
         &'a self,
         batch: &'a Batch,
         places: &'a [usize],

@@ -16,12 +16,13 @@ mod onnx;
 mod pool;
 mod python;
 mod similarity;
+mod wanted;
 
 use std::time::Duration;
 
 pub use activation::Activation;
 pub use amount::amount;
-pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
+pub use batch::{Batch, BatchBuilder, Packing, Segment, Text};
 pub use head::{
     AnswerRule, AnswerToken, AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule, SparseHead,
     TokenHead, WholeHead,
@@ -35,6 +36,7 @@ pub use pool::Pooling;
 pub use python::{Probe, PythonOptions};
 pub use similarity::{PlainSimilarity, TokenSimilarity};
 pub use text_embeddings_checkpoint::ModelFile;
+pub use wanted::Wanted;
 
 /// An error of loading a model or computing a batch.
 #[derive(Debug, thiserror::Error)]

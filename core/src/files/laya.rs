@@ -1,7 +1,7 @@
 //! Presents a folder of Laya's as a repository of `transformers`.
 //!
-//! Input: a repository with `rl_agent_config.json`, and encoder and tokenizer in folders of their own. Output:
-//! its small files in memory, so that code which reads models needs no special case: the encoder's
+//! Input: a repository with `rl_agent_config.json`, and encoder and tokenizer in folders of their own.
+//! Output: its small files in memory, so that code which reads models needs no special case: the encoder's
 //! `config.json` has the settings of the decider in the field `laya`. The weights stay in their file.
 
 use serde_json::{Map, Value, json};

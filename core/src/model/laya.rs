@@ -1,7 +1,7 @@
 //! Laya: a trained decider (`laya/agent.py` of its authors' package).
 //!
 //! Input: the settings in its files. Output: a [`Laya`]. What must hold: temperatures are those that the
-//! authors' code applies, which bounds what the files say.
+//! authors' code applies, which bounds the values of the files.
 
 use std::collections::BTreeMap;
 
@@ -55,35 +55,29 @@ impl Laya {
     ///
     /// [`Refusal::LayaSettings`] if a setting is missing or of another type.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
-        let refused = |problem: String| Refusal::LayaSettings { problem };
         let settings = LayaSettings::deserialize(&files.config.raw["laya"]);
-        let settings = settings.map_err(|error| refused(error.to_string()))?;
-        let id = |token: &str| {
-            let id = tokenizer.token_to_id(token);
-            id.ok_or_else(|| refused(format!("the tokenizer lacks the token `{token}`")))
-        };
+        let settings = settings.map_err(|error| Refusal::LayaSettings { problem: error.to_string() })?;
         let tokens = MarkedTokens {
-            begin: id(&settings.cls_token)?,
-            separator: id(&settings.sep_token)?,
-            marker: id(&settings.mask_token)?,
+            begin: find_token(tokenizer, &settings.cls_token)?,
+            separator: find_token(tokenizer, &settings.sep_token)?,
+            marker: find_token(tokenizer, &settings.mask_token)?,
             marker_text: settings.mask_token,
             max_question: settings.head_max_len.unwrap_or(MAX_QUESTION),
         };
-        let temperatures = match settings.temperature {
-            None => [1.0; 3],
-            Some(values) => match values.as_slice() {
-                [choice, score, noul] => [choice, score, noul].map(bounded),
-                _ => return Err(refused("`temperature` is not a list of three numbers".to_owned())),
-            },
+        let given = settings.temperature.unwrap_or_else(|| vec![Value::from(1); 3]);
+        let [choice, score, noul] = given.as_slice() else {
+            let problem = "`temperature` is not a list of three numbers".to_owned();
+            return Err(Refusal::LayaSettings { problem });
         };
+        let temperatures = [choice, score, noul].map(bounded_temperature);
         let by_options = settings.temperature_by_options.unwrap_or_default().into_iter();
-        let by_options = by_options.map(|(name, value)| (name, bounded(&value))).collect();
+        let by_options = by_options.map(|(name, value)| (name, bounded_temperature(&value))).collect();
         Ok((Self { tokens, temperatures, by_options }, Head::PROJECTOR))
     }
 
     /// The divisor of the logits of `count` options, for a type by its number and name.
     #[must_use]
-    pub fn temperature(&self, (number, name): (u32, &str), count: usize) -> f64 {
+    pub fn find_temperature(&self, number: u32, name: &str, count: usize) -> f64 {
         let bucket = match count {
             0..=2 => "2",
             3..=5 => "3-5",
@@ -95,8 +89,15 @@ impl Laya {
     }
 }
 
+/// The id of a token.
+fn find_token(tokenizer: &Tokenizer, token: &str) -> Result<u32, Refusal> {
+    tokenizer
+        .token_to_id(token)
+        .ok_or_else(|| Refusal::LayaSettings { problem: format!("the tokenizer lacks the token `{token}`") })
+}
+
 /// A temperature within the bounds; 1 for a value that is not a number.
-fn bounded(value: &Value) -> f64 {
+fn bounded_temperature(value: &Value) -> f64 {
     let number = match value {
         // Python reads numbers in strings, too.
         Value::String(text) => text.trim().parse().ok(),

@@ -78,7 +78,9 @@ impl Input<'_> {
             Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
                 count(text)
             }
-            Self::Question { state, question } => count(state) + question.texts().map(count).sum::<usize>(),
+            Self::Question { state, question } => {
+                count(state) + question.all_texts().map(count).sum::<usize>()
+            }
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
         }
     }
@@ -93,7 +95,9 @@ impl Input<'_> {
             Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
                 text.len()
             }
-            Self::Question { state, question } => state.len() + question.texts().map(str::len).sum::<usize>(),
+            Self::Question { state, question } => {
+                state.len() + question.all_texts().map(str::len).sum::<usize>()
+            }
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
         }
     }

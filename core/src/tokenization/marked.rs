@@ -1,11 +1,11 @@
 //! Encodes a question with marked options and the text that it is about, for deciders such as Laya.
 //!
 //! Input: a [`MarkedQuestion`] and a text. Output: the ids of `begin question separator (marker option)*
-//! separator text separator`, with the places of the markers. What must hold: ids and places are those of the
-//! authors' package (`laya/common.py`, `build_head`), which cuts long options and questions; the text is never
-//! cut; a text that spells a special token stays text.
+//! separator text separator`, with the places of the markers. What must hold: the authors' package gives the
+//! same ids and places (`laya/common.py`, `build_head`), and cuts long options and questions as well; the
+//! text is never cut; a text that spells a special token stays text.
 
-use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model};
+use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model, text::Sequence};
 use crate::error::Error;
 
 /// The most tokens of an option.
@@ -44,7 +44,7 @@ pub struct MarkedQuestion {
 
 impl MarkedQuestion {
     /// All its texts.
-    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn all_texts(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.text.as_str()).chain(self.options.iter().map(String::as_str))
     }
 }
@@ -66,21 +66,20 @@ impl TextEncoder {
         let mut options = Vec::with_capacity(question.options.len());
         let mut all = 0;
         for option in &question.options {
-            let option = [" ", &tokens.unmarked(option)].concat();
+            let option = [" ", &tokens.without_marker(option)].concat();
             let ids = self.first_ids(&option, OPTION_TOKENS + 1)?;
             all += ids.len();
             let ids = ids.into_iter().take(OPTION_TOKENS);
             options.push(std::iter::once(tokens.marker).chain(ids).collect::<Vec<u32>>());
         }
-        let taken = |options: &[Vec<u32>]| options.iter().map(Vec::len).sum::<usize>();
-        if taken(&options) + QUESTION_ROOM > tokens.max_question {
+        if count_all(&options) + QUESTION_ROOM > tokens.max_question {
             let share = tokens.max_question.saturating_sub(QUESTION_ROOM) / options.len().max(1);
             for option in &mut options {
                 option.truncate(share.max(FEWEST_OPTION));
             }
         }
-        let room = tokens.max_question.saturating_sub(taken(&options)).max(FEWEST_QUESTION);
-        let text = self.first_ids(&tokens.unmarked(&question.text), room + 1)?;
+        let room = tokens.max_question.saturating_sub(count_all(&options)).max(FEWEST_QUESTION);
+        let text = self.first_ids(&tokens.without_marker(&question.text), room + 1)?;
         all += text.len();
         let mut ids = vec![tokens.begin];
         ids.extend(text.iter().take(room));
@@ -93,19 +92,18 @@ impl TextEncoder {
         // The tokens that were cut: all texts' tokens less those that stay. Of a cut text, one more is known.
         let truncated = all + 1 + 1 + marks.len() - ids.len();
         ids.push(tokens.separator);
-        self.add_state(&mut ids, &tokens.unmarked(state), shared)?;
+        self.add_state(&mut ids, &tokens.without_marker(state), shared)?;
         ids.push(tokens.separator);
         Ok(Encoded { ids, second: None, marks, unattended: 0, kind: question.kind, truncated, reusable: 0 })
     }
 
     /// Adds the tokens of the text behind a question.
     fn add_state(&self, ids: &mut Vec<u32>, state: &str, shared: Option<&SharedQuery>) -> Result<(), Error> {
-        let encode = || self.sequence(["", state], 0, usize::MAX, TruncationDirection::Right);
         let own;
         let sequence = if let Some(shared) = shared {
-            shared.first.get_or_init(encode).as_ref().map_err(Clone::clone)?
+            shared.first.get_or_init(|| self.state_sequence(state)).as_ref().map_err(Clone::clone)?
         } else {
-            own = encode()?;
+            own = self.state_sequence(state)?;
             &own
         };
         let state = sequence.encoding.get_ids();
@@ -118,6 +116,10 @@ impl TextEncoder {
         Ok(())
     }
 
+    fn state_sequence(&self, state: &str) -> Result<Sequence, Error> {
+        self.sequence(["", state], 0, usize::MAX, TruncationDirection::Right)
+    }
+
     /// The ids of the beginning of a text, at most `needed`.
     fn first_ids(&self, text: &str, needed: usize) -> Result<Vec<u32>, Error> {
         let sequence = self.sequence(["", text], 0, needed, TruncationDirection::Right)?;
@@ -125,9 +127,14 @@ impl TextEncoder {
     }
 }
 
+/// The tokens of all options.
+fn count_all(options: &[Vec<u32>]) -> usize {
+    options.iter().map(Vec::len).sum()
+}
+
 impl MarkedTokens {
     /// A text without the marker's text.
-    fn unmarked(&self, text: &str) -> String {
+    fn without_marker(&self, text: &str) -> String {
         text.replace(&self.marker_text, " ")
     }
 }

@@ -1,9 +1,9 @@
 """Writes fixtures/laya/: a small random decider of the family Laya, with the answers of its authors' package.
 
 Run `python -m architectures.laya` in the folder above, with `laya` 0.4.15 importable (`pip install --no-deps
-laya==0.4.15`, Apache-2.0). The folder has the layout of the released models. `small.expected.json` has requests
-in TypeSafe's dialect (`body`), and for each question the ids of its sequence and the probabilities of its
-answers, in float32 from the stored weights.
+laya==0.4.15`, Apache-2.0). The folder has the layout of the released models. `small.expected.json` has
+requests in TypeSafe's dialect (`body`), and for each question the ids of its sequence and the probabilities
+of its answers, in float32 from the stored weights.
 
 The tokenizer reads special tokens in texts as text, as the server does and the authors' package does not.
 """
@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 import transformers
 from laya.agent import Agent
-from laya.common import QTYPES, build_sequence, clamp_temperature, temp_bucket
-from laya.common import DecisionModel
+from laya.common import QTYPES, DecisionModel, build_sequence, clamp_temperature, temp_bucket
 from safetensors.torch import save_file
 
 from .deciders import stored, words

@@ -1,5 +1,5 @@
-//! Laya (`laya/common.py` of its authors' package): a decider. `ModernBERT` reads a question, its options, each
-//! behind a marker, and the text; the type of the question is added to all states; two plain transformer
+//! Laya (`laya/common.py` of its authors' package): a decider. `ModernBERT` reads a question, its options,
+//! each behind a marker, and the text; the type of the question is added to all states; two plain transformer
 //! layers follow; and a small network scores the state of each marker.
 //!
 //! `config.json` is the encoder's, with the authors' `rl_agent_config.json` in the field `laya`.
@@ -31,24 +31,19 @@ struct LayaConfig {
     option_layout: Option<String>,
 }
 
-pub(super) fn plan(value: &Value) -> Result<Plan> {
+pub(super) fn laya_plan(value: &Value) -> Result<Plan> {
     let config: LayaConfig = parse(&value["laya"])?;
     let mut plan = modernbert::plan(value)?;
     let hidden = plan.hidden;
     let is_parallel = config.option_layout.is_some_and(|layout| layout != "sequential");
-    let has_other_heads = plan.heads.size != HEAD_SIZE || plan.heads.queries * HEAD_SIZE != hidden;
-    refuse(
-        value,
-        &[
-            (is_parallel, "an option_layout other than sequential"),
-            (has_other_heads, "a hidden_size other than 64 times num_attention_heads"),
-            (config.head_layers == 0, "a head without layers (head_layers)"),
-            (plan.layers.is_empty(), "an encoder without layers"),
-        ],
-    )?;
+    let heads = plan.views[0].heads;
+    let has_other_heads = heads.size != HEAD_SIZE || heads.queries * HEAD_SIZE != hidden;
+    refuse(value, is_parallel, "an option_layout other than sequential")?;
+    refuse(value, has_other_heads, "a hidden_size other than 64 times num_attention_heads")?;
+    refuse(value, config.head_layers == 0, "a head without layers (head_layers)")?;
+    refuse(value, plan.layers.is_empty(), "an encoder without layers")?;
     let view = plan.views.len();
-    let divisor = (HEAD_SIZE as f32).sqrt();
-    plan.views.push(View { mask: Mask::FULL, position: Position::None, divisor, soft_cap: None });
+    plan.views.push(View::new(heads, Mask::FULL, Position::None));
     plan.kinds = Some(KindsPlan {
         tensor: "type_emb.weight".to_owned(),
         shape: [TYPES, hidden],
@@ -59,11 +54,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         last.mlp_norms.sum = plan.final_norm.take();
     }
     plan.layers.extend((0..config.head_layers).map(|index| plain_layer(index, hidden, view)));
-    let dense = |name: &str, outputs| MatrixPart::new(name, [outputs, hidden]).into();
     plan.projector = vec![
         StepPlan::Norm(NormPlan::layer("scorer.0", hidden, EPSILON)),
-        StepPlan::Dense(dense("scorer.1", hidden), Activation::Gelu),
-        StepPlan::Dense(dense("scorer.3", 1), Activation::Identity),
+        StepPlan::Dense(MatrixPart::new("scorer.1", [hidden, hidden]).into(), Activation::Gelu),
+        StepPlan::Dense(MatrixPart::new("scorer.3", [1, hidden]).into(), Activation::Identity),
     ];
     Ok(Plan {
         prefixes: &["encoder."],
@@ -77,31 +71,34 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// A layer of `torch.nn.TransformerEncoder`, normalised before each block.
 fn plain_layer(index: usize, hidden: usize, view: usize) -> LayerPlan {
-    let name = |name: &str| format!("head.layers.{index}.{name}");
-    let norm = |part: &str| NormsPlan::before(NormPlan::layer(name(part), hidden, EPSILON));
-    let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let qkv = || MatrixPart {
-        weight: name("self_attn.in_proj_weight"),
-        bias: Some(name("self_attn.in_proj_bias")),
-        ..part("self_attn", [3 * hidden, hidden])
+    let attention = name_in(index, "self_attn.in_proj");
+    let query_key_value = MatrixPart {
+        weight: format!("{attention}_weight"),
+        bias: Some(format!("{attention}_bias")),
+        ..MatrixPart::new(&attention, [3 * hidden, hidden])
     };
     LayerPlan {
         mixer: AttentionPlan {
             view,
-            query: qkv().rows(0..hidden).into(),
-            key_value: qkv().rows(hidden..3 * hidden).into(),
-            output: part("self_attn.out_proj", [hidden, hidden]).into(),
+            query: query_key_value.clone().rows(0..hidden).into(),
+            key_value: query_key_value.rows(hidden..3 * hidden).into(),
+            output: MatrixPart::new(&name_in(index, "self_attn.out_proj"), [hidden, hidden]).into(),
             norms: HeadNormsPlan::None,
             gate: None,
             disentangled: None,
         }
         .into(),
-        attention_norms: norm("norm1"),
+        attention_norms: NormsPlan::before(NormPlan::layer(name_in(index, "norm1"), hidden, EPSILON)),
         mlp: MlpPlan::Plain {
-            up: part("linear1", [4 * hidden, hidden]).into(),
-            down: part("linear2", [hidden, 4 * hidden]).into(),
+            up: MatrixPart::new(&name_in(index, "linear1"), [4 * hidden, hidden]).into(),
+            down: MatrixPart::new(&name_in(index, "linear2"), [hidden, 4 * hidden]).into(),
             activation: Activation::Relu,
         },
-        mlp_norms: norm("norm2"),
+        mlp_norms: NormsPlan::before(NormPlan::layer(name_in(index, "norm2"), hidden, EPSILON)),
     }
+}
+
+/// The name of a part of a plain layer.
+fn name_in(index: usize, part: &str) -> String {
+    format!("head.layers.{index}.{part}")
 }

@@ -63,7 +63,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["t5"], plan: t5::encoder_plan },
     Architecture { model_types: &["deberta-v2"], plan: deberta::plan },
     Architecture { model_types: &["modernbert"], plan: modernbert::plan },
-    Architecture { model_types: &[LAYA], plan: laya::plan },
+    Architecture { model_types: &[LAYA], plan: laya::laya_plan },
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },

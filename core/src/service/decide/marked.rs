@@ -1,7 +1,7 @@
 //! Decisions by Laya, which reads a question, its options behind markers, and the text.
 //!
-//! Input: questions. Output: the texts that the model reads for them, and the logits of its markers. What must
-//! hold: the texts are those of the authors' package (`laya/common.py`, `render_options`).
+//! Input: questions. Output: the texts that the model reads for them, and the logits of its markers. What
+//! must hold: the authors' package writes the same texts (`laya/common.py`, `render_options`).
 
 use text_embeddings_backend_core::Output;
 
@@ -41,7 +41,7 @@ impl Question {
             QuestionKind::Choice(options) => options.iter().map(QuestionOption::described_name).collect(),
             QuestionKind::Score(levels) => {
                 let levels = levels.iter().enumerate();
-                levels.map(|(index, level)| format!("level {index}: {}", level.spaced())).collect()
+                levels.map(|(index, level)| format!("level {index}: {}", level.spaced_text())).collect()
             }
             QuestionKind::Noul { yes, no } => vec![
                 format!("false: {}", given_text(no.as_ref(), "no, the statement does not hold")),
@@ -51,7 +51,11 @@ impl Question {
         if is_reversed {
             options.reverse();
         }
-        MarkedQuestion { kind, text: format!("{name} question: {}", self.instructions.spaced()), options }
+        MarkedQuestion {
+            kind,
+            text: format!("{name} question: {}", self.instructions.spaced_text()),
+            options,
+        }
     }
 
     /// The number and the name of its type.
@@ -68,7 +72,7 @@ impl QuestionOption {
     fn described_name(&self) -> String {
         match &self.description {
             Some(description) if !description.is_empty() => {
-                format!("{}: {}", self.name, description.spaced())
+                format!("{}: {}", self.name, description.spaced_text())
             }
             _ => self.name.clone(),
         }
@@ -77,7 +81,7 @@ impl QuestionOption {
 
 fn given_text(text: Option<&DecisionText>, default: &str) -> String {
     match text {
-        Some(text) if !text.is_empty() => text.spaced(),
+        Some(text) if !text.is_empty() => text.spaced_text(),
         _ => default.to_owned(),
     }
 }
@@ -87,7 +91,8 @@ impl Laya {
     /// number.
     pub(super) fn option_logits(&self, question: &Question, output: &Output) -> Option<Vec<f64>> {
         let count = question.count_options();
-        let temperature = self.temperature(question.laya_type(), count);
+        let (number, name) = question.laya_type();
+        let temperature = self.find_temperature(number, name, count);
         let logits = output.tokens.values.iter().map(|logit| f64::from(*logit) / temperature);
         let mut logits: Vec<f64> = logits.collect();
         if let QuestionKind::Noul { .. } = question.kind {

@@ -208,7 +208,8 @@ impl Service {
             }
             Decider::Laya(_) => {
                 let questions = asked.iter().map(|it| it.question.marked_question(it.is_reversed));
-                let inputs = MarkedInputs { state: request.state.spaced(), questions: questions.collect() };
+                let inputs =
+                    MarkedInputs { state: request.state.spaced_text(), questions: questions.collect() };
                 self.compute(&Arc::new(inputs), ModelTask::Decide(Wanted::TOKENS), truncation).await?
             }
         };

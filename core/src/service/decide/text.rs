@@ -24,7 +24,7 @@ impl DecisionText {
 
     /// The string, or the JSON with a space behind each comma and colon, as Python's `json` writes it.
     #[must_use]
-    pub fn spaced(&self) -> String {
+    pub fn spaced_text(&self) -> String {
         if !self.is_json {
             return self.text.clone();
         }
@@ -72,8 +72,8 @@ mod tests {
     fn only_json_gets_spaces_and_only_outside_of_its_strings() {
         let json = r#"{"a,b":[1,"\\",":"],"c\"d:":{}}"#;
         let spaced = r#"{"a,b": [1, "\\", ":"], "c\"d:": {}}"#;
-        assert_eq!(DecisionText::from_json(json.to_owned()).spaced(), spaced);
-        assert_eq!(DecisionText::from(json).spaced(), json);
+        assert_eq!(DecisionText::from_json(json.to_owned()).spaced_text(), spaced);
+        assert_eq!(DecisionText::from(json).spaced_text(), json);
         assert_eq!(DecisionText::from_json(json.to_owned()).into_text(), json);
     }
 }

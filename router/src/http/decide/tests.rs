@@ -110,7 +110,7 @@ fn prompts_are_those_of_the_reference() {
     }
 }
 
-/// Compares ids with those of a file, which has a hash of many.
+/// Compares ids with a file, which has a hash of many ids.
 fn assert_ids(ids: &[u32], expected: &Value, place: &str) {
     if let Some(expected) = expected["ids"].as_array() {
         assert_eq!(json!(ids), json!(expected), "{place}");
@@ -122,7 +122,7 @@ fn assert_ids(ids: &[u32], expected: &Value, place: &str) {
     }
 }
 
-/// The sequences of Laya equal those of its authors' package, id for id.
+/// Laya's authors make the same sequences, id for id.
 #[test]
 fn sequences_with_marked_options_are_those_of_the_authors() {
     let folder = decider_fixtures().with_file_name("laya");
@@ -138,7 +138,7 @@ fn sequences_with_marked_options_are_those_of_the_authors() {
     let mut cut = 0;
     for row in expected.rows {
         let BuiltDecisions { request, forms } = read_json(row.body.as_str()).unwrap().body.unwrap();
-        let state = request.state.spaced();
+        let state = request.state.spaced_text();
         for (question, form) in request.questions.iter().zip(forms) {
             let (id, marked) = (form.name.unwrap(), question.marked_question(false));
             let input = Input::Question { state: &state, question: &marked };
