@@ -15,7 +15,7 @@ use text_embeddings_backend_core::{BackendKind, WeightChoices};
 use text_embeddings_core::{
     files::{ModelFolder, Reader},
     model::{Decider, LengthFlags, Model, ModelFlags, RequestedType},
-    service::{Decision, QuestionKind},
+    service::{Decision, DecisionText, QuestionKind},
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
 use tokenizers::Tokenizer;
@@ -163,12 +163,16 @@ fn a_body_with_a_state_is_answered_as_by_typesafe() {
         "a":{"type":"choice","instructions":{"k":1},"criteria":{"calm":null,"angry":"An upset message"}},
         "m":{"type":"score","criteria":["Can wait",{"x": 1},"Today"]}}}"#;
     let BuiltDecisions { request, forms } = read_json(body).unwrap().body.unwrap();
-    assert_eq!(request.state, r#"{"b":1,"a":[null]}"#);
-    assert_eq!(request.questions[1].instructions, r#"{"k":1}"#);
+    assert_eq!(request.state.spaced_text(), r#"{"b": 1, "a": [null]}"#);
+    assert_eq!(request.questions[1].instructions, DecisionText::from_json(r#"{"k":1}"#.to_owned()));
     assert_eq!(request.questions[2].place, "questions.m.criteria");
     assert_eq!(
         request.questions[2].kind,
-        QuestionKind::Score(["Can wait", r#"{"x":1}"#, "Today"].map(str::to_owned).into())
+        QuestionKind::Score(vec![
+            "Can wait".into(),
+            DecisionText::from_json(r#"{"x":1}"#.to_owned()),
+            "Today".into()
+        ])
     );
     let answer = SystemOneAnswer::from_decisions("m".to_owned(), forms, 120, &three_decisions());
     assert_eq!(
@@ -185,10 +189,10 @@ fn a_body_with_an_input_is_answered_as_by_openai() {
         {"type":"score","instructions":[{"type":"input_text","text":"How urgent?"}],"levels":[{"label":"Can wait"},{"label":"Soon"},{"label":"Today","description":"d"}]}]}"#;
     let BuiltDecisions { request, forms } = read_json(body).unwrap().body.unwrap();
     assert!(request.both_orders);
-    assert_eq!(request.questions[2].instructions, "How urgent?");
+    assert_eq!(request.questions[2].instructions, "How urgent?".into());
     assert_eq!(
         request.questions[2].kind,
-        QuestionKind::Score(["Can wait", "Soon", "Today - d"].map(str::to_owned).into())
+        QuestionKind::Score(["Can wait", "Soon", "Today - d"].map(DecisionText::from).into())
     );
     let answer = DecisionsAnswer::from_decisions("m".to_owned(), forms, 120, &three_decisions());
     assert_eq!(
@@ -206,7 +210,9 @@ fn messages_become_one_text() {
     let call = json!({"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"});
     let result = json!({"type": "function_call_output", "call_id": "c", "output": "1"});
     let question = json!({"type": "predicate", "instructions": "x"});
-    let state = |input: Value| built_request(&json!({"input": input, "questions": [question]})).request.state;
+    let state = |input: Value| {
+        built_request(&json!({"input": input, "questions": [question]})).request.state.into_text()
+    };
     assert_eq!(state(json!([user])), "a\n{\"k\":[1]}");
     assert_eq!(
         state(json!([{"role": "system", "content": "s"}, user, answer, call, result])),
