@@ -118,7 +118,7 @@ impl<O: Operations> Transformer<O> {
         let embedding_norm = weights.optional_norm(plan.embeddings.norm.as_ref())?;
         let projection = plan.embeddings.projection.as_ref();
         let projection = projection.map(|matrix| weights.matrix(matrix, Precision::High)).transpose()?;
-        let views = plan.views.iter().map(|view| LoadedView::load(view, checkpoint));
+        let views = plan.views.iter().map(|view| LoadedView::load_view(view, checkpoint));
         let views = views.collect::<Result<_>>()?;
         let convolution = plan.convolution.as_ref();
         let convolution = convolution
@@ -275,7 +275,7 @@ impl<O: Operations> KindTable<O> {
 }
 
 impl LoadedView {
-    fn load(view: &View, checkpoint: &Checkpoint) -> Result<Self> {
+    fn load_view(view: &View, checkpoint: &Checkpoint) -> Result<Self> {
         let heads = view.heads;
         let mut loaded = Self { view: view.clone(), rope: None, bias: None };
         let rule = match &view.position {
