@@ -19,7 +19,7 @@ fn what_any_configuration_says_is_what_its_architecture_knows() {
             let any = describe(&config, &WeightChoices::default(), backend).unwrap();
             assert_eq!((any.hidden, any.vocabulary), (native.hidden, native.vocabulary), "{name}");
             assert!(!native.has_token_types || any.has_token_types, "{name}");
-            assert_eq!(any.longest_input, native.longest_input, "{name}");
+            assert_eq!(any.max_length, native.max_length, "{name}");
             compared += 1;
         }
     }

@@ -112,7 +112,7 @@ impl Engine {
         let EngineLimits { max_batch_tokens, max_input_length, max_batch_requests, device_timeout, .. } =
             limits;
         let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
-        let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
+        let watchdog = device_timeout.map(|timeout| Watchdog::start(&shared, timeout)).transpose()?;
         let (sender, answers) = answers::start()?;
         let device = thread::Builder::new()
             .name("device".to_owned())

@@ -253,7 +253,7 @@ impl Queue {
         // As in `BatchLimits::limits_behind`, if nothing is known.
         let room = self.long_beginning(limits).max(limits.max_batch_tokens);
         let mut tokens = 0;
-        limits.max_batch_requests.is_some_and(|most| self.texts >= most)
+        limits.max_batch_requests.is_some_and(|max| self.texts >= max)
             || self.requests.values().flatten().any(|entry| {
                 let shared = if limits.packing.shares_prefixes { entry.text.reusable } else { 0 };
                 tokens += entry.text.ids.len().saturating_sub(shared).max(1);
@@ -323,7 +323,7 @@ impl Queue {
 /// text would block the queue for ever.
 fn fits_batch(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
     builder.texts() == 0
-        || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
+        || (limits.max_batch_requests.is_none_or(|max| builder.texts() < max)
             && builder.unique_tokens() + builder.cost(ids) <= limits.max_batch_tokens)
 }
 
@@ -408,7 +408,7 @@ mod tests {
     fn a_batch_ends_where_the_next_text_does_not_fit() {
         // Sizes of the batches for the texts 1 2 3 | 1 2 4 | 5 6 | 1 2 3 7 8 9.
         let texts: [&[u32]; 4] = [&[1, 2, 3], &[1, 2, 4], &[5, 6], &[1, 2, 3, 7, 8, 9]];
-        for (budget, most, wanted) in [
+        for (budget, max, wanted) in [
             (100, None, vec![4]),
             (9, None, vec![4]),
             (8, None, vec![3, 1]),
@@ -429,10 +429,10 @@ mod tests {
                 .collect();
             assert_eq!((queue.texts, queue.tokens), (4, 14));
             let sizes: Vec<_> = std::iter::from_fn(|| {
-                queue.next_batch(limits(budget, most), nothing).map(|next| next.entries.len())
+                queue.next_batch(limits(budget, max), nothing).map(|next| next.entries.len())
             })
             .collect();
-            assert_eq!(sizes, wanted, "budget {budget}, at most {most:?}");
+            assert_eq!(sizes, wanted, "budget {budget}, at most {max:?}");
             assert!(queue.texts == 0 && queue.tokens == 0 && queue.oldest().is_none());
         }
     }
@@ -484,12 +484,12 @@ mod tests {
             builder.push(&Text::new(ids, Wanted::WHOLE));
         }
         let (size, tokens) = (next.entries.len(), next.batch.token_ids().len());
-        let most = limits.max_batch_requests.unwrap_or(usize::MAX);
+        let max = limits.max_batch_requests.unwrap_or(usize::MAX);
         let budget = limits.max_batch_tokens + known(&next.entries[0].text);
         assert_eq!(next.batch.leaves().len(), size);
-        assert!(size == 1 || (tokens <= budget && size <= most));
+        assert!(size == 1 || (tokens <= budget && size <= max));
         if let Some((ids, _)) = waiting.front() {
-            assert!(size >= most || tokens + builder.cost(ids) > budget, "ended too early");
+            assert!(size >= max || tokens + builder.cost(ids) > budget, "ended too early");
         }
         true
     }
@@ -582,7 +582,7 @@ mod tests {
         }
         let tokens = next.batch.token_ids().len();
         assert!(numbers.len() == 1 || tokens <= limits.max_batch_tokens);
-        assert!(limits.max_batch_requests.is_none_or(|most| numbers.len() <= most.max(1)));
+        assert!(limits.max_batch_requests.is_none_or(|max| numbers.len() <= max.max(1)));
         numbers
     }
 

@@ -93,7 +93,7 @@ fn kind_and_family_follow_from_the_architecture() {
     #[expect(clippy::unnecessary_wraps, reason = "the signature that `ModelFolder::open` takes")]
     fn describe(_: &Value) -> Result<Description, BackendError> {
         Ok(Description {
-            longest_input: None,
+            max_length: None,
             has_token_types: false,
             is_causal: true,
             hidden: 24,

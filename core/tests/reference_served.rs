@@ -45,7 +45,7 @@ fn fixtures() -> PathBuf {
 fn describe(config: &Value) -> Result<Description, BackendError> {
     let number = |field: &str| config[field].as_u64().map(|number| usize::try_from(number).unwrap());
     Ok(Description {
-        longest_input: None,
+        max_length: None,
         has_token_types: number("type_vocab_size").is_some_and(|types| types > 1),
         is_causal: false,
         hidden: number("hidden_size").or(number("dim")).or(number("d_model")).unwrap(),

@@ -24,7 +24,7 @@ fn describe(config: &Value) -> Result<Description, BackendError> {
     let number = |field: &str| config[field].as_u64().map(|number| usize::try_from(number).unwrap());
     let is_causal = config["architectures"][0].as_str().is_some_and(|name| name.ends_with("ForCausalLM"));
     Ok(Description {
-        longest_input: number("max_position_embeddings"),
+        max_length: number("max_position_embeddings"),
         is_causal,
         hidden: number("hidden_size").unwrap(),
         vocabulary: number("vocab_size").unwrap(),

@@ -30,9 +30,9 @@ use text_embeddings_core::tokenization::{
 const MODEL: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/models/tied-bf16");
 /// The longest time to wait for work that a guard left: less than the fuzzer's own limit for an input.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The longest input of [`truncation`], in tokens.
-const LONGEST: usize = 160;
+const MAX_TOKENS: usize = 160;
 
 /// A model folder with the small re-ranker's files. A target replaces one of them.
 struct Folder(TempDir);
@@ -86,7 +86,7 @@ fn wait_for_left_work() {
         threads.map(|thread| thread.path()).any(is_guarded)
     };
     let start = Instant::now();
-    while resident().is_some_and(|bytes| bytes > HELD) && goes_on() && start.elapsed() < LONGEST_WAIT {
+    while resident().is_some_and(|bytes| bytes > HELD) && goes_on() && start.elapsed() < MAX_WAIT {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -97,13 +97,13 @@ pub fn tokenizer(data: &[u8]) {
     let path = FOLDER.with("tokenizer.json", data).join("tokenizer.json");
     let Ok(tokenizer) = load_tokenizer(path.as_path()) else { return };
     let decoder = tokenizer.clone();
-    let options = TextOptions { max_input_length: LONGEST, vocabulary: 1000, ..TextOptions::default() };
+    let options = TextOptions { max_input_length: MAX_TOKENS, vocabulary: 1000, ..TextOptions::default() };
     let Ok(encoder) = TextEncoder::new(tokenizer, options) else { return };
     let text = Input::Text { prompt: "", text: "The capital of China is Beijing. 정\u{301}!" };
     // As in the server's tokenizer threads, a panic in the library costs the request and not the process.
     let encoded = std::panic::catch_unwind(|| Encoder::from(encoder).encode(&text, truncated(), None));
     if let Ok(Ok(encoded)) = encoded {
-        assert!(encoded.ids.len() <= LONGEST);
+        assert!(encoded.ids.len() <= MAX_TOKENS);
         drop(std::panic::catch_unwind(|| decoder.decode(&encoded.ids, false)));
     }
 }
@@ -150,21 +150,23 @@ pub fn weights(data: &[u8]) {
         config["quantization_config"] = serde_json::from_str(scheme).unwrap_or_default();
     }
     drop(load(&LoadOptions {
-        max_input_length: LONGEST,
+        max_input_length: MAX_TOKENS,
         ..LoadOptions::new(config, folder.weights, Head::answers(AnswerTokens::difference(1, Some(2))))
     }));
 }
 
 /// A safetensors file with this header, and as many bytes of data as it promises, if these are not too many.
 fn with_data(header: &[u8]) -> Vec<u8> {
-    const MOST: u64 = 1 << 20;
+    const MAX_DATA: u64 = 1 << 20;
     let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
     let tensors = parsed.as_object().into_iter().flat_map(|tensors| tensors.values());
     let end = tensors.filter_map(|tensor| tensor["data_offsets"][1].as_u64()).max().unwrap_or_default();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);
     // In each floating-point format, small numbers; equal rows would be refused.
-    file.extend((0..end.min(MOST)).map(|place| if place % 2 == 1 { 0x3c } else { (place / 2 % 251) as u8 }));
+    file.extend(
+        (0..end.min(MAX_DATA)).map(|place| if place % 2 == 1 { 0x3c } else { (place / 2 % 251) as u8 }),
+    );
     file
 }
 
@@ -190,7 +192,7 @@ pub fn gguf(data: &[u8]) {
     let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
     drop(load_tokenizer(folder.tokenizer));
     drop(load(&LoadOptions {
-        max_input_length: LONGEST,
+        max_input_length: MAX_TOKENS,
         ..LoadOptions::new(folder.config.raw, folder.weights, Head::embedding(Pooling::Mean, Vec::new()))
     }));
 }
@@ -284,7 +286,7 @@ pub fn truncation(data: &[u8]) {
         let source =
             std::fs::read_to_string(root.join("chat_template.jinja")).expect("the fixture's template");
         let template = PromptTemplate::from_chat_template(&source, &MessageStyle::plain());
-        let options = EncoderOptions { max_input_length: LONGEST, ..EncoderOptions::default() };
+        let options = EncoderOptions { max_input_length: MAX_TOKENS, ..EncoderOptions::default() };
         PromptEncoder::new(tokenizer, &template.expect("a template"), options).expect("an encoder").into()
     });
     let Some((&[flags, query, document, prompt], text)) = data.split_first_chunk::<4>() else { return };
@@ -308,7 +310,7 @@ pub fn truncation(data: &[u8]) {
         assert_eq!(ENCODER.encode(&pair, truncation, Some(&shared)).ok(), encoded);
     }
     if let Some(encoded) = encoded {
-        assert!(encoded.ids.len() <= LONGEST && encoded.reusable <= encoded.ids.len());
+        assert!(encoded.ids.len() <= MAX_TOKENS && encoded.reusable <= encoded.ids.len());
         assert!(truncation.limits.prompt.is_none_or(|most| encoded.ids.len() <= most));
         // A prompt ends with the template's last token, whatever was cut.
         let whole = Input::Pair(PairText { instruction: None, query: "q", document: "d" });

@@ -350,7 +350,7 @@ impl Args {
 
     /// The bytes of bodies, texts, tokens, answers and kept scores if every limit on them is reached, and if
     /// each of `workers` tokenizer threads encodes the longest text.
-    pub(crate) fn most_bytes_of_requests(&self, workers: usize) -> u64 {
+    pub(crate) fn max_request_bytes(&self, workers: usize) -> u64 {
         let unread = self.door.max_unread_bytes.map_or(DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());

@@ -127,8 +127,8 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         computer_words(machine, &loaded),
         loaded.prefix_cache_bytes >> 20
     );
-    let longest_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
-    let memory = memory::planned(machine, args, longest_batch, &loaded)?;
+    let max_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
+    let memory = memory::planned(machine, args, max_batch, &loaded)?;
     log_answers(&config.model, dimensions);
     let summary = summary_words(args, machine, &loaded, memory);
     let info = Info {

@@ -37,7 +37,7 @@ use accelerator::{Accelerator, Turned};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
-use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns, UploadedLookup};
+use launches::{Launches, MAX_LOOKUPS, TurnedHeads, Turns, UploadedLookup};
 use proof::FlashProof;
 use sequences::Sequences;
 use std::{borrow::Cow, sync::Arc};
@@ -198,7 +198,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         norm: Option<&Norm<Tensor>>,
     ) -> Result<Tensor> {
         let is_of_one_type = lookups.windows(2).all(|pair| pair[0].table.dtype() == pair[1].table.dtype());
-        if !(1..=MOST_LOOKUPS).contains(&lookups.len()) || !is_of_one_type {
+        if !(1..=MAX_LOOKUPS).contains(&lookups.len()) || !is_of_one_type {
             return self.plain.embed(lookups, scale, norm);
         }
         let mut uploaded = Vec::with_capacity(lookups.len());

@@ -102,7 +102,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
 
     fn batch_bytes(&self, tokens: usize) -> usize {
         // Each layer copies at most as many of the tokens to keep as the cache has room for.
-        let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
+        let kept = self.cache.max_tokens().min(tokens) * self.cache.token_bytes();
         let kept = kept + self.cache.max_states().min(tokens) * self.cache.state_bytes();
         tokens * self.values_per_token * size_of::<f32>() + kept
     }

@@ -96,7 +96,7 @@ impl<'a, K: Kept> Pass<'a, K> {
         let is_known = |row: usize| places[row] >= computed.len();
         let mut prefixes = Vec::new();
         for (text, &reusable) in batch.reusable().iter().enumerate() {
-            let length = reusable.min(cache.most_tokens());
+            let length = reusable.min(cache.max_tokens());
             let rows: Vec<usize> =
                 batch.rows_of(text).take(length).take_while(|&row| !is_needed(row)).collect();
             if !rows.is_empty() && prefixes.last() != Some(&rows) {

@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     /// Rows of the token embedding.
     pub(crate) vocabulary: usize,
     /// The longest input, in tokens, that the positions allow.
-    pub(crate) longest_input: Option<usize>,
+    pub(crate) max_length: Option<usize>,
     /// The token that padded texts in training.
     pub(crate) padding: Option<u32>,
     /// From tokens to the first hidden states.
@@ -95,7 +95,7 @@ impl Plan {
             ignored: Vec::new(),
             hidden,
             vocabulary,
-            longest_input: None,
+            max_length: None,
             padding: None,
             embeddings: Embeddings {
                 tables: vec![table],
@@ -126,7 +126,7 @@ impl Plan {
     /// The plan with the number of positions, and with the token that padded texts in training; some
     /// configurations say -1 if there is none.
     pub(crate) fn with_limits(self, positions: Option<usize>, padding: Option<i64>) -> Self {
-        Self { longest_input: positions, padding: padding.and_then(|id| u32::try_from(id).ok()), ..self }
+        Self { max_length: positions, padding: padding.and_then(|id| u32::try_from(id).ok()), ..self }
     }
 
     /// Texts share the rows of their common beginning if no token's state depends on later tokens.

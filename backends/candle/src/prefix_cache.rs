@@ -104,7 +104,7 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// The longest prefix that the whole cache has room for.
-    pub(crate) fn most_tokens(&self) -> usize {
+    pub(crate) fn max_tokens(&self) -> usize {
         self.budget.saturating_sub(2 * self.node_bytes(0) + self.state_bytes()) / self.token_bytes()
     }
 

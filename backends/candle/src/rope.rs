@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, f64::consts::PI, ops::Range};
 
 /// All tables are dropped before a batch if there are more than this. Texts of different lengths may need a
 /// table each.
-const MOST_TABLES: usize = 16;
+const MAX_TABLES: usize = 16;
 
 /// How frequencies change for texts that are longer than in the first training.
 #[derive(Debug, Clone, PartialEq)]
@@ -209,7 +209,7 @@ impl RopeTables {
 
     /// Prepares [`RopeTables::at`] for all positions of texts of these lengths.
     pub(crate) fn extend_to(&mut self, lengths: impl Iterator<Item = usize>) {
-        if self.tables.len() > MOST_TABLES {
+        if self.tables.len() > MAX_TABLES {
             self.tables.clear();
         }
         for tokens in lengths {
@@ -301,7 +301,7 @@ mod tests {
         let mut tables = tables(Scaling::Dynamic { factor: 2.0, original: 1 });
         for tokens in 2..200 {
             tables.extend_to(std::iter::once(tokens));
-            assert!(tables.tables.len() <= MOST_TABLES + 1);
+            assert!(tables.tables.len() <= MAX_TABLES + 1);
             assert_eq!(tables.at(tokens - 1, tokens).0.len(), 4);
         }
     }

@@ -25,11 +25,11 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 /// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"GGUF";
 /// The most tensors of a file.
-const MOST_TENSORS: u64 = 1 << 20;
+const MAX_TENSORS: u64 = 1 << 20;
 /// The most metadata entries of a file. All tokens together are one entry.
-const MOST_METADATA: u64 = 1 << 16;
+const MAX_METADATA: u64 = 1 << 16;
 /// The most dimensions of a tensor, as the format defines it.
-const MOST_DIMENSIONS: u32 = 4;
+const MAX_DIMENSIONS: u32 = 4;
 /// Matrices that may have one row. llama.cpp's quantiser then writes them as vectors.
 const MAYBE_ONE_ROW: [&str; 2] = ["token_types.weight", "cls.output.weight"];
 /// The alignment of tensors if the file does not state it.
@@ -181,8 +181,8 @@ impl File {
                 "its GGUF version is {version}{order}; versions 2 and 3, little-endian, are supported"
             )));
         }
-        let tensors = reader.count("tensors", MOST_TENSORS)?;
-        let count = reader.count("metadata", MOST_METADATA)?;
+        let tensors = reader.count("tensors", MAX_TENSORS)?;
+        let count = reader.count("metadata", MAX_METADATA)?;
         let mut metadata = Metadata::default();
         for _ in 0..count {
             let name = reader.name()?;
@@ -298,7 +298,7 @@ struct TensorInfo {
 fn info(reader: &mut SourceReader<'_>) -> Result<TensorInfo, CheckpointError> {
     let name = reader.name()?;
     let dimensions = reader.u32()?;
-    if dimensions > MOST_DIMENSIONS {
+    if dimensions > MAX_DIMENSIONS {
         return Err(reader.damaged(format!("the tensor `{name}` has {dimensions} dimensions")));
     }
     let mut shape = Vec::new();

@@ -37,7 +37,7 @@ use std::{
 /// The first bytes of a Git LFS pointer, which replaces a file that was not fetched.
 const LFS_PREFIX: &[u8] = b"version https://git-lfs";
 /// The most bytes by which formats are told apart.
-const LONGEST_MAGIC: u64 = 16;
+const MAX_MAGIC: u64 = 16;
 
 /// A format of checkpoint files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +112,9 @@ impl Source {
         Ok(Self { path: path.into(), content: Content::File(file), length: metadata.len() })
     }
 
-    /// The first bytes of the file, at most `most`.
-    fn start(&self, most: u64) -> Result<Vec<u8>, CheckpointError> {
-        self.read(0, most.min(self.length) as usize)
+    /// The first bytes of the file, at most `max_length`.
+    fn start(&self, max_length: u64) -> Result<Vec<u8>, CheckpointError> {
+        self.read(0, max_length.min(self.length) as usize)
     }
 
     /// `length` bytes from offset `place`. The file may have become shorter since it was opened.
@@ -152,7 +152,7 @@ impl Source {
 /// supported.
 pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointError> {
     let source = Arc::new(Source::open(&file.into())?);
-    let start = source.start(LONGEST_MAGIC)?;
+    let start = source.start(MAX_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
         let tensors = gguf::File::read(&source)?.translated(&source)?;
         return Ok(CheckpointFile { format: Format::Gguf, tensors });

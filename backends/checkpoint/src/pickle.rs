@@ -21,9 +21,9 @@ const ZIP: &[u8] = b"PK\x03\x04";
 /// The first bytes of the older format: a pickle of its magic number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
 /// The longest pickle, in bytes. A pickle has about 200 bytes per tensor.
-const LONGEST_PICKLE: u64 = 16 << 20;
+const MAX_PICKLE: u64 = 16 << 20;
 /// The most members of an archive. It has one per tensor and a few more.
-const MOST_MEMBERS: usize = 1 << 20;
+const MAX_MEMBERS: usize = 1 << 20;
 
 /// Whether a file with these first bytes comes from `torch.save`.
 pub(crate) fn is_pickle(start: &[u8]) -> bool {
@@ -49,7 +49,7 @@ fn members_of_archive(
     let unreadable =
         |error: &dyn std::fmt::Display| source.damaged(format!("its zip archive is not readable: {error}"));
     let mut archive = ZipArchive::new(archive).map_err(|error| unreadable(&error))?;
-    if archive.len() > MOST_MEMBERS {
+    if archive.len() > MAX_MEMBERS {
         return Err(source.damaged(format!("its zip archive has {} members", archive.len())));
     }
     let mut members = HashMap::new();
@@ -106,9 +106,9 @@ fn zipped(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
 
 fn program(source: &Source, place: &ByteRange) -> Result<Vec<u8>, CheckpointError> {
     let length = place.end - place.start;
-    if length > LONGEST_PICKLE {
+    if length > MAX_PICKLE {
         return Err(source.damaged(format!(
-            "its pickle has {length} bytes, more than any dictionary of tensors needs ({LONGEST_PICKLE})"
+            "its pickle has {length} bytes, more than any dictionary of tensors needs ({MAX_PICKLE})"
         )));
     }
     source.read(place.start, length as usize)
@@ -156,7 +156,7 @@ fn encoding(source: &Source, name: &str, storage: &Storage) -> Result<&'static E
 /// Reads the format before `PyTorch` 1.6: magic number, version, system facts, dictionary and keys of
 /// storages; then for each storage the number of its values and the values.
 fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    let program = source.start(LONGEST_PICKLE)?;
+    let program = source.start(MAX_PICKLE)?;
     let mut machine = PickleMachine::new(&program);
     let mut next = || machine.run().map_err(|reason| source.unsupported(reason));
     let [_magic, _version, _system] = [next()?, next()?, next()?];

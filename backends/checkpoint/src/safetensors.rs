@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// The first eight bytes hold the length of the header, little-endian.
 const LENGTH_BYTES: u64 = 8;
 /// The longest header, in bytes, as the format defines it.
-const LONGEST_HEADER: u64 = 100_000_000;
+const MAX_HEADER: u64 = 100_000_000;
 
 pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let actual = source.length;
@@ -15,7 +15,7 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
         return Err(source.damaged(format!("it has only {actual} bytes, too few for a safetensors header")));
     };
     let length = u64::from_le_bytes(length);
-    if length > LONGEST_HEADER {
+    if length > MAX_HEADER {
         return Err(source.damaged("it does not start with a safetensors header"));
     }
     let start = LENGTH_BYTES + length;

@@ -262,7 +262,7 @@ impl Tensor {
 
 /// The size of a tensor of this shape in bytes. `None` if the number of values or of rows overflows.
 fn checked_size(shape: &[usize], encoding: &Encoding) -> Option<u64> {
-    let most = shape.iter().try_fold(1_usize, |values, size| values.checked_mul((*size).max(1)))?;
-    let bytes = most.checked_mul(encoding.bytes)? / encoding.values;
+    let max_values = shape.iter().try_fold(1_usize, |values, size| values.checked_mul((*size).max(1)))?;
+    let bytes = max_values.checked_mul(encoding.bytes)? / encoding.values;
     Some(if shape.contains(&0) { 0 } else { bytes as u64 })
 }

@@ -160,7 +160,7 @@ pub fn first_answer_is_finite(backend: &mut impl Backend, head: &Head) -> Result
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Description {
     /// The most tokens of an input for which the model has positions; absent if nothing bounds them.
-    pub longest_input: Option<usize>,
+    pub max_length: Option<usize>,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
     /// Whether a token attends only to itself and earlier tokens.

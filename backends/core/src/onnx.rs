@@ -11,11 +11,11 @@ use std::{
 };
 
 /// The longest accepted name, in bytes.
-const LONGEST_NAME: u64 = 1024;
+const MAX_NAME: u64 = 1024;
 /// The most external files of values, and the most outputs.
-const MOST_NAMES: usize = 1024;
+const MAX_NAMES: usize = 1024;
 /// The deepest nesting of graphs: branches and loops have graphs of their own.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Operators that multiply 8-bit integers, or quantise the inputs of such operators.
 const INTEGER: [&str; 11] = [
@@ -126,7 +126,7 @@ impl<R: Read + Seek> GraphReader<R> {
     }
 
     fn graph(&mut self, length: u64, depth: usize) -> io::Result<()> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(damaged("its graphs are nested too deep"));
         }
         let end = self.end(length)?;
@@ -137,7 +137,7 @@ impl<R: Read + Seek> GraphReader<R> {
                 (12, FieldValue::Bytes(length)) if depth == 0 => {
                     let name = self.named(length)?;
                     self.found.outputs.push(name);
-                    if self.found.outputs.len() > MOST_NAMES {
+                    if self.found.outputs.len() > MAX_NAMES {
                         return Err(damaged("it has too many outputs"));
                     }
                 }
@@ -238,7 +238,7 @@ impl<R: Read + Seek> GraphReader<R> {
         if key == "location" {
             self.found.values.insert(place);
         }
-        if self.found.values.len() > MOST_NAMES {
+        if self.found.values.len() > MAX_NAMES {
             return Err(damaged("it names too many files of values"));
         }
         Ok(())
@@ -306,7 +306,7 @@ impl<R: Read + Seek> GraphReader<R> {
     }
 
     fn text(&mut self, length: u64) -> io::Result<String> {
-        if length > LONGEST_NAME {
+        if length > MAX_NAME {
             return Err(damaged("a name is too long"));
         }
         let mut text = vec![0; length as usize];

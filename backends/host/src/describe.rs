@@ -54,7 +54,7 @@ pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
     let offset =
         if is_after_padding { clamped(config["pad_token_id"].as_u64().unwrap_or(PADDING)) + 1 } else { 0 };
     Ok(Description {
-        longest_input: first(&POSITIONS).map(|positions| positions.saturating_sub(offset)),
+        max_length: first(&POSITIONS).map(|positions| positions.saturating_sub(offset)),
         has_token_types: number("type_vocab_size").is_some_and(|types| types > 1),
         is_causal: architectures().any(|name| name.ends_with("ForCausalLM")),
         hidden: first(&HIDDEN).ok_or_else(|| missing(HIDDEN[0]))?,
@@ -96,7 +96,7 @@ mod tests {
         ];
         for (mut config, expected) in table {
             (config["hidden_size"], config["vocab_size"]) = (8.into(), 10.into());
-            assert_eq!(describe_any(&config).unwrap().longest_input, expected, "{config}");
+            assert_eq!(describe_any(&config).unwrap().max_length, expected, "{config}");
         }
     }
 
@@ -106,7 +106,7 @@ mod tests {
             let config = json!({ hidden: 24, "vocab_size": 100, "type_vocab_size": 2,
                                  "architectures": ["XForCausalLM"] });
             let expected = Description {
-                longest_input: None,
+                max_length: None,
                 has_token_types: true,
                 is_causal: true,
                 hidden: 24,

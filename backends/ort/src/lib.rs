@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The most characters that errors show of a message from ONNX Runtime.
-const LONGEST_MESSAGE: usize = 300;
+const MAX_MESSAGE: usize = 300;
 
 /// A graph, and the head that reads its output.
 struct OrtBackend {
@@ -50,7 +50,7 @@ struct OrtBackend {
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     /// The longest input in tokens.
-    longest: usize,
+    max_length: usize,
     /// Whether texts are computed one at a time.
     alone: bool,
     /// The number of values that each token holds at the same time, apart from attention.
@@ -60,7 +60,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(config: &Value, signature: &Signature, longest: usize, hidden: usize) -> Self {
+    fn new(config: &Value, signature: &Signature, max_length: usize, hidden: usize) -> Self {
         let number = |name: &str| config[name].as_u64().map(|number| number as usize);
         let first = |names: &[&str]| names.iter().find_map(|name| number(name));
         let inner = first(&["intermediate_size", "hidden_dim", "d_ff", "n_inner"]).unwrap_or(4 * hidden);
@@ -71,12 +71,12 @@ impl Memory {
             if signature.meaning == Meaning::Logits { 2 * signature.width.unwrap_or_default() } else { 0 };
         // An unfused GELU holds its input, two intermediate results and its result. The rest of a layer holds
         // queries, keys, values, their rearrangements, the residual and a norm.
-        Self { longest, alone: signature.alone, per_token: 4 * inner + 12 * hidden + output, heads }
+        Self { max_length, alone: signature.alone, per_token: 4 * inner + 12 * hidden + output, heads }
     }
 
     /// The most memory of a batch of `tokens` tokens, in bytes.
     fn bytes(&self, tokens: usize) -> usize {
-        let width = tokens.min(self.longest);
+        let width = tokens.min(self.max_length);
         let cells = if self.alone { width } else { max_cells(tokens) };
         // Attention holds the products of queries and keys, the products with the mask, and their softmax.
         let attention = self.heads.saturating_mul(3).saturating_mul(width);
@@ -292,10 +292,10 @@ fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError>
     ))
 }
 
-/// A message as one line of at most [`LONGEST_MESSAGE`] characters.
+/// A message as one line of at most [`MAX_MESSAGE`] characters.
 fn line(message: &str) -> String {
     let words: Vec<&str> = message.split_whitespace().collect();
-    words.join(" ").chars().take(LONGEST_MESSAGE).collect()
+    words.join(" ").chars().take(MAX_MESSAGE).collect()
 }
 
 fn load_error(what: &str, error: &dyn std::fmt::Display) -> BackendError {
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn memory_grows_with_cells_and_with_the_square_of_the_longest_text() {
-        let memory = Memory { longest: 512, alone: false, per_token: 100, heads: 2 };
+        let memory = Memory { max_length: 512, alone: false, per_token: 100, heads: 2 };
         assert_eq!(memory.bytes(8), 10 * (100 + 2 * 3 * 8) * 4);
         assert_eq!(memory.bytes(1000), 1250 * (100 + 2 * 3 * 512) * 4);
         assert_eq!(Memory { alone: true, ..memory }.bytes(1000), 512 * (100 + 2 * 3 * 512) * 4);
@@ -318,6 +318,6 @@ mod tests {
     #[test]
     fn a_message_is_one_line() {
         assert_eq!(line("a\n  b\tc\n"), "a b c");
-        assert_eq!(line(&"é".repeat(1000)).chars().count(), LONGEST_MESSAGE);
+        assert_eq!(line(&"é".repeat(1000)).chars().count(), MAX_MESSAGE);
     }
 }

@@ -25,9 +25,9 @@ use text_embeddings_backend_core::Probe;
 /// The version of this protocol. Both sides must use the same.
 pub(crate) const VERSION: u32 = 1;
 /// The most bytes of a header: far more than the longest message, which is `load` with its probes.
-const MOST_HEADER: usize = 1 << 16;
+const MAX_HEADER: usize = 1 << 16;
 /// The most characters of a worker's message that the user sees.
-const MOST_REASON: usize = 4000;
+const MAX_REASON: usize = 4000;
 
 /// Messages from the router.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -190,26 +190,26 @@ pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32])
     Ok(to.write_all(&bytes)?)
 }
 
-/// Reads a frame with at most `most` values in its payload.
+/// Reads a frame with at most `max_values` values in its payload.
 ///
 /// # Errors
 ///
 /// [`FrameError::Wrong`] if the header or payload is too long, before memory is taken for it.
-pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<(Reply, Vec<f32>), FrameError> {
+pub(crate) fn read(from: &mut impl Read, max_values: usize) -> Result<(Reply, Vec<f32>), FrameError> {
     let mut lengths = [[0; 4]; 2];
     for length in &mut lengths {
         from.read_exact(length)?;
     }
     let [header, payload] = lengths.map(|length| u32::from_le_bytes(length) as usize);
-    if header > MOST_HEADER {
+    if header > MAX_HEADER {
         return Err(FrameError::Wrong(format!(
-            "a header of {header} bytes, more than the limit of {MOST_HEADER}"
+            "a header of {header} bytes, more than the limit of {MAX_HEADER}"
         )));
     }
-    if payload % size_of::<f32>() != 0 || payload / size_of::<f32>() > most {
-        let most = most * size_of::<f32>();
+    if payload % size_of::<f32>() != 0 || payload / size_of::<f32>() > max_values {
+        let max_values = max_values * size_of::<f32>();
         return Err(FrameError::Wrong(format!(
-            "a payload of {payload} bytes, more than the limit of {most}"
+            "a payload of {payload} bytes, more than the limit of {max_values}"
         )));
     }
     let mut text = vec![0; header];
@@ -228,7 +228,7 @@ pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<(Reply, Vec<f32>
 
 /// A message of the worker for the user, shortened and without control characters.
 pub(crate) fn told(reason: &str) -> String {
-    reason.chars().take(MOST_REASON).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    reason.chars().take(MAX_REASON).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 #[cfg(test)]
@@ -282,6 +282,6 @@ mod tests {
     #[test]
     fn a_text_for_the_user_has_no_control_characters_and_an_end() {
         assert_eq!(told("a\nb\u{1b}[31m"), "a b [31m");
-        assert_eq!(told(&"é".repeat(MOST_REASON + 1)).chars().count(), MOST_REASON);
+        assert_eq!(told(&"é".repeat(MAX_REASON + 1)).chars().count(), MAX_REASON);
     }
 }

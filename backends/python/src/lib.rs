@@ -29,7 +29,7 @@ use text_embeddings_backend_host::{Padded, max_cells};
 use worker::{BatchError, GroupValues, Worker};
 
 /// The most values of a text or a token: far more than any model has.
-const MOST_VALUES: usize = 1 << 20;
+const MAX_VALUES: usize = 1 << 20;
 
 /// The worker's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

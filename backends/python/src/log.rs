@@ -1,7 +1,7 @@
 //! Writes the worker's output to the log.
 //!
 //! Input: a pipe. Output: log lines at level `info`; the last lines are kept for error messages. What must
-//! hold: a line has at most [`MOST_BYTES`] and no control characters; at most [`MOST_LINES`] are logged per
+//! hold: a line has at most [`MAX_BYTES`] and no control characters; at most [`MAX_LINES`] are logged per
 //! second, and the others are counted; no output takes memory without bound, even without a newline.
 
 use std::{
@@ -14,9 +14,9 @@ use std::{
 use text_embeddings_backend_core::amount;
 
 /// The longest line, in bytes. Longer lines are cut.
-const MOST_BYTES: usize = 1000;
+const MAX_BYTES: usize = 1000;
 /// The most lines per second.
-const MOST_LINES: usize = 100;
+const MAX_LINES: usize = 100;
 /// The number of lines kept for error messages.
 const KEPT: usize = 8;
 
@@ -72,7 +72,7 @@ impl Lines {
                 if !line.trim().is_empty() {
                     lines.push(line.trim_end().to_owned());
                 }
-            } else if self.0.len() < MOST_BYTES {
+            } else if self.0.len() < MAX_BYTES {
                 self.0.push(byte);
             }
         }
@@ -89,14 +89,14 @@ struct Limit {
 impl Limit {
     fn admits(&mut self, now: Instant) -> bool {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
-            if self.count > MOST_LINES {
-                let lines = amount(self.count - MOST_LINES, "line");
+            if self.count > MAX_LINES {
+                let lines = amount(self.count - MAX_LINES, "line");
                 tracing::info!("python: left out {lines} within a second");
             }
             *self = Self { second: now, count: 0 };
         }
         self.count += 1;
-        self.count <= MOST_LINES
+        self.count <= MAX_LINES
     }
 }
 
@@ -109,15 +109,15 @@ mod tests {
         let mut lines = Lines::default();
         assert_eq!(lines.split(b"one\n\n  \ntw"), ["one"]);
         assert_eq!(lines.split(b"o\r10%\r\x1b[31mred\n"), ["two", "10%", " [31mred"]);
-        assert!(lines.split(&[b'x'; 10 * MOST_BYTES]).is_empty());
-        assert!(lines.0.len() == MOST_BYTES && lines.split(b"\n") == ["x".repeat(MOST_BYTES)]);
+        assert!(lines.split(&[b'x'; 10 * MAX_BYTES]).is_empty());
+        assert!(lines.0.len() == MAX_BYTES && lines.split(b"\n") == ["x".repeat(MAX_BYTES)]);
     }
 
     #[test]
     fn a_second_has_so_many_lines_and_no_more() {
         let start = Instant::now();
         let mut limit = Limit { second: start, count: 0 };
-        assert_eq!((0..3 * MOST_LINES).filter(|_| limit.admits(start)).count(), MOST_LINES);
+        assert_eq!((0..3 * MAX_LINES).filter(|_| limit.admits(start)).count(), MAX_LINES);
         assert!(limit.admits(start + Duration::from_secs(1)));
     }
 

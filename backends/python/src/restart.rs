@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The longest pause between two starts.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// A worker, and everything needed to start another.
 pub(crate) struct Supervisor {
@@ -115,9 +115,7 @@ impl Supervisor {
     fn pause(&self) -> Duration {
         match self.starts {
             0 => Duration::ZERO,
-            starts => {
-                (self.limits.pause * (1 << (starts - 1).min(16))).min(LONGEST_PAUSE.max(self.limits.pause))
-            }
+            starts => (self.limits.pause * (1 << (starts - 1).min(16))).min(MAX_PAUSE.max(self.limits.pause)),
         }
     }
 

@@ -155,8 +155,8 @@ pub(crate) fn answer(
     tokens: usize,
 ) -> Result<Result<GroupValues, BatchError>, FrameError> {
     let expected = [[texts, facts.width], if tokens == 0 { [0, 0] } else { [tokens, facts.token_width] }];
-    let [count, most] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
-    let (reply, mut values) = frame::read(from, count.saturating_add(most))?;
+    let [count, max_tokens] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
+    let (reply, mut values) = frame::read(from, count.saturating_add(max_tokens))?;
     match reply {
         Reply::Failed { batch: number, reason, out_of_memory } if number == batch => {
             let failed = if out_of_memory { BatchError::OutOfMemory } else { BatchError::Failed };
@@ -164,7 +164,7 @@ pub(crate) fn answer(
         }
         Reply::Values { batch: number, whole, tokens } if number == batch => {
             let got = values.len();
-            if [whole, tokens] != expected || got != count + most {
+            if [whole, tokens] != expected || got != count + max_tokens {
                 return Err(FrameError::Wrong(format!(
                     "{got} values of the shapes {whole:?} and {tokens:?}, not of the expected shapes {:?} and {:?}",
                     expected[0], expected[1]
@@ -186,7 +186,7 @@ fn check(facts: &Facts, settings: &WorkerSettings) -> Result<(), String> {
             facts.dtype, facts.device
         ));
     }
-    if facts.width == 0 || facts.width.max(facts.token_width) > crate::MOST_VALUES {
+    if facts.width == 0 || facts.width.max(facts.token_width) > crate::MAX_VALUES {
         return Err(format!(
             "the model gives {} for a text and {} for a token",
             amount(facts.width, "value"),

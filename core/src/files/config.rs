@@ -332,7 +332,7 @@ impl TokenizerConfig {
     }
 
     /// The longest input in tokens. `transformers` writes 10³⁰ where there is no limit, as a real number.
-    pub(super) fn longest_input(&self) -> Option<usize> {
+    pub(super) fn max_length(&self) -> Option<usize> {
         let length = self.model_max_length.as_ref()?.as_f64().filter(|length| *length >= 1.0)?;
         Some(length as usize)
     }

@@ -362,13 +362,13 @@ pub enum FilesError {
     /// A repository has more files for sentence-transformers than any model.
     #[error(
         "the repository has {count} files that sentence-transformers might read, more than the limit of \
-         {most}: it is not a model"
+         {max}: it is not a model"
     )]
     TooManyFiles {
         /// The files.
         count: usize,
         /// The limit on the number of downloaded files.
-        most: usize,
+        max: usize,
     },
     /// The weights are in another format.
     #[error(
@@ -454,14 +454,14 @@ pub enum FilesError {
     },
     /// A file other than weights is longer than any such file.
     #[error(
-        "`{file}` is longer than {longest} bytes, the most that this server reads of such a file: check that \
+        "`{file}` is longer than {max_length} bytes, the most that this server reads of such a file: check that \
          it is what its name says"
     )]
     TooLong {
         /// The file or its path.
         file: String,
         /// The limit in bytes.
-        longest: u64,
+        max_length: u64,
     },
     /// The operating system refused access to a file.
     #[error("cannot read or write {path}: {cause}; check that it exists, its permissions and the free space")]

@@ -31,7 +31,7 @@ pub(super) fn describe(config: &Value) -> Result<Description, BackendError> {
         return Err(BackendError::Architecture("mamba is not supported".to_owned()));
     }
     Ok(Description {
-        longest_input: number("max_position_embeddings"),
+        max_length: number("max_position_embeddings"),
         has_token_types: number("type_vocab_size").is_some_and(|types| types > 1),
         is_causal: false,
         hidden: number("hidden_size").unwrap_or(8),

@@ -243,9 +243,9 @@ impl LateInteraction {
         let (query_length, expansion) = match query_expansion {
             None => (query_length.or(max_length), None),
             Some(QueryExpansion { strategy, attend, token, length }) => {
-                let longest = query_length.or(max_length).map(|own| own.max(length));
-                let longest = if strategy == ExpansionStrategy::Fixed { Some(length) } else { longest };
-                (longest, Some(Expansion { is_attended: attend, length, token }))
+                let max_length = query_length.or(max_length).map(|own| own.max(length));
+                let max_length = if strategy == ExpansionStrategy::Fixed { Some(length) } else { max_length };
+                (max_length, Some(Expansion { is_attended: attend, length, token }))
             }
         };
         Ok(Self {

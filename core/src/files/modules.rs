@@ -26,7 +26,7 @@ const ORDER: [(&str, usize); 6] = [
 ];
 
 /// The most modules with weights. Without a limit, a Hub could make this server download without end.
-const MOST: usize = 64;
+const MAX_MODULES: usize = 64;
 
 /// A module with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
             None => steps.push(WeightedModule { is_norm: false, path: path.to_owned() }),
         }
     }
-    if steps.len() > MOST {
-        let after = format!(" and others with weights more than {MOST} times");
+    if steps.len() > MAX_MODULES {
+        let after = format!(" and others with weights more than {MAX_MODULES} times");
         return Err(FilesError::UnsupportedModule { class: "Dense".to_owned(), after });
     }
     match steps.iter().find(|step| !is_inside(&step.path)) {

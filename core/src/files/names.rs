@@ -63,19 +63,19 @@ const ONNX: &str = ".onnx";
 
 const MIB: u64 = 1 << 20;
 /// The longest `tokenizer.json`, in bytes. The largest in use have 35 MB.
-const LONGEST_TOKENIZER: u64 = 256 * MIB;
+const MAX_TOKENIZER: u64 = 256 * MIB;
 /// The longest index of shards, in bytes. An index has about 100 bytes per tensor.
-const LONGEST_INDEX: u64 = 64 * MIB;
+const MAX_INDEX: u64 = 64 * MIB;
 /// The longest other file that is not a weight file: configurations and templates. The largest list many
 /// labels.
-const LONGEST_OTHER: u64 = 16 * MIB;
+const MAX_OTHER: u64 = 16 * MIB;
 
 /// The longest part of a path, in bytes, on the file systems of Linux and macOS.
-const LONGEST_PART: usize = 255;
+const MAX_PART: usize = 255;
 /// The longest file name in a repository, in bytes.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME: usize = 1024;
 /// The longest `ETag`: a SHA-256 in hexadecimal digits.
-const LONGEST_ETAG: usize = 64;
+const MAX_ETAG: usize = 64;
 
 /// The largest size of a file on the Hub.
 #[derive(Debug, Clone, Copy)]
@@ -95,9 +95,9 @@ impl Bound {
 pub(super) fn max_bytes(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
-        TOKENIZER => LONGEST_TOKENIZER,
-        index if is_index(index) => LONGEST_INDEX,
-        _ => LONGEST_OTHER,
+        TOKENIZER => MAX_TOKENIZER,
+        index if is_index(index) => MAX_INDEX,
+        _ => MAX_OTHER,
     }
 }
 
@@ -161,7 +161,7 @@ pub(super) fn is_commit(revision: &str) -> bool {
 pub(super) fn blob_name(etag: &str) -> Option<&str> {
     let name = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    (is_plain && (1..=LONGEST_ETAG).contains(&name.len())).then_some(name)
+    (is_plain && (1..=MAX_ETAG).contains(&name.len())).then_some(name)
 }
 
 /// The SHA-256 that 64 hexadecimal digits write, as in the `X-Linked-ETag` of a large file.
@@ -179,10 +179,10 @@ pub(super) fn parse_sha256(name: &str) -> Option<[u8; 32]> {
 /// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
 /// not empty, `.` or `..`, and have no control characters and backslashes.
 pub(super) fn stays_below(name: &str) -> bool {
-    name.len() <= LONGEST_NAME
+    name.len() <= MAX_NAME
         && name.split('/').all(|part| {
             !matches!(part, "" | "." | "..")
-                && part.len() <= LONGEST_PART
+                && part.len() <= MAX_PART
                 && !part.chars().any(|character| character.is_control() || character == '\\')
         })
 }

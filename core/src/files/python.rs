@@ -1,8 +1,8 @@
 //! Finds the files of a repository that sentence-transformers needs.
 //!
 //! Input: the names of a repository's files. Output: the files to download. What must hold: every resulting
-//! name is one of the input names; Python files are only included if they may run; there are at most [`MOST`]
-//! files.
+//! name is one of the input names; Python files are only included if they may run; there are at most
+//! [`MAX_FILES`] files.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::names::{self, Bound};
 use super::repository::Repository;
 
 /// The most files of a model. Models with many shards have about two hundred.
-const MOST: usize = 2000;
+const MAX_FILES: usize = 2000;
 /// The endings of configurations, vocabularies and templates.
 const SMALL: [&str; 6] = [".json", ".txt", ".model", ".spm", ".bpe", ".jinja"];
 const CODE: &str = ".py";
@@ -68,7 +68,7 @@ fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesErro
         }
     }
     let count = wanted.small.len() + wanted.weights.len();
-    if count > MOST { Err(FilesError::TooManyFiles { count, most: MOST }) } else { Ok(wanted) }
+    if count > MAX_FILES { Err(FilesError::TooManyFiles { count, max: MAX_FILES }) } else { Ok(wanted) }
 }
 
 fn is_other(file: &str) -> bool {
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn more_files_than_a_model_has_are_refused() {
         let names = |count: usize| (0..count).map(|number| format!("{number}.json")).collect();
-        assert!(wanted(&names(MOST), false).is_ok());
-        let message = wanted(&names(MOST + 1), false).unwrap_err().to_string();
+        assert!(wanted(&names(MAX_FILES), false).is_ok());
+        let message = wanted(&names(MAX_FILES + 1), false).unwrap_err().to_string();
         assert!(message.contains("2001 files"), "{message}");
     }
 }

@@ -176,7 +176,7 @@ impl Sources<'_, '_> {
         let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
         let expansion_token = tokenizer_config.expansion_token();
         let empty_tokens = tokenizer_config.empty_tokens();
-        let model_max_length = tokenizer_config.longest_input();
+        let model_max_length = tokenizer_config.max_length();
         let chat_template =
             templates::choose(files, tokenizer_config, sentence_bert.as_ref(), &modules).await?;
         let ends_in_scores = ends_in_scores(files, &modules).await?;

@@ -81,9 +81,9 @@ pub(super) fn check_small_file(file: &ModelFile) -> Result<(), FilesError> {
     let ModelFile::Disk(path) = file else { return Ok(()) };
     let mut start = Vec::new();
     let (file, length) = open(path)?;
-    let longest = max_bytes(&file_name(path));
-    if length > longest {
-        return Err(FilesError::TooLong { file: path.display().to_string(), longest });
+    let max_length = max_bytes(&file_name(path));
+    if length > max_length {
+        return Err(FilesError::TooLong { file: path.display().to_string(), max_length });
     }
     file.take(LFS_BYTES).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
     if is_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
@@ -115,17 +115,17 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), FilesError> {
     Ok((File::open(path).map_err(unreadable)?, metadata.len()))
 }
 
-/// Reads a UTF-8 text of at most `longest` bytes.
-pub(super) fn text(path: &Path, longest: u64) -> Result<String, FilesError> {
+/// Reads a UTF-8 text of at most `max_length` bytes.
+pub(super) fn text(path: &Path, max_length: u64) -> Result<String, FilesError> {
     let (file, length) = open(path)?;
-    let too_long = || Err(FilesError::TooLong { file: path.display().to_string(), longest });
-    if length > longest {
+    let too_long = || Err(FilesError::TooLong { file: path.display().to_string(), max_length });
+    if length > max_length {
         return too_long();
     }
     let mut text = String::with_capacity(length as usize);
-    file.take(longest + 1).read_to_string(&mut text).map_err(|error| FilesError::io(path, error))?;
+    file.take(max_length + 1).read_to_string(&mut text).map_err(|error| FilesError::io(path, error))?;
     // Files in /proc report no length, and other files may grow.
-    if text.len() as u64 > longest { too_long() } else { Ok(text) }
+    if text.len() as u64 > max_length { too_long() } else { Ok(text) }
 }
 
 /// Whether a file with these first bytes is a Git LFS pointer.

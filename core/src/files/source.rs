@@ -134,7 +134,7 @@ impl Default for HubOptions {
 }
 
 /// The longest token file, in bytes.
-const LONGEST_TOKEN: u64 = 4096;
+const MAX_TOKEN: u64 = 4096;
 
 impl HubOptions {
     /// The defaults with the Hub's environment variables. Nothing else reads these variables.
@@ -177,7 +177,7 @@ impl HubOptions {
 
 /// The token that `huggingface-cli login` wrote to a file, if it is there.
 fn read_token(file: &Path) -> Option<String> {
-    let token = reading::text(file, LONGEST_TOKEN).ok()?.trim().to_owned();
+    let token = reading::text(file, MAX_TOKEN).ok()?.trim().to_owned();
     if token.is_empty() { None } else { Some(token) }
 }
 

@@ -28,19 +28,19 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch the device of an engine whose batches may take at most `most`.
+    /// Starts to watch the device of an engine whose batches may take at most `timeout`.
     ///
     /// # Errors
     ///
     /// [`Error::Inference`] if the system cannot start a thread.
-    pub(super) fn start(shared: &Arc<Shared>, most: Duration) -> Result<Self, Error> {
+    pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Self, Error> {
         let hung = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
         let (shared, flag) = (Arc::downgrade(shared), Arc::clone(&hung));
-        let interval = (most / 10).clamp(*INTERVAL.start(), *INTERVAL.end());
+        let interval = (timeout / 10).clamp(*INTERVAL.start(), *INTERVAL.end());
         let thread = thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                look(&shared, &flag, most);
+                look(&shared, &flag, timeout);
             }
         });
         thread.map_err(|error| Error::Inference(format!("the watchdog thread did not start: {error}")))?;
@@ -53,9 +53,9 @@ impl Watchdog {
     }
 }
 
-fn look(shared: &Weak<Shared>, hung: &AtomicBool, most: Duration) {
+fn look(shared: &Weak<Shared>, hung: &AtomicBool, timeout: Duration) {
     let Some(shared) = shared.upgrade() else { return };
-    let late = shared.computes_for().filter(|time| *time > most);
+    let late = shared.computes_for().filter(|time| *time > timeout);
     let was_hung = hung.swap(late.is_some(), Ordering::AcqRel);
     match late {
         Some(time) => {

@@ -76,13 +76,13 @@ impl InputLimits {
     /// [`Refusal::BeyondPositions`] and [`Refusal::BudgetTooSmall`].
     pub(super) fn resolve(flags: LengthFlags, bounds: &LengthBounds) -> Result<Self, Refusal> {
         let mut warnings = Vec::new();
-        let (taken, mut reason) = longest_input(flags, bounds, &mut warnings)?;
+        let (taken, mut reason) = choose_max_length(flags, bounds, &mut warnings)?;
         let LengthFlags { max_batch_tokens: explicit, auto_truncate, .. } = flags;
         let may_cut = auto_truncate && !bounds.never_cuts;
         let max = match explicit {
             _ if flags.max_input_length.is_some() => taken,
             Some(budget) if budget < taken && !auto_truncate => {
-                return Err(Refusal::BudgetTooSmall { budget, longest: taken });
+                return Err(Refusal::BudgetTooSmall { budget, max_length: taken });
             }
             Some(budget) => budget,
             None if bounds.reads_lists && flags.on_cpu => DEFAULT_LIST_TOKENS,
@@ -125,7 +125,7 @@ impl InputLimits {
 }
 
 /// The longest input by flag, files or kind of model, at most the positions; with the reason.
-fn longest_input(
+fn choose_max_length(
     flags: LengthFlags,
     bounds: &LengthBounds,
     warnings: &mut Vec<String>,
@@ -138,7 +138,7 @@ fn longest_input(
             Err(Refusal::BeyondPositions { asked, positions })
         };
     }
-    let (longest, reason) = if let Some(length) = bounds.max_seq_length {
+    let (max_length, reason) = if let Some(length) = bounds.max_seq_length {
         (length, "max_seq_length in the model's files")
     } else if let Some(length) = bounds.model_max_length {
         (length, "model_max_length in tokenizer_config.json")
@@ -147,16 +147,16 @@ fn longest_input(
     } else {
         (usize::MAX, "")
     };
-    if bounds.max_seq_length.is_some() && longest > positions {
+    if bounds.max_seq_length.is_some() && max_length > positions {
         warnings.push(format!(
-            "max_seq_length {longest} in the model's files is more than the {positions} tokens that the \
+            "max_seq_length {max_length} in the model's files is more than the {positions} tokens that the \
              model's positions allow: the longest input is {positions}"
         ));
     }
-    if longest > positions || reason.is_empty() {
+    if max_length > positions || reason.is_empty() {
         return Ok((positions, "all that the model's positions allow".to_owned()));
     }
-    Ok((longest, reason.to_owned()))
+    Ok((max_length, reason.to_owned()))
 }
 
 /// The token budget if none is given. Without a prefix cache, each batch computes the shared beginning of its
@@ -187,7 +187,7 @@ mod tests {
     const FLAGS: LengthFlags =
         LengthFlags { max_input_length: None, max_batch_tokens: None, auto_truncate: true, on_cpu: true };
 
-    fn longest(max_input_length: usize) -> LengthFlags {
+    fn max_length(max_input_length: usize) -> LengthFlags {
         LengthFlags { max_input_length: Some(max_input_length), ..FLAGS }
     }
 
@@ -211,8 +211,8 @@ mod tests {
         for (flags, expected, warnings) in [
             (FLAGS, 32_768, 0),
             (LengthFlags { on_cpu: false, ..FLAGS }, 16_384, 0),
-            (longest(131_072), 131_072, 0),
-            (longest(999), 999, 0),
+            (max_length(131_072), 131_072, 0),
+            (max_length(999), 999, 0),
             (budget(4096), 4096, 1),
         ] {
             let limits = InputLimits::resolve(flags, &bounds).unwrap();
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn the_longest_input_and_the_budget_fit_each_other() {
-        let both = LengthFlags { max_batch_tokens: Some(4096), ..longest(30_000) };
-        let small = LengthFlags { max_batch_tokens: Some(99), ..longest(100) };
+        let both = LengthFlags { max_batch_tokens: Some(4096), ..max_length(30_000) };
+        let small = LengthFlags { max_batch_tokens: Some(99), ..max_length(100) };
         // flags, max_seq_length, positions, longest, warnings
         let table = [
             (FLAGS, None, Some(40_960), 8192, 0),
@@ -235,9 +235,9 @@ mod tests {
             (FLAGS, Some(1000), Some(512), 512, 1),
             (FLAGS, Some(30_000), Some(40_960), 16_384, 0),
             (strict(FLAGS), Some(30_000), Some(40_960), 30_000, 0),
-            (longest(40_960), None, Some(40_960), 40_960, 0),
-            (longest(300), Some(1000), Some(512), 300, 0),
-            (strict(longest(20_000)), None, Some(40_960), 20_000, 0),
+            (max_length(40_960), None, Some(40_960), 40_960, 0),
+            (max_length(300), Some(1000), Some(512), 300, 0),
+            (strict(max_length(20_000)), None, Some(40_960), 20_000, 0),
             (budget(4096), None, Some(40_960), 4096, 1),
             (budget(8192), None, Some(40_960), 8192, 0),
             (budget(16_384), None, Some(40_960), 8192, 0),
@@ -278,7 +278,7 @@ mod tests {
                 embedding,
                 "40960 tokens (all that the model's positions allow); longer ones are refused",
             ),
-            (longest(7), QWEN, "7 tokens (by `--max-input-length`); longer ones are cut"),
+            (max_length(7), QWEN, "7 tokens (by `--max-input-length`); longer ones are cut"),
             (budget(99), embedding, "99 tokens (by `--max-batch-tokens`, although the model takes"),
         ] {
             let limits = InputLimits::resolve(flags, &bounds).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn contradicting_limits_are_refused() {
         for (flags, expected) in [
-            (longest(40_961), "`--max-input-length 40961` is more than the 40960 tokens"),
+            (max_length(40_961), "`--max-input-length 40961` is more than the 40960 tokens"),
             (strict(budget(4096)), "`--max-batch-tokens 4096` must hold the longest input of 8192 tokens"),
         ] {
             let message = InputLimits::resolve(flags, &QWEN).unwrap_err().to_string();
@@ -330,7 +330,7 @@ mod tests {
     fn a_family_s_bound_on_its_texts_gives_way_to_the_users_bound_on_the_prompt() {
         let recommended = Limits { texts: Some(1024), ..Limits::DEFAULT };
         let bounds = LengthBounds { recommended: Some(recommended), ..QWEN };
-        for (flags, texts) in [(FLAGS, Some(1024)), (longest(300), None), (budget(300), Some(1024))] {
+        for (flags, texts) in [(FLAGS, Some(1024)), (max_length(300), None), (budget(300), Some(1024))] {
             assert_eq!(InputLimits::resolve(flags, &bounds).unwrap().texts.texts, texts, "{flags:?}");
         }
     }

@@ -248,7 +248,7 @@ fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> L
             None => files.max_seq_length,
         },
         model_max_length: if is_python { files.model_max_length } else { None },
-        positions: files.description.longest_input,
+        positions: files.description.max_length,
         recommended: reranker::recommended_limits(files, flags, kind.model_type()),
         reads_lists: matches!(kind, ModelKind::Reranker(model) if model.reads_lists()),
         never_cuts: matches!(kind, ModelKind::Decider(_)),

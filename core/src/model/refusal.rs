@@ -105,13 +105,13 @@ pub enum Refusal {
     #[error(
         "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {}: \
          raise it, or give `--max-input-length`",
-        amount(longest, "token")
+        amount(max_length, "token")
     )]
     BudgetTooSmall {
         /// `--max-batch-tokens`.
         budget: usize,
         /// The longest input.
-        longest: usize,
+        max_length: usize,
     },
     /// A prompt that is not the model's default, but that the flag or a file names.
     #[error("{place} {reason}")]

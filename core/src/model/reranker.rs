@@ -232,7 +232,7 @@ fn late_tokens(
             let Some(id) = tokenizer.token_to_id(&token) else {
                 return Err(Refusal::NoLateToken { what: "token that fills queries", token });
             };
-            let length = (*length).min(most_positions(files));
+            let length = (*length).min(max_positions(files));
             if !is_attended {
                 check_unattended(files, length)?;
             }
@@ -266,13 +266,13 @@ fn side_tokens(
     Ok(SideTokens {
         marker: id.map(|id| Marker { id, follows_specials }),
         prompt: if follows_specials { marker.clone() } else { String::new() },
-        max_length: length.min(most_positions(files)),
+        max_length: length.min(max_positions(files)),
     })
 }
 
 /// The most tokens for which the model has positions.
-fn most_positions(files: &ModelFolder) -> usize {
-    files.description.longest_input.unwrap_or(usize::MAX)
+fn max_positions(files: &ModelFolder) -> usize {
+    files.description.max_length.unwrap_or(usize::MAX)
 }
 
 /// Refuses tokens to which no token attends where they would see nothing, or change the other tokens: a delta

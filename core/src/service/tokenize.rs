@@ -70,13 +70,13 @@ impl Service {
     /// unknown prompt, and for more tokens than an answer may hold; [`Error::Overloaded`] without a free
     /// permit; [`Error::Tokenizer`] if an input cannot be encoded.
     pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
-        self.tokenize_at_most(request, MAX_TOKENS_SHOWN).await
+        self.tokenize_up_to(request, MAX_TOKENS_SHOWN).await
     }
 
-    async fn tokenize_at_most(
+    async fn tokenize_up_to(
         &self,
         request: TokenizeRequest,
-        most: usize,
+        max_tokens: usize,
     ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
         self.model_metrics()
@@ -90,7 +90,7 @@ impl Service {
                 let prompt = prompt.map_err(|error| Failed::on_the_way_to_tokens(error, inputs.len()))?;
                 let prompt = prompt.unwrap_or_default();
                 let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
-                let left = Arc::new(AtomicUsize::new(most));
+                let left = Arc::new(AtomicUsize::new(max_tokens));
                 self.map(texts, String::len, move |encoder, text| {
                     let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
                     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -98,7 +98,7 @@ impl Service {
                     });
                     taken.map_err(|_| {
                         Error::Validation(format!(
-                            "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
+                            "`inputs` must have at most {max_tokens} tokens in all: send fewer or shorter texts"
                         ))
                     })?;
                     Ok(tokens(&encoding, &text))
@@ -356,11 +356,11 @@ mod tests {
     #[tokio::test]
     async fn an_answer_holds_so_many_tokens_in_all() {
         let service = fixture(100).service;
-        let tokenize = |texts: &[&str], most| {
+        let tokenize = |texts: &[&str], max_tokens| {
             let inputs = texts.iter().map(|&text| text.to_owned()).collect();
             let request =
                 TokenizeRequest { inputs, is_batch: true, add_special_tokens: false, prompt_name: None };
-            service.tokenize_at_most(request, most)
+            service.tokenize_up_to(request, max_tokens)
         };
         for texts in [&["w1 w2 w3 w4"][..], &["w1 w2", "w3 w4"], &["w1", "w2", "w3", "w4"]] {
             assert_eq!(tokenize(texts, 4).await.unwrap().concat().len(), 4);

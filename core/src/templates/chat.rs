@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// The most steps of a rendering. Official templates take some hundred.
-const MOST_STEPS: u64 = 1_000_000;
+const MAX_STEPS: u64 = 1_000_000;
 /// The longest prompt in bytes, with the server's own texts.
-const LONGEST_PROMPT: usize = 4 << 20;
+const MAX_PROMPT: usize = 4 << 20;
 /// The most digits of a width in a format string.
 const WIDTH_DIGITS: usize = 4;
 
@@ -70,7 +70,7 @@ impl ChatTemplate {
             .keep_trailing_newline(false)
             .build();
         environment.set_syntax(syntax.map_err(render_error)?);
-        environment.set_fuel(Some(MOST_STEPS));
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_unknown_method_callback(method);
         environment.add_filter("format", format);
         // Its width would allocate memory of any size at once.
@@ -114,8 +114,8 @@ struct PromptBytes(Vec<u8>);
 
 impl Write for PromptBytes {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        if self.0.len() + text.len() > LONGEST_PROMPT {
-            return Err(io::Error::other(format!("it writes more than {LONGEST_PROMPT} bytes")));
+        if self.0.len() + text.len() > MAX_PROMPT {
+            return Err(io::Error::other(format!("it writes more than {MAX_PROMPT} bytes")));
         }
         self.0.write(text)
     }
@@ -138,7 +138,7 @@ fn of_json(value: &serde_json::Value) -> Value {
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 fn render_error(error: JinjaError) -> TemplateError {
     let reason = match error.kind() {
-        ErrorKind::OutOfFuel => format!("it takes more than {MOST_STEPS} steps"),
+        ErrorKind::OutOfFuel => format!("it takes more than {MAX_STEPS} steps"),
         _ => std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string),
     };
     TemplateError::Render { reason }

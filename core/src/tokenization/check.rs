@@ -102,7 +102,7 @@ impl PromptEncoder {
 
     /// Checks that a document that is far too long does not change the frame.
     fn check_room(&self, first: &Tokens, [query, document]: [&str; 2]) -> Result<(), EncoderError> {
-        let (frame_size, max) = (first.count(Owner::Frame), self.longest(first));
+        let (frame_size, max) = (first.count(Owner::Frame), self.max_length(first));
         if frame_size >= max {
             return Err(EncoderError::NoRoom { frame: frame_size, max });
         }

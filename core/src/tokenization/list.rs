@@ -219,17 +219,17 @@ impl PromptEncoder {
         truncation: Truncation,
     ) -> Result<Encoded, Error> {
         let asked = truncation.limits.prompt;
-        let longest = self.options.max_input_length.min(asked.unwrap_or(usize::MAX));
+        let max_length = self.options.max_input_length.min(asked.unwrap_or(usize::MAX));
         let room = Room {
             documents: self.template.list().map_or(1, |list| list.max_documents),
-            tokens: longest,
+            tokens: max_length,
             document_tokens: self.max_document_tokens(truncation),
         };
         let lengths: Vec<usize> = texts.documents[start..].iter().map(|piece| piece.tokens).collect();
         let mut count = room.documents_of(&lengths, texts.query.tokens);
         loop {
             let prompt = self.list_prompt(texts, start..start + count)?;
-            let Some(excess) = prompt.ids.len().checked_sub(longest).filter(|excess| *excess > 0) else {
+            let Some(excess) = prompt.ids.len().checked_sub(max_length).filter(|excess| *excess > 0) else {
                 return Ok(prompt);
             };
             if count > 1 {
@@ -237,14 +237,14 @@ impl PromptEncoder {
                 continue;
             }
             if !truncation.truncate && asked.is_none() {
-                return Err(Error::TooLong { got: prompt.ids.len(), max: longest });
+                return Err(Error::TooLong { got: prompt.ids.len(), max: max_length });
             }
             let [query, document] = [texts.query.tokens, texts.documents[start].tokens];
             let Some(Cut { query, document }) = plan::cut(excess, query, document) else {
                 return Err(Error::Validation(no_room(
                     prompt.ids.len() - 2 * query - document,
-                    longest,
-                    longest < self.options.max_input_length,
+                    max_length,
+                    max_length < self.options.max_input_length,
                 )));
             };
             let cut = Truncation { truncate: true, ..truncation };

@@ -16,19 +16,19 @@ use tokenizers::{ModelWrapper, Tokenizer};
 const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30, stack: 8 << 20 };
 /// The most bytes that one byte of a text may become, in the worst case. Normalizers in use produce up to
 /// 100.
-const MOST_GROWTH: usize = 256;
+const MAX_GROWTH: usize = 256;
 /// The largest expansion by Unicode's compatibility forms: U+FDFA has 3 bytes and becomes 33.
 const UNICODE_GROWTH: usize = 11;
 /// The longest text that rules may put before each text, in bytes.
-const LONGEST_PREFIX: usize = 64;
+const MAX_PREFIX: usize = 64;
 /// The most bytes that the rules may go through for each byte of a text, in the worst case: about 10 µs.
 /// Rules in use go through up to 150.
-const MOST_WORK: usize = 512;
+const MAX_WORK: usize = 512;
 /// The longest token, in bytes. Tokens in use have up to some hundred.
-const LONGEST_TOKEN: usize = 4096;
+const MAX_TOKEN: usize = 4096;
 /// The longest word that a `WordPiece` model may split, in characters. The time grows with its square. Models
 /// use 100 to 200.
-const LONGEST_WORD: usize = 1000;
+const MAX_WORD: usize = 1000;
 
 /// Reads the tokenizer of a file.
 ///
@@ -64,18 +64,16 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     }
     let bomb = |reason: String| EncoderError::Bomb { part: "model", reason };
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
-        && model.max_input_chars_per_word > LONGEST_WORD
+        && model.max_input_chars_per_word > MAX_WORD
     {
         let given = model.max_input_chars_per_word;
         return Err(bomb(format!(
-            "`max_input_chars_per_word` is {given}, and at most {LONGEST_WORD} is supported"
+            "`max_input_chars_per_word` is {given}, and at most {MAX_WORD} is supported"
         )));
     }
     let max_bytes = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
-    if max_bytes > LONGEST_TOKEN {
-        return Err(bomb(format!(
-            "a token has {max_bytes} bytes, and at most {LONGEST_TOKEN} are supported"
-        )));
+    if max_bytes > MAX_TOKEN {
+        return Err(bomb(format!("a token has {max_bytes} bytes, and at most {MAX_TOKEN} are supported")));
     }
     Ok(())
 }
@@ -142,15 +140,13 @@ impl Effect {
     fn check_bounds(&self) -> Result<(), String> {
         let Self { prefix, work, .. } = *self;
         let bytes = self.growth_factor();
-        if prefix > LONGEST_PREFIX {
+        if prefix > MAX_PREFIX {
+            Err(format!("it puts {prefix} bytes before each text, and at most {MAX_PREFIX} are supported"))
+        } else if bytes > MAX_GROWTH {
+            Err(format!("it makes up to {bytes} bytes of one, and at most {MAX_GROWTH} are supported"))
+        } else if work > MAX_WORK {
             Err(format!(
-                "it puts {prefix} bytes before each text, and at most {LONGEST_PREFIX} are supported"
-            ))
-        } else if bytes > MOST_GROWTH {
-            Err(format!("it makes up to {bytes} bytes of one, and at most {MOST_GROWTH} are supported"))
-        } else if work > MOST_WORK {
-            Err(format!(
-                "its rules go through up to {work} bytes for each byte of a text, and at most {MOST_WORK} are \
+                "its rules go through up to {work} bytes for each byte of a text, and at most {MAX_WORK} are \
                  supported"
             ))
         } else {

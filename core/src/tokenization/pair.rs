@@ -95,9 +95,9 @@ impl TextEncoder {
             own = encode_query()?;
             &own
         };
-        let mut most = needed.document;
+        let mut max_tokens = needed.document;
         loop {
-            let document = self.sequence(["", text.document], 1, most, truncation.direction)?;
+            let document = self.sequence(["", text.document], 1, max_tokens, truncation.direction)?;
             let pair = (query.encoding.clone(), document.encoding);
             let encoding = self.plain.post_process(pair.0, Some(pair.1), true).map_err(failed)?;
             let tokens = self.tokens_of_pair(&encoding);
@@ -109,7 +109,7 @@ impl TextEncoder {
                 return Ok(encoded);
             }
             // The odd token goes to the longer text, so the document's full length is needed.
-            most = usize::MAX;
+            max_tokens = usize::MAX;
         }
     }
 
@@ -178,12 +178,12 @@ impl TextEncoder {
         let TokenLimits { query: query_limit, document: document_limit, prompt } = truncation.limits;
         let wanted = [(query + missing.query, query_limit), (document + missing.document, document_limit)]
             .map(|(tokens, limit)| tokens.min(limit.unwrap_or(usize::MAX)));
-        let longest = self.options.max_input_length;
+        let max_length = self.options.max_input_length;
         let got = frame + wanted[0] + wanted[1];
-        if got > longest && prompt.is_none() && !truncation.truncate {
-            return Err(Error::TooLong { got, max: longest });
+        if got > max_length && prompt.is_none() && !truncation.truncate {
+            return Err(Error::TooLong { got, max: max_length });
         }
-        let room = room_for_texts(tokens, longest, prompt)?;
+        let room = room_for_texts(tokens, max_length, prompt)?;
         let kept = longest_first(wanted, room);
         let is_uneven = wanted[0].min(wanted[1]) > room / 2 && room % 2 == 1;
         Ok(PairCut {
@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn pairs_are_joined_typed_and_cut_as_the_tokenizers_library_does() {
         let mut rng = StdRng::seed_from_u64(7);
-        let mut text = |most: usize| -> String {
-            (0..rng.random_range(0..=most)).map(|_| char::from(rng.random_range(b'a'..=b'z'))).collect()
+        let mut text = |max_tokens: usize| -> String {
+            (0..rng.random_range(0..=max_tokens)).map(|_| char::from(rng.random_range(b'a'..=b'z'))).collect()
         };
         for _ in 0..300 {
             let texts = [text(12), text(12)];

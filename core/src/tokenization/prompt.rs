@@ -111,17 +111,17 @@ impl PromptEncoder {
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| prompt.count(owner));
         let TokenLimits { query: query_limit, document: document_limit, prompt: prompt_limit } =
             truncation.limits;
-        let longest = self.longest(prompt);
+        let max_length = self.max_length(prompt);
         let wanted_query = query.min(query_limit.unwrap_or(usize::MAX));
-        let wanted_query = wanted_query.min(self.longest_query(prompt, truncation)?);
+        let wanted_query = wanted_query.min(self.max_query_length(prompt, truncation)?);
         let wanted_document = document.min(document_limit.unwrap_or(usize::MAX));
         let got = frame + wanted_query + wanted_document;
-        if got > longest && prompt_limit.is_none() && !truncation.truncate {
-            return Err(Error::TooLong { got, max: longest });
+        if got > max_length && prompt_limit.is_none() && !truncation.truncate {
+            return Err(Error::TooLong { got, max: max_length });
         }
-        let max = longest.min(prompt_limit.unwrap_or(longest));
+        let max = max_length.min(prompt_limit.unwrap_or(max_length));
         let Some(room) = max.checked_sub(frame) else {
-            return Err(Error::Validation(no_room(frame, max, max < longest)));
+            return Err(Error::Validation(no_room(frame, max, max < max_length)));
         };
         let kept_query = wanted_query.min(room);
         let kept_document = wanted_document.min(room - kept_query);
@@ -129,18 +129,18 @@ impl PromptEncoder {
     }
 
     /// The most tokens of this prompt.
-    pub(super) fn longest(&self, prompt: &Tokens) -> usize {
+    pub(super) fn max_length(&self, prompt: &Tokens) -> usize {
         let of_texts = self.options.limits.texts.map(|texts| texts.saturating_add(prompt.outer));
         of_texts.unwrap_or(usize::MAX).min(self.options.max_input_length)
     }
 
     /// The most tokens of the query by the model's own limit, which applies whatever the document's length.
-    fn longest_query(&self, prompt: &Tokens, truncation: Truncation) -> Result<usize, Error> {
+    fn max_query_length(&self, prompt: &Tokens, truncation: Truncation) -> Result<usize, Error> {
         let max = match self.options.limits.query {
             None => return Ok(usize::MAX),
             Some(QueryLimit::Tokens(tokens)) => tokens,
             // The template's own words before the query, such as `A: `, count.
-            Some(QueryLimit::ThreeQuarters) => (self.longest(prompt).saturating_sub(prompt.outer) * 3 / 4)
+            Some(QueryLimit::ThreeQuarters) => (self.max_length(prompt).saturating_sub(prompt.outer) * 3 / 4)
                 .saturating_sub(prompt.before_query),
         };
         match prompt.count(Owner::Query) {
@@ -468,7 +468,7 @@ mod tests {
         for of_query in [0, 1, query_count - 1, query_count, query_count + 1, 99] {
             for of_document in [0, 1, 2, document_count - 1, document_count, document_count + 1, 99] {
                 for of_prompt in [frame, frame + 1, whole.len() - 3, whole.len(), whole.len() + 7] {
-                    for (longest, prompt) in
+                    for (max_length, prompt) in
                         [(of_prompt, None), (8192, Some(of_prompt)), (of_prompt, Some(8192))]
                     {
                         for (truncation, from_start) in [(RIGHT, false), (LEFT, true)] {
@@ -480,10 +480,10 @@ mod tests {
                             let places = kept(&ranges, [document_left, query_left], whole.len(), from_start);
                             let expected: Vec<u32> = places.iter().map(|&place| whole[place]).collect();
                             let truncation = Truncation { limits, ..truncation };
-                            let encoded = small_encoder(longest)
+                            let encoded = small_encoder(max_length)
                                 .encode_prompt(&pair(query, document), truncation)
                                 .unwrap();
-                            assert_eq!(encoded.ids, expected, "{longest} {limits:?} {from_start}");
+                            assert_eq!(encoded.ids, expected, "{max_length} {limits:?} {from_start}");
                             assert_eq!(encoded.truncated, whole.len() - expected.len());
                         }
                     }
@@ -498,9 +498,9 @@ mod tests {
         let whole = ids(&small_encoder(8192), &pair(query, document));
         let [document_range, query_range] = cuttable(&small_encoder(8192), query, document);
         let frame = whole.len() - document_range.len() - query_range.len();
-        let encode = |longest, limits| {
+        let encode = |max_length, limits| {
             let strict = Truncation { truncate: false, limits, ..RIGHT };
-            small_encoder(longest).encode_prompt(&pair(query, document), strict)
+            small_encoder(max_length).encode_prompt(&pair(query, document), strict)
         };
         let of_document = |tokens| TokenLimits { document: Some(tokens), ..TokenLimits::NONE };
         let of_prompt = |tokens| TokenLimits { prompt: Some(tokens), ..TokenLimits::NONE };

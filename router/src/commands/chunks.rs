@@ -33,7 +33,7 @@ use super::{
 /// The documents of the first chunk.
 const FIRST_DOCUMENTS: usize = 4;
 /// The most documents of a chunk.
-const MOST_DOCUMENTS: usize = 256;
+const MAX_DOCUMENTS: usize = 256;
 /// The most bytes of text in a chunk, except for a single document that is longer.
 const CHUNK_BYTES: usize = 128 * 1024;
 /// The most bytes of fields in a chunk, except for a single document that has more. They cost no arithmetic,
@@ -177,7 +177,7 @@ struct Chunks {
     /// Whether the model reads all documents together, in one chunk.
     is_list: bool,
     /// The most documents of the next chunk.
-    most: usize,
+    max_documents: usize,
     /// The chunk that is being filled.
     filling: Chunk,
     /// The number of chunks so far.
@@ -188,14 +188,14 @@ struct Chunks {
 
 impl Chunks {
     fn new(receiver: UnboundedReceiver<ReadAhead>, is_list: bool) -> Self {
-        let most = if is_list { MOST_DOCUMENTS } else { FIRST_DOCUMENTS };
-        Self { receiver, is_list, most, filling: Chunk::default(), count: 0, ended: false }
+        let max_documents = if is_list { MAX_DOCUMENTS } else { FIRST_DOCUMENTS };
+        Self { receiver, is_list, max_documents, filling: Chunk::default(), count: 0, ended: false }
     }
 
     /// The next chunk: the documents that are there, at least one; absent at the end. Loses nothing if it is
     /// cancelled.
     async fn next(&mut self) -> anyhow::Result<Option<Chunk>> {
-        while self.filling.texts.len() < self.most
+        while self.filling.texts.len() < self.max_documents
             && self.filling.text_bytes < CHUNK_BYTES
             && self.filling.field_bytes < CHUNK_FIELD_BYTES
         {
@@ -220,7 +220,7 @@ impl Chunks {
         self.count += 1;
         ensure!(
             self.count < 2 || !self.is_list,
-            "this model reads all documents together, and `rerank` gives it at most {MOST_DOCUMENTS} \
+            "this model reads all documents together, and `rerank` gives it at most {MAX_DOCUMENTS} \
              documents with {} KB of text: give fewer, or rank them in requests to a server",
             CHUNK_BYTES / 1024
         );
@@ -230,9 +230,9 @@ impl Chunks {
     /// Makes the next chunks larger or smaller, after one of `documents` took this long.
     fn note_time(&mut self, documents: usize, time: Duration) {
         if time > CHUNK_TIME * 2 {
-            self.most = (self.most / 2).max(1);
-        } else if time < CHUNK_TIME / 2 && documents >= self.most {
-            self.most = (self.most * 2).min(MOST_DOCUMENTS);
+            self.max_documents = (self.max_documents / 2).max(1);
+        } else if time < CHUNK_TIME / 2 && documents >= self.max_documents {
+            self.max_documents = (self.max_documents * 2).min(MAX_DOCUMENTS);
         }
     }
 }
@@ -297,9 +297,9 @@ mod tests {
         sent(&sender, [document(0, "a")]);
         let pause = Duration::from_millis(20);
         assert!(tokio::time::timeout(pause, chunks.next()).await.is_err(), "more may come");
-        sent(&sender, (0..MOST_DOCUMENTS as u32).map(|index| document(index, "b")));
+        sent(&sender, (0..MAX_DOCUMENTS as u32).map(|index| document(index, "b")));
         drop(sender);
-        assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), MOST_DOCUMENTS);
+        assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), MAX_DOCUMENTS);
         let message = chunks.next().await.unwrap_err().to_string();
         assert!(message.contains("at most 256 documents with 128 KB"), "{message}");
     }
@@ -307,19 +307,19 @@ mod tests {
     #[test]
     fn chunks_grow_while_they_are_fast_and_full() {
         let mut chunks = Chunks::new(unbounded_channel().1, false);
-        for (documents, milliseconds, most) in
+        for (documents, milliseconds, max_documents) in
             [(4, 10, 8), (3, 10, 8), (8, 10, 16), (16, 500, 16), (16, 900, 8), (8, 5000, 4)]
         {
             chunks.note_time(documents, Duration::from_millis(milliseconds));
-            assert_eq!(chunks.most, most, "{documents} {milliseconds}");
+            assert_eq!(chunks.max_documents, max_documents, "{documents} {milliseconds}");
         }
         for _ in 0..20 {
-            chunks.note_time(MOST_DOCUMENTS, Duration::ZERO);
+            chunks.note_time(MAX_DOCUMENTS, Duration::ZERO);
         }
-        assert_eq!(chunks.most, MOST_DOCUMENTS);
+        assert_eq!(chunks.max_documents, MAX_DOCUMENTS);
         for _ in 0..20 {
             chunks.note_time(1, Duration::from_secs(9));
         }
-        assert_eq!(chunks.most, 1);
+        assert_eq!(chunks.max_documents, 1);
     }
 }

@@ -63,7 +63,7 @@ const SHORT_HELP: [&str; 9] = [
 ];
 
 /// The widest help in columns. Longer lines are hard to read, whatever the terminal shows.
-const WIDEST_HELP: usize = 110;
+const MAX_HELP: usize = 110;
 
 /// The name under which the image has the program a second time, for health checks.
 const CURL: &str = "curl";
@@ -252,7 +252,7 @@ pub(crate) fn command_line() -> Command {
         .arg_required_else_help(false)
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
-        .max_term_width(WIDEST_HELP)
+        .max_term_width(MAX_HELP)
         .override_usage(
             "text-embeddings-router [serve] [MODEL] [OPTIONS]\n\
              \x20      text-embeddings-router <COMMAND>",
@@ -261,7 +261,7 @@ pub(crate) fn command_line() -> Command {
         .after_long_help(variables())
         .mut_args(in_help)
         .mut_subcommands(|task| {
-            task.max_term_width(WIDEST_HELP).mut_args(|argument| match argument.get_help_heading() {
+            task.max_term_width(MAX_HELP).mut_args(|argument| match argument.get_help_heading() {
                 Some(_) => in_help(argument),
                 None => argument,
             })
@@ -391,7 +391,7 @@ mod tests {
         assert!(short.lines().count() <= 40 && long.lines().count() > 300, "{short}");
         for line in short.lines().chain(long.lines()) {
             // A default may be one word that no line holds.
-            assert!(line.chars().count() <= WIDEST_HELP || !line.trim().contains(' '), "{line}");
+            assert!(line.chars().count() <= MAX_HELP || !line.trim().contains(' '), "{line}");
         }
         for id in SHORT_HELP {
             let flag = format!("--{}", id.replace('_', "-"));

@@ -54,19 +54,18 @@ pub(crate) fn client_limits(
 
 fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Result<usize, ConfigError> {
     // A process with very few descriptors serves few clients rather than none.
-    let most =
-        descriptors.map_or(usize::MAX, |all| all.saturating_sub(SPARE_DESCRIPTORS).max(all / 4).max(1));
+    let max = descriptors.map_or(usize::MAX, |all| all.saturating_sub(SPARE_DESCRIPTORS).max(all / 4).max(1));
     match asked.map(NonZeroUsize::get) {
-        Some(asked) if asked > most => Err(ConfigError::Value {
+        Some(asked) if asked > max => Err(ConfigError::Value {
             flag: "--max-connections",
             value: asked.to_string(),
             problem: format!(
-                "is more than the {most} that this process has descriptors for: raise its limit \
+                "is more than the {max} that this process has descriptors for: raise its limit \
                  (`ulimit -n`), or give less"
             ),
         }),
         Some(asked) => Ok(asked),
-        None => Ok(DEFAULT_CONNECTIONS.min(most)),
+        None => Ok(DEFAULT_CONNECTIONS.min(max)),
     }
 }
 
@@ -75,9 +74,9 @@ fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Resul
 pub(crate) fn descriptors() -> Option<usize> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        let most = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let max = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
         // Some systems refuse "no limit" for descriptors. The limit then stays as it was.
-        if setrlimit(Resource::Nofile, most).is_ok() {
+        if setrlimit(Resource::Nofile, max).is_ok() {
             limit = getrlimit(Resource::Nofile);
         }
     }

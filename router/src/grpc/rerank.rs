@@ -55,7 +55,7 @@ impl Grpc {
         &self,
         mut messages: Streaming<v1::RerankStreamRequest>,
     ) -> Result<v1::RerankRequest, Status> {
-        let most = self.0.served().service.config().max_rerank_texts;
+        let max_texts = self.0.served().service.config().max_rerank_texts;
         let mut room = StreamBudget { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
         let Some(first) = messages.message().await? else {
             return Ok(v1::RerankRequest::default());
@@ -74,7 +74,7 @@ impl Grpc {
             chunking: first.chunking,
             highlight: first.highlight,
         };
-        while whole.texts.len() <= most {
+        while whole.texts.len() <= max_texts {
             let Some(message) = messages.message().await? else { break };
             check_same(&whole, &message)?;
             room.take(message.text.len())?;

@@ -130,7 +130,7 @@ impl fmt::Display for MemoryPlan {
     }
 }
 
-/// Plans the memory of a loaded model on the CPU, whose largest batch has `longest_batch` tokens, and logs
+/// Plans the memory of a loaded model on the CPU, whose largest batch has `max_batch` tokens, and logs
 /// the plan; absent on other devices, and if the memory in use cannot be read.
 ///
 /// # Errors
@@ -139,10 +139,10 @@ impl fmt::Display for MemoryPlan {
 pub(super) fn planned(
     machine: &Machine,
     args: &Args,
-    longest_batch: usize,
+    max_batch: usize,
     loaded: &Loaded,
 ) -> anyhow::Result<Option<MemoryPlan>> {
-    let batch = loaded.backend.batch_bytes(longest_batch) as u64;
+    let batch = loaded.backend.batch_bytes(max_batch) as u64;
     let prefixes = loaded.prefix_cache_bytes as u64;
     // The plan's check has the sentence for a user.
     let _ = machine.residency.make_room(batch + prefixes);
@@ -153,7 +153,7 @@ pub(super) fn planned(
         loaded: held + machine.residency.promised_bytes(),
         batch,
         prefixes,
-        requests: args.most_bytes_of_requests(machine.tokenization_workers),
+        requests: args.max_request_bytes(machine.tokenization_workers),
     };
     plan.check(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");

@@ -64,7 +64,7 @@ pub(crate) struct Metrics {
 struct WatchedModels {
     engines: Vec<EngineGauges>,
     /// The tokens of the longest input of any model.
-    longest_input: usize,
+    max_length: usize,
 }
 
 impl Metrics {
@@ -78,7 +78,7 @@ impl Metrics {
         let all = models.all_models();
         let engines = all.iter().map(|served| served.service.gauges()).collect();
         let inputs = all.iter().map(|served| served.info.config.model.limits.max_input_length);
-        let watched = WatchedModels { engines, longest_input: inputs.max().unwrap_or_default() };
+        let watched = WatchedModels { engines, max_length: inputs.max().unwrap_or_default() };
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(watched);
     }
 
@@ -86,13 +86,12 @@ impl Metrics {
     pub(crate) fn text(&self) -> String {
         self.process.collect();
         let watched = self.served.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(WatchedModels { engines, longest_input }) = watched else {
+        let Some(WatchedModels { engines, max_length }) = watched else {
             return self.recorded.render();
         };
         engines.iter().for_each(EngineGauges::publish_gauges);
         let text = self.recorded.render();
-        let text: String =
-            text.split_inclusive('\n').filter(|line| !is_beyond(line, longest_input)).collect();
+        let text: String = text.split_inclusive('\n').filter(|line| !is_beyond(line, max_length)).collect();
         ALL.iter()
             .filter(|metric| metric.kind == MetricKind::CounterOfSeconds)
             .fold(text, |text, metric| as_counter(&text, metric))
@@ -112,11 +111,11 @@ fn as_counter(text: &str, Metric { name, .. }: &Metric) -> String {
 /// Whether a line is a bucket for inputs that are longer than the longest. The buckets are cumulative, so
 /// that leaving it out loses nothing; the recorder has it because it starts before the longest input is
 /// known.
-fn is_beyond(line: &str, longest_input: usize) -> bool {
+fn is_beyond(line: &str, max_length: usize) -> bool {
     let labels = line.strip_prefix(REQUEST_INPUT_LENGTH).and_then(|rest| rest.strip_prefix("_bucket{"));
     // The edge is the last label.
     let edge = labels.and_then(|labels| labels.rsplit("le=\"").next()?.split('"').next());
-    edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > longest_input)
+    edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > max_length)
 }
 
 /// A recorder with its buckets, which is not installed.
@@ -316,7 +315,7 @@ mod tests {
     fn buckets_for_longer_inputs_than_there_are_are_left_out() {
         let line =
             |labels: &str, edge: &str| format!("te_request_input_length_bucket{{{labels}le=\"{edge}\"}} 3\n");
-        for (edge, longest_input, expected) in [
+        for (edge, max_length, expected) in [
             ("512", 512, false),
             ("512", 513, false),
             ("1024", 513, true),
@@ -325,7 +324,7 @@ mod tests {
         ] {
             for labels in ["", "model=\"m\",", "model=\"le=\\\"1\","] {
                 let line = line(labels, edge);
-                assert_eq!(is_beyond(&line, longest_input), expected, "{line} {longest_input}");
+                assert_eq!(is_beyond(&line, max_length), expected, "{line} {max_length}");
             }
         }
         for other in ["te_request_input_length_sum 9999", "te_batch_next_tokens_bucket{le=\"1024\"} 1", ""] {

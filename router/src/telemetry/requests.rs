@@ -26,9 +26,9 @@ const TYPESAFE_REQUEST_ID: HeaderName = HeaderName::from_static("x-typesafe-requ
 /// The ends of the paths on which it does: a path may begin with `/models/NAME`.
 const TYPESAFE_PATHS: [&str; 2] = ["/v1/systemone", "/v1/decisions"];
 /// The longest id in bytes that is taken from a client.
-const LONGEST_ID: usize = 128;
+const MAX_ID: usize = 128;
 /// The longest route in bytes that is shown.
-const LONGEST_ROUTE: usize = 100;
+const MAX_ROUTE: usize = 100;
 
 /// Answers a request within its span, and gives the answer the request's id.
 pub(crate) async fn identified(request: Request, next: Next) -> Response {
@@ -55,8 +55,7 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
 fn id(given: Option<&HeaderValue>) -> HeaderValue {
     given
         .filter(|id| {
-            (1..=LONGEST_ID).contains(&id.len())
-                && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
+            (1..=MAX_ID).contains(&id.len()) && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
         })
         .cloned()
         .unwrap_or_else(|| {
@@ -67,7 +66,7 @@ fn id(given: Option<&HeaderValue>) -> HeaderValue {
 
 /// The path, which is the route of a request that has one: no route has a parameter.
 fn route(request: &Request) -> String {
-    request.uri().path().chars().take(LONGEST_ROUTE).collect()
+    request.uri().path().chars().take(MAX_ROUTE).collect()
 }
 
 /// A body whose lines of the log belong to a span.

@@ -82,10 +82,10 @@ pub(crate) fn attention(
     let heads = keys.heads;
     let width = heads.queries * heads.size;
     let total = queries.len() / width;
-    let most = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
+    let max_queries = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
     let mut items = Vec::new();
     for span in *spans {
-        let per_item = span.rows.len().div_ceil(span.rows.len().div_ceil(most));
+        let per_item = span.rows.len().div_ceil(span.rows.len().div_ceil(max_queries));
         for from in (0..span.rows.len()).step_by(per_item) {
             let first_row = span.rows.start + from;
             let queries = &queries[first_row * width..][..per_item.min(span.rows.len() - from) * width];

@@ -32,7 +32,7 @@ const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 /// The name under which candle keeps the kernels' module.
 const MODULE: &str = "text-embeddings-kernels";
 /// The largest head size of `candle-flash-attn`'s kernels.
-const MOST_FLASH_SIZE: usize = 256;
+const MAX_FLASH_SIZE: usize = 256;
 
 /// A GPU.
 pub(crate) struct Gpu {
@@ -194,7 +194,7 @@ impl Accelerator for Gpu {
     }
 
     fn has_flash(&self, heads: Heads) -> bool {
-        self.has_flash && heads.size.is_multiple_of(8) && heads.size <= MOST_FLASH_SIZE
+        self.has_flash && heads.size.is_multiple_of(8) && heads.size <= MAX_FLASH_SIZE
     }
 
     #[cfg(feature = "flash-attn")]
@@ -206,8 +206,8 @@ impl Accelerator for Gpu {
             turned.values,
             &sequences.query_starts,
             &sequences.key_starts,
-            sequences.most_queries,
-            sequences.most_keys,
+            sequences.max_queries,
+            sequences.max_keys,
             sequences.scale,
             side(sequences.mask.before),
             side(sequences.mask.after),

@@ -17,7 +17,7 @@ use std::{collections::HashMap, sync::Arc};
 use text_embeddings_backend_core::Activation;
 
 /// The most threads of a block that computes one row.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 /// Values of a row per thread: 16 bytes of 16-bit values. A thread computes more if a block would need more
 /// threads.
 const VALUES_PER_THREAD: usize = 8;
@@ -28,7 +28,7 @@ const MEAN_COLUMNS: usize = 32;
 /// Values that one thread checks for being finite.
 const CHECKED_PER_THREAD: usize = 64;
 /// The most tables whose vectors one kernel adds up.
-pub(super) const MOST_LOOKUPS: usize = 3;
+pub(super) const MAX_LOOKUPS: usize = 3;
 
 /// The kernels of one accelerator.
 pub(super) struct Launches<A> {
@@ -148,7 +148,7 @@ impl<A: Accelerator> Launches<A> {
         [rows, columns]: [usize; 2],
         arguments: &[Argument<'_>],
     ) -> Result<()> {
-        let threads = columns.div_ceil(VALUES_PER_THREAD).next_multiple_of(32).min(MOST_THREADS);
+        let threads = columns.div_ceil(VALUES_PER_THREAD).next_multiple_of(32).min(MAX_THREADS);
         let launch = Launch { kernel, dtype, blocks: rows, threads, arguments };
         self.accelerator.launch(&launch).map_err(failed)
     }
@@ -269,7 +269,7 @@ impl<A: Accelerator> Launches<A> {
     }
 
     /// The norm, if there is one, of `scale` times the sum of the vectors that each table has for a row's id,
-    /// in `f32`. There are 1 to [`MOST_LOOKUPS`] tables of one type, each with its ids.
+    /// in `f32`. There are 1 to [`MAX_LOOKUPS`] tables of one type, each with its ids.
     pub(super) fn embed(
         &self,
         lookups: &[UploadedLookup<'_>],
@@ -279,8 +279,8 @@ impl<A: Accelerator> Launches<A> {
         let UploadedLookup { table: first, ids } = &lookups[0];
         let (rows, columns) = (ids.elem_count(), first.dim(1).map_err(failed)?);
         let out = self.accelerator.empty(rows, columns, DType::F32).map_err(failed)?;
-        let mut arguments = Vec::with_capacity(2 * MOST_LOOKUPS + 8);
-        for lookup in 0..MOST_LOOKUPS {
+        let mut arguments = Vec::with_capacity(2 * MAX_LOOKUPS + 8);
+        for lookup in 0..MAX_LOOKUPS {
             let lookup = lookups.get(lookup);
             arguments.push(lookup.map(|lookup| lookup.table).into());
             arguments.push(lookup.map(|lookup| &lookup.ids).into());

@@ -13,7 +13,7 @@ use candle_core::{DType, Tensor};
 use text_embeddings_backend_core::BackendError;
 
 /// The widest window that is compared: wider ones use the same kernels.
-const MOST: usize = 1022;
+const MAX_WINDOW: usize = 1022;
 
 /// The sizes of heads and the masks with which flash attention gave the right values.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl FlashProof {
         // One more token than a query sees, so that the window matters.
         let side =
             [mask.before, mask.after].into_iter().filter(|&side| side != usize::MAX).max().unwrap_or(0);
-        let tokens = side.min(MOST) + 2;
+        let tokens = side.min(MAX_WINDOW) + 2;
         let device = accelerator.device();
         // With equal keys, a query's result is the mean of the values that it sees. Each value is its token's
         // share of the text, so that means differ.

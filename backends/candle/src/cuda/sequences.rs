@@ -16,7 +16,7 @@ use text_embeddings_backend_core::Batch;
 
 /// The most sequences of a launch: flash attention's grid has one row of blocks for each, and CUDA's grids
 /// have at most this many rows.
-const MOST_SEQUENCES: usize = 65_535;
+const MAX_SEQUENCES: usize = 65_535;
 
 /// The sequences of a batch, on the device.
 #[cfg_attr(
@@ -32,9 +32,9 @@ pub(crate) struct Sequences {
     /// The start of each sequence of keys, and the end of the last one.
     pub(crate) key_starts: Tensor,
     /// The number of queries of the longest sequence.
-    pub(crate) most_queries: usize,
+    pub(crate) max_queries: usize,
     /// The number of keys of the longest sequence.
-    pub(crate) most_keys: usize,
+    pub(crate) max_keys: usize,
     /// The tokens that a query sees.
     pub(crate) mask: Mask,
     /// The factor of products of queries and keys.
@@ -47,8 +47,8 @@ struct HostSequences {
     gathered: Vec<u32>,
     query_starts: Vec<u32>,
     key_starts: Vec<u32>,
-    most_queries: usize,
-    most_keys: usize,
+    max_queries: usize,
+    max_keys: usize,
 }
 
 /// The keys of a span, as positions in its text; `None` if alignment at the end cannot express the span's
@@ -72,8 +72,8 @@ impl HostSequences {
             gathered: Vec::with_capacity(places.len()),
             query_starts: vec![0],
             key_starts: vec![0],
-            most_queries: 0,
-            most_keys: 0,
+            max_queries: 0,
+            max_keys: 0,
         };
         for span in spans {
             let keys = keys_of(span, scoring.mask, batch)?;
@@ -83,8 +83,8 @@ impl HostSequences {
             sequences.gathered.extend(tokens.map(|row| places[row] as u32));
             sequences.query_starts.push(span.rows.end as u32);
             sequences.key_starts.push(sequences.gathered.len() as u32);
-            sequences.most_queries = sequences.most_queries.max(span.rows.len());
-            sequences.most_keys = sequences.most_keys.max(keys.len());
+            sequences.max_queries = sequences.max_queries.max(span.rows.len());
+            sequences.max_keys = sequences.max_keys.max(keys.len());
         }
         Some(sequences)
     }
@@ -98,8 +98,8 @@ impl Sequences {
             gathered: None,
             query_starts: starts()?,
             key_starts: starts()?,
-            most_queries: tokens,
-            most_keys: tokens,
+            max_queries: tokens,
+            max_keys: tokens,
             mask,
             scale: 1.0,
         })
@@ -113,7 +113,7 @@ impl Sequences {
         if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {
             return Ok(None);
         }
-        if rows.spans.len() > MOST_SEQUENCES {
+        if rows.spans.len() > MAX_SEQUENCES {
             return Ok(None);
         }
         let Some(host) = HostSequences::new(rows) else { return Ok(None) };
@@ -124,8 +124,8 @@ impl Sequences {
             gathered,
             query_starts: tensor(host.query_starts)?,
             key_starts: tensor(host.key_starts)?,
-            most_queries: host.most_queries,
-            most_keys: host.most_keys,
+            max_queries: host.max_queries,
+            max_keys: host.max_keys,
             mask: scoring.mask,
             scale: 1.0 / scoring.divisor,
         }))

@@ -23,7 +23,7 @@ pub(crate) const GROUP: usize = 32;
 /// The number of words of four values in a group.
 pub(crate) const GROUP_WORDS: usize = GROUP / 4;
 /// The largest multiplier. With it, the nibbles 0 to 15 of a group span all bytes.
-const MOST: f32 = 17.0;
+const MAX_MULTIPLIER: f32 = 17.0;
 /// The number of steps between the smallest and the largest nibble.
 const STEPS: f32 = 15.0;
 
@@ -113,7 +113,7 @@ pub(crate) fn keep(
     scale: &mut f32,
 ) -> bool {
     /// The largest multiplier: two values of a group are at most 254 steps of the row apart.
-    const MOST: f64 = 254.5 * 256.0;
+    const MAX_MULTIPLIER: f64 = 254.5 * 256.0;
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     if !values.iter().all(|value| value.is_finite()) {
         return false;
@@ -124,7 +124,7 @@ pub(crate) fn keep(
     groups.fill(FineGroup::default());
     for ((stored, nibbles), group) in stored.iter().zip(nibbles.as_chunks_mut::<GROUP>().0).zip(groups) {
         let (multiplier, least) = (fine(stored.step), fine(stored.least));
-        if !(multiplier.abs() <= MOST && least.abs() <= 16.0 * MOST) {
+        if !(multiplier.abs() <= MAX_MULTIPLIER && least.abs() <= 16.0 * MAX_MULTIPLIER) {
             return false;
         }
         *nibbles = stored.nibbles;
@@ -157,7 +157,7 @@ dispatch! {
             *scale = f32::NAN;
             return;
         }
-        *scale = (largest / 127.0).max(widest / (STEPS * MOST)).max(f32::MIN_POSITIVE * 128.0);
+        *scale = (largest / 127.0).max(widest / (STEPS * MAX_MULTIPLIER)).max(f32::MIN_POSITIVE * 128.0);
         let inverse = 1.0 / *scale;
         for ((values, nibbles), group) in values.chunks(GROUP).zip(nibbles.chunks_mut(GROUP)).zip(groups) {
             let mut steps = [0.0; GROUP];
@@ -170,7 +170,7 @@ dispatch! {
             let mut best = f32::INFINITY;
             // The coarser step reaches both ends. The finer step cuts them off, which is better if only few
             // values are near the ends.
-            for multiplier in [finest.clamp(1.0, MOST), (finest + 1.0).min(MOST)] {
+            for multiplier in [finest.clamp(1.0, MAX_MULTIPLIER), (finest + 1.0).min(MAX_MULTIPLIER)] {
                 let middle = (STEPS * multiplier - low - high) / 2.0;
                 let offset = middle.round_ties_even().clamp(STEPS * multiplier - 127.0, 128.0);
                 let inverse = 1.0 / multiplier;

@@ -34,8 +34,8 @@ impl Operand {
         mut words: Words,
     ) -> Self {
         let row_words = format.words(depth);
-        let most = tile::rows(set, format);
-        let block_rows = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+        let max_rows = tile::rows(set, format);
+        let block_rows = rows.div_ceil(rows.div_ceil(max_rows).max(1)).max(1);
         words.resize(rows * row_words);
         let scales = vec![1.0; if format == OperandFormat::Int8 { rows } else { 0 }];
         Self { format, rows, depth, row_words, block_rows, words, scales }

@@ -149,11 +149,11 @@ fn kinds(value: &Value, config: &DebertaConfig) -> Result<Vec<&'static str>> {
 /// The buckets of distances, for inputs of at most `positions` tokens.
 fn buckets(value: &Value, config: &DebertaConfig, positions: usize) -> Result<LogBuckets> {
     let positive = |it: Option<i64>| it.and_then(|it| usize::try_from(it).ok()).filter(|&it| it > 0);
-    let most = positive(config.max_relative_positions).unwrap_or(positions);
+    let max_distance = positive(config.max_relative_positions).unwrap_or(positions);
     let buckets = positive(config.position_buckets);
     // Half of the buckets hold a single distance each. The others grow logarithmically from there to `most -
     // 1`.
-    let are_too_many = buckets.is_some_and(|buckets| buckets < 2 || buckets / 2 + 1 >= most);
+    let are_too_many = buckets.is_some_and(|buckets| buckets < 2 || buckets / 2 + 1 >= max_distance);
     refuse(value, are_too_many, "position_buckets too large for max_relative_positions")?;
-    Ok(LogBuckets { span: buckets.unwrap_or(most), buckets, most })
+    Ok(LogBuckets { span: buckets.unwrap_or(max_distance), buckets, max_distance })
 }

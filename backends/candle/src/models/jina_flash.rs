@@ -63,7 +63,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     }
     Ok(Plan {
         prefixes: &["roberta."],
-        longest_input: Some(config.max_position_embeddings.saturating_sub(offset)),
+        max_length: Some(config.max_position_embeddings.saturating_sub(offset)),
         classification: Some(first_token_classification("classifier.dense", "classifier.out_proj", hidden)),
         adapters: adapters(value)?,
         ..plan

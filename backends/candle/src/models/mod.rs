@@ -238,7 +238,7 @@ fn refuse_countless(config: &Value) -> Result<()> {
 pub fn describe(config: &Value, choices: &WeightChoices) -> Result<Description> {
     let plan = plan(config, choices)?;
     Ok(Description {
-        longest_input: plan.longest_input,
+        max_length: plan.max_length,
         has_token_types: plan.has_token_types(),
         is_causal: plan.packing().shares_prefixes,
         hidden: plan.hidden,

@@ -36,7 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     let mut plan = Plan {
         vocabulary: config.vocab_size,
-        longest_input: Some(MAX_TOKENS),
+        max_length: Some(MAX_TOKENS),
         unscaled_bytes: true,
         ..Plan::base(table, [config.table_rows, config.hidden_size])
     };

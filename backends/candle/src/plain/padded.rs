@@ -111,8 +111,8 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: GroupLi
         let tokens = batch.attended_tokens(span.segment);
         let seen = |queries: usize| scoring.mask.visible(position + queries - 1, 0, tokens).end;
         let keys = seen(span.rows.len());
-        let most = (limits.group / (heads.queries * keys)).clamp(1, limits.queries);
-        let length = span.rows.len().div_ceil(span.rows.len().div_ceil(most));
+        let max_queries = (limits.group / (heads.queries * keys)).clamp(1, limits.queries);
+        let length = span.rows.len().div_ceil(span.rows.len().div_ceil(max_queries));
         for from in (0..span.rows.len()).step_by(length) {
             let first = span.rows.start + from;
             let rows = first..span.rows.end.min(first + length);

@@ -58,5 +58,5 @@ pub(crate) struct LogBuckets {
     /// Half of the buckets; if absent, each distance has a bucket of its own.
     pub(crate) buckets: Option<usize>,
     /// The first distance of the last bucket.
-    pub(crate) most: usize,
+    pub(crate) max_distance: usize,
 }

@@ -127,7 +127,7 @@ fn pairs(config: &serde_json::Value, calls: &Calls, one: &Calls) -> Vec<(Mask, u
 
 /// The most keys that a query may meet if it sees `mask`. The queries of a tile see a longer range together
 /// than each alone, and ranges are rounded to whole panels on both sides.
-fn most_keys(Mask { before, after }: Mask) -> usize {
+fn max_keys(Mask { before, after }: Mask) -> usize {
     before + 1 + after + (MAX_ROWS - 1) + 2 * (COLUMNS - 1)
 }
 
@@ -177,12 +177,12 @@ fn attention_with_a_window_multiplies_the_keys_in_the_window() {
                 }
                 let rows = if is_last { [1, 1, needed] } else { [length, 4 * length, all] };
                 for (pairs, rows) in [in_short, in_long, in_forest].into_iter().zip(rows) {
-                    assert!(pairs <= rows * heads * most_keys(mask), "{what}: {rows} rows");
+                    assert!(pairs <= rows * heads * max_keys(mask), "{what}: {rows} rows");
                 }
                 if !is_last {
                     assert!(in_short >= heads * seen(mask, length), "{what}");
                     assert!(in_long >= heads * seen(mask, 4 * length), "{what}");
-                    assert!(in_long <= 4 * in_short + MAX_ROWS * heads * most_keys(mask), "{what}");
+                    assert!(in_long <= 4 * in_short + MAX_ROWS * heads * max_keys(mask), "{what}");
                 }
             }
             assert!(of_short.iter().any(|(mask, _)| mask.before < length), "{name} has no window");

@@ -117,10 +117,10 @@ fn transposed(matrix: &Weight) -> Weight {
 
 /// The rows of DeBERTa's table by distance, query position minus key position (transformers,
 /// `make_log_bucket_position`).
-fn buckets(plan::LogBuckets { span, buckets, most }: plan::LogBuckets) -> Buckets {
-    let reach = 2 * most.max(span);
+fn buckets(plan::LogBuckets { span, buckets, max_distance }: plan::LogBuckets) -> Buckets {
+    let reach = 2 * max_distance.max(span);
     let rows = (-(reach as i64)..=reach as i64).map(|distance| {
-        let bucket = buckets.map_or(distance, |buckets| log_bucket(distance, buckets, most));
+        let bucket = buckets.map_or(distance, |buckets| log_bucket(distance, buckets, max_distance));
         (bucket + span as i64).clamp(0, 2 * span as i64 - 1) as u32
     });
     Buckets { of_distance: rows.collect(), reach }

@@ -285,7 +285,11 @@ fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
 }
 
 /// The fields of BERT and its kinds. The first matrix of an MLP has `parts` times the rows of the inner size.
-fn encoder(reader: &MetadataReader<'_>, parts: usize, longest: usize) -> Result<Value, CheckpointError> {
+fn encoder(
+    reader: &MetadataReader<'_>,
+    parts: usize,
+    max_positions: usize,
+) -> Result<Value, CheckpointError> {
     let types = match reader.file.shape("token_types.weight") {
         Some(_) => reader.rows("token_types.weight")?,
         None => 0,
@@ -294,7 +298,7 @@ fn encoder(reader: &MetadataReader<'_>, parts: usize, longest: usize) -> Result<
         reader.sizes(parts)?,
         json!({
             "layer_norm_eps": reader.real("attention.layer_norm_epsilon")?,
-            "max_position_embeddings": longest,
+            "max_position_embeddings": max_positions,
             "type_vocab_size": types,
             "hidden_act": "gelu",
         }),

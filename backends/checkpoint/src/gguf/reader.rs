@@ -1,15 +1,16 @@
 //! Reads the metadata of a GGUF file in sequence.
 //!
-//! What must hold: reading stops at [`LONGEST`], and memory is taken only for bytes that the file has.
+//! What must hold: reading stops at [`MAX_METADATA_BYTES`], and memory is taken only for bytes that the file
+//! has.
 
 use crate::{CheckpointError, Source};
 
 /// The most bytes of all metadata and tensor descriptions. The largest vocabularies take 20 million.
-const LONGEST: u64 = 128 << 20;
+const MAX_METADATA_BYTES: u64 = 128 << 20;
 /// The longest text, in bytes. Templates have thousands.
-const LONGEST_TEXT: u64 = 16 << 20;
+const MAX_TEXT: u64 = 16 << 20;
 /// The longest name, in bytes. The format allows 65535 for metadata and 64 for tensors.
-const LONGEST_NAME: u64 = 1024;
+const MAX_NAME: u64 = 1024;
 /// The number of bytes read from the file at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -173,8 +174,8 @@ impl<'s> SourceReader<'s> {
         if length > left {
             return Err(self.damaged(format!("it ends at byte {} within its metadata", self.source.length)));
         }
-        if self.position + length > LONGEST {
-            return Err(self.damaged(format!("its metadata are longer than {LONGEST} bytes")));
+        if self.position + length > MAX_METADATA_BYTES {
+            return Err(self.damaged(format!("its metadata are longer than {MAX_METADATA_BYTES} bytes")));
         }
         let length = length as usize;
         if self.ahead.len() - self.used < length {
@@ -202,18 +203,18 @@ impl<'s> SourceReader<'s> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A count of `what`, at most `most`.
-    pub(super) fn count(&mut self, what: &str, most: u64) -> Result<u64, CheckpointError> {
+    /// A count of `what`, at most `max`.
+    pub(super) fn count(&mut self, what: &str, max: u64) -> Result<u64, CheckpointError> {
         let count = self.u64()?;
-        if count > most {
+        if count > max {
             return Err(self.damaged(format!("it claims to have {count} {what}")));
         }
         Ok(count)
     }
 
-    fn text(&mut self, longest: u64) -> Result<String, CheckpointError> {
+    fn text(&mut self, max_length: u64) -> Result<String, CheckpointError> {
         let length = self.u64()?;
-        if length > longest {
+        if length > max_length {
             return Err(self.damaged(format!("a text in its metadata claims to have {length} bytes")));
         }
         // Tokens of byte-level vocabularies are UTF-8, too. Invalid bytes become replacement characters: no
@@ -223,13 +224,13 @@ impl<'s> SourceReader<'s> {
 
     /// The name of a metadata value or a tensor.
     pub(super) fn name(&mut self) -> Result<String, CheckpointError> {
-        self.text(LONGEST_NAME)
+        self.text(MAX_NAME)
     }
 
     /// The value of the metadata entry `name`.
     pub(super) fn value(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         match self.u32()? {
-            TEXT => self.text(LONGEST_TEXT).map(MetadataValue::Text),
+            TEXT => self.text(MAX_TEXT).map(MetadataValue::Text),
             LIST => self.list(name),
             number => {
                 let kind = self.kind(name, number)?;
@@ -248,7 +249,7 @@ impl<'s> SourceReader<'s> {
     fn list(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         let number = self.u32()?;
         let count = self.u64()?;
-        let left = self.source.length.saturating_sub(self.position).min(LONGEST);
+        let left = self.source.length.saturating_sub(self.position).min(MAX_METADATA_BYTES);
         let size = if number == TEXT { 8 } else { self.kind(name, number)?.size() as u64 };
         let Some(length) = count.checked_mul(size).filter(|length| *length <= left) else {
             return Err(self.damaged(format!("its metadata `{name}` claim to be a list of {count} items")));
@@ -256,7 +257,7 @@ impl<'s> SourceReader<'s> {
         if number == TEXT {
             let mut texts = Vec::new();
             for _ in 0..count {
-                texts.push(self.text(LONGEST_TEXT)?);
+                texts.push(self.text(MAX_TEXT)?);
             }
             return Ok(MetadataValue::Texts(texts));
         }

@@ -4,14 +4,14 @@
 //! This machine knows four of `PyTorch`'s functions by name, builds their values itself, and refuses all
 //! other functions by name. What must hold: the time and memory of each instruction are proportional to its
 //! own bytes, so that the length of the program bounds both. Values are shared, never copied, and tuples are
-//! nested at most [`DEEPEST_TUPLE`] deep.
+//! nested at most [`MAX_TUPLE`] deep.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 /// The most values on the stack. Python's own writer puts at most 2000 there for one dictionary.
-const DEEPEST_STACK: usize = 1 << 16;
+const MAX_STACK: usize = 1 << 16;
 /// The deepest nesting of tuples. A tensor needs two levels.
-const DEEPEST_TUPLE: usize = 8;
+const MAX_TUPLE: usize = 8;
 
 /// A value of the program.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ impl<'p> PickleMachine<'p> {
                 return self.pop();
             }
             self.step(code)?;
-            if self.stack.len() > DEEPEST_STACK {
+            if self.stack.len() > MAX_STACK {
                 return Err("its pickle piles up more values than a dictionary of tensors needs".to_owned());
             }
         }
@@ -284,7 +284,7 @@ fn tuple(items: Vec<PickleValue>) -> Result<PickleValue, String> {
         })
         .max()
         .unwrap_or(0);
-    if depth > DEEPEST_TUPLE {
+    if depth > MAX_TUPLE {
         return Err("its pickle nests tuples deeper than any tensor needs".to_owned());
     }
     Ok(PickleValue::Tuple(Rc::new(Tuple { items, depth })))

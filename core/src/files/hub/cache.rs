@@ -22,7 +22,7 @@ use super::super::reading;
 /// order, so their downloads cannot be continued.
 const UNFINISHED: &str = ".router.incomplete";
 /// The longest record of a revision, in bytes. A commit has 40.
-const LONGEST_RECORD: u64 = 1024;
+const MAX_RECORD: u64 = 1024;
 
 /// A model's folder in the cache.
 pub(super) struct Cache {
@@ -133,7 +133,7 @@ impl Cache {
         if !stays_below(revision) {
             return None;
         }
-        let record = reading::text(&self.record_path(revision), LONGEST_RECORD).ok()?;
+        let record = reading::text(&self.record_path(revision), MAX_RECORD).ok()?;
         Some(record.trim().to_owned()).filter(|sha| is_commit(sha))
     }
 

@@ -22,9 +22,9 @@ use super::super::source::HubOptions;
 /// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";
 /// The longest list of a revision's files, in bytes: several hundred thousand names.
-const LONGEST_LISTING: usize = 32 << 20;
+const MAX_LISTING: usize = 32 << 20;
 /// The most redirections of a request for a file's metadata.
-const MOST_REDIRECTIONS: usize = 10;
+const MAX_REDIRECTIONS: usize = 10;
 /// The fewest bytes that must arrive in each [`HubOptions::patience`]: 2 KiB a second.
 const FEWEST_BYTES: usize = 64 << 10;
 
@@ -93,7 +93,7 @@ impl Client {
             }
         };
         Ok(Self {
-            following: build(Policy::limited(MOST_REDIRECTIONS))?,
+            following: build(Policy::limited(MAX_REDIRECTIONS))?,
             direct: build(Policy::none())?,
             endpoint,
             model_id: model_id.to_owned(),
@@ -125,9 +125,11 @@ impl Client {
         let mut text = Vec::new();
         while let Some(chunk) = body.next().await.map_err(Failure::Unreachable)? {
             text.extend_from_slice(chunk.as_ref());
-            if text.len() > LONGEST_LISTING {
-                let longest = LONGEST_LISTING >> 20;
-                return Err(Failure::Strange(format!("its list of files is longer than {longest} MiB")));
+            if text.len() > MAX_LISTING {
+                let max_megabytes = MAX_LISTING >> 20;
+                return Err(Failure::Strange(format!(
+                    "its list of files is longer than {max_megabytes} MiB"
+                )));
             }
         }
         let answer: HubAnswer = serde_json::from_slice(&text)
@@ -149,7 +151,7 @@ impl Client {
         const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
         let own = self.file_url(sha, file)?;
         let mut url = own.clone();
-        for _ in 0..MOST_REDIRECTIONS {
+        for _ in 0..MAX_REDIRECTIONS {
             let request = || {
                 let request = self.direct.request(Method::HEAD, url.clone());
                 let request = request.header(ACCEPT_ENCODING, "identity");

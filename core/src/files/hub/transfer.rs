@@ -88,13 +88,13 @@ impl Hub<'_> {
     async fn attempt(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, Transfer> {
         let metadata =
             self.client.metadata(sha, file).await.map_err(|failure| self.transfer(file, failure))?;
-        let most = most(file, bound, metadata.length)?;
+        let max_bytes = limit_bytes(file, bound, metadata.length)?;
         let _lock = self.lock(file, &metadata.blob).await?;
         let blob = self.cache.blob(&metadata.blob);
         if !is_there(&blob, metadata.length)? {
             self.cache.prepare()?;
             let mut unfinished = Unfinished::open(self.cache.unfinished(&metadata.blob), &metadata)?;
-            let ended = self.receive(sha, file, &metadata, most, &mut unfinished).await;
+            let ended = self.receive(sha, file, &metadata, max_bytes, &mut unfinished).await;
             let ended = ended.and_then(|()| unfinished.check_content(file, &metadata));
             unfinished.end(ended, &blob)?;
         }
@@ -116,13 +116,13 @@ impl Hub<'_> {
         }
     }
 
-    /// Writes the content that the Hub sends, at most `most` bytes.
+    /// Writes the content that the Hub sends, at most `max_bytes` bytes.
     async fn receive(
         &self,
         sha: &str,
         file: &str,
         metadata: &FileMetadata,
-        most: u64,
+        max_bytes: u64,
         unfinished: &mut Unfinished,
     ) -> Result<(), Transfer> {
         let FileMetadata { length, .. } = *metadata;
@@ -134,7 +134,7 @@ impl Hub<'_> {
         check_announced(&body, start, length)?;
         unfinished.start_at(start)?;
         let mut progress = TransferProgress::new(file, length.unwrap_or_default());
-        let copied = copy(&mut body, most, unfinished, &mut progress).await;
+        let copied = copy(&mut body, max_bytes, unfinished, &mut progress).await;
         if length.is_some_and(|length| unfinished.length != length) && body.length().is_none() {
             // An answer without a length may be another server's page: it is not continued.
             let arrived = unfinished.length;
@@ -164,17 +164,18 @@ impl Hub<'_> {
     }
 }
 
-/// Writes a body, at most `most` bytes.
+/// Writes a body, at most `max_bytes` bytes.
 async fn copy(
     body: &mut ResponseBody,
-    most: u64,
+    max_bytes: u64,
     unfinished: &mut Unfinished,
     progress: &mut TransferProgress,
 ) -> Result<(), Transfer> {
     while let Some(chunk) = body.next().await.map_err(Transfer::Broken)? {
         let chunk = chunk.as_ref();
-        if unfinished.length + chunk.len() as u64 > most {
-            let (file, reason) = (progress.file().to_owned(), format!("more than {}", amount(most, "byte")));
+        if unfinished.length + chunk.len() as u64 > max_bytes {
+            let (file, reason) =
+                (progress.file().to_owned(), format!("more than {}", amount(max_bytes, "byte")));
             return Err(Transfer::Refused(FilesError::HubLength { file, reason }));
         }
         unfinished.write(chunk)?;
@@ -184,19 +185,19 @@ async fn copy(
 }
 
 /// The most bytes of a file with this announced length, or the reason why it is refused.
-fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesError> {
+fn limit_bytes(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesError> {
     let refused = |reason: String| FilesError::HubLength { file: file.to_owned(), reason };
     match (bound, announced) {
         (Bound::Small, announced) => {
-            let longest = max_bytes(file);
-            if announced.is_some_and(|length| length > longest) {
-                return Err(FilesError::TooLong { file: file.to_owned(), longest });
+            let max_length = max_bytes(file);
+            if announced.is_some_and(|length| length > max_length) {
+                return Err(FilesError::TooLong { file: file.to_owned(), max_length });
             }
-            Ok(announced.unwrap_or(longest))
+            Ok(announced.unwrap_or(max_length))
         }
         (Bound::Weights(_), None) => Err(refused("it does not say how many bytes there are".to_owned())),
-        (Bound::Weights(most), Some(length)) if length > most => Err(refused(format!(
-            "it announces {}, where the list of shards leaves {most}",
+        (Bound::Weights(max_bytes), Some(length)) if length > max_bytes => Err(refused(format!(
+            "it announces {}, where the list of shards leaves {max_bytes}",
             amount(length, "byte")
         ))),
         (Bound::Weights(_), Some(length)) => Ok(length),

@@ -104,9 +104,9 @@ pub(super) fn svg(sorted: &[Duration], marks: &[Mark], subtitle: &str) -> String
     for &latency in sorted {
         bins[axis.bin(milliseconds(latency))] += 1;
     }
-    let most = bins.iter().copied().max().unwrap_or_default().max(1);
+    let max_count = bins.iter().copied().max().unwrap_or_default().max(1);
     let base = HEIGHT - BOTTOM;
-    let height = |count: usize| (base - TOP) * count as f64 / most as f64;
+    let height = |count: usize| (base - TOP) * count as f64 / max_count as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"Histogram of latencies\">\n{HEAD}<rect class=\"background\" width=\"{WIDTH}\" \
@@ -120,7 +120,7 @@ pub(super) fn svg(sorted: &[Duration], marks: &[Mark], subtitle: &str) -> String
         text(&mut svg, [x, base + 18.0], "", "middle", &label(tick));
     }
     text(&mut svg, [WIDTH - RIGHT, base + 36.0], "", "end", "milliseconds, logarithmic");
-    text(&mut svg, [LEFT - 8.0, TOP + 4.0], "", "end", &most.to_string());
+    text(&mut svg, [LEFT - 8.0, TOP + 4.0], "", "end", &max_count.to_string());
     text(&mut svg, [LEFT - 8.0, base], "", "end", "0");
     line(&mut svg, "grid", [LEFT, base], [WIDTH - RIGHT, base]);
     for (bin, &count) in bins.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -189,13 +189,15 @@ mod tests {
     #[test]
     fn every_latency_is_in_a_bar_of_a_well_formed_picture() {
         let mut rng = StdRng::seed_from_u64(3);
-        for (count, most) in [(0, 1), (1, 1), (2, 1_000_000), (500, 3), (5000, 4_000_000), (40, 40_000_000)] {
+        for (count, max_count) in
+            [(0, 1), (1, 1), (2, 1_000_000), (500, 3), (5000, 4_000_000), (40, 40_000_000)]
+        {
             let mut latencies: Vec<_> =
-                (0..count).map(|_| Duration::from_micros(rng.random_range(0..=most))).collect();
+                (0..count).map(|_| Duration::from_micros(rng.random_range(0..=max_count))).collect();
             latencies.sort();
             let marks = [
                 Mark { name: "p50", latency: latencies.get(count / 2).copied().unwrap_or_default() },
-                Mark { name: "p99", latency: Duration::from_micros(most) },
+                Mark { name: "p99", latency: Duration::from_micros(max_count) },
             ];
             let svg = svg(&latencies, &marks, "a < b & c");
             let elements = elements(&svg).unwrap_or_default();

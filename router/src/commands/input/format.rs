@@ -27,7 +27,7 @@ use super::{
 };
 
 /// The longest line or record in bytes: far more than any model takes, and small enough to be kept in memory.
-const LONGEST: u64 = 16 << 20;
+const MAX_RECORD: u64 = 16 << 20;
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
@@ -237,7 +237,7 @@ impl LineReader {
         loop {
             let begin = self.place;
             self.buffer.clear();
-            let read = (&mut self.stream).take(LONGEST + 1).read_until(b'\n', &mut self.buffer);
+            let read = (&mut self.stream).take(MAX_RECORD + 1).read_until(b'\n', &mut self.buffer);
             let read = read.with_context(|| format!("{name} cannot be read"))? as u64;
             if read == 0 {
                 return Ok(None);
@@ -247,7 +247,7 @@ impl LineReader {
             let line = self.line;
             let unit = if matches!(self.content, LineContent::Element(_)) { "element" } else { "line" };
             let at = || format!("{name}, {unit} {line}");
-            ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
+            ensure!(read <= MAX_RECORD, "{} {TOO_LONG}", at());
             let text = read_utf8(trim_end(&self.buffer)).with_context(at)?;
             if text.trim().is_empty() {
                 continue;
@@ -295,7 +295,7 @@ fn content_by(line: &str, field: &TextField) -> anyhow::Result<LineContent> {
 
 impl Records {
     fn new(stream: Box<dyn BufRead + Send>, separator: u8, offset: u64) -> Self {
-        let left = Arc::new(AtomicU64::new(LONGEST));
+        let left = Arc::new(AtomicU64::new(MAX_RECORD));
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .delimiter(separator)
@@ -306,7 +306,7 @@ impl Records {
 
     fn read(&mut self, name: &str) -> anyhow::Result<bool> {
         let line = self.reader.position().line();
-        self.left.store(LONGEST, Ordering::Relaxed);
+        self.left.store(MAX_RECORD, Ordering::Relaxed);
         self.reader.read_byte_record(&mut self.record).map_err(|error| match error.kind() {
             csv::ErrorKind::UnequalLengths { expected_len, len, pos } => {
                 let line = pos.as_ref().map_or(line, csv::Position::line);

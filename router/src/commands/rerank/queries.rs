@@ -25,7 +25,7 @@ const DOCUMENTS: &str = "documents";
 /// The fields that are taken as an id where none is named.
 const IDS: [&str; 2] = ["id", "_id"];
 /// The longest line of a run in bytes.
-const LONGEST: u64 = 64 * 1024;
+const MAX_LINE: u64 = 64 * 1024;
 
 /// Where queries and documents come from.
 #[derive(Debug, Clone)]
@@ -273,7 +273,7 @@ impl RunLines {
     fn next_line(&mut self) -> anyhow::Result<Option<RunLine>> {
         loop {
             let mut line = Vec::new();
-            let read = (&mut self.stream).take(LONGEST).read_until(b'\n', &mut line)?;
+            let read = (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line)?;
             if read == 0 {
                 return Ok(None);
             }

@@ -263,9 +263,8 @@ impl PublishedArithmetic {
 impl PublishedInput {
     /// The largest published value, without its sign.
     fn largest(&self) -> f64 {
-        let largest = |values: &mut dyn Iterator<Item = f64>| {
-            values.fold(0.0, |most: f64, value| most.max(value.abs()))
-        };
+        let largest =
+            |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, |max: f64, value| max.max(value.abs()));
         match self {
             Self::Pair { score, .. } => score.abs(),
             Self::Vector { starts, .. } => largest(&mut starts.iter().copied()),

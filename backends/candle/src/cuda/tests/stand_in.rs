@@ -88,8 +88,8 @@ pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor
     for (query_ends, key_ends) in query_starts.windows(2).zip(key_starts.windows(2)) {
         let [first_query, end_query] = [query_ends[0] as usize, query_ends[1] as usize];
         let [first_key, end_key] = [key_ends[0] as usize, key_ends[1] as usize];
-        assert!(end_query - first_query <= sequences.most_queries);
-        assert!(end_key - first_key <= sequences.most_keys);
+        assert!(end_query - first_query <= sequences.max_queries);
+        assert!(end_key - first_key <= sequences.max_keys);
         for (query, heads_of_query) in (first_query..end_query).zip(&queries[first_query..end_query]) {
             // The last query is at the position of the last key.
             let own = query as i64 + end_key as i64 - end_query as i64;

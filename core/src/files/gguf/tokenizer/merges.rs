@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// The most bytes of a piece. Splitting a piece at each character takes time with the square of its length.
 /// `SentencePiece` makes pieces of 16 characters unless asked for more.
-const LONGEST: usize = 512;
+const MAX_PIECE: usize = 512;
 
 /// Two pieces, and the score of the piece that they make.
 struct Merge<'p> {
@@ -33,9 +33,9 @@ pub(super) fn of_scores<'p>(
     let known: HashSet<&str> = pieces.iter().map(|&(piece, ..)| piece).collect();
     let mut merges = Vec::new();
     for &(piece, id, score) in &pieces {
-        if piece.len() > LONGEST {
+        if piece.len() > MAX_PIECE {
             return Err(format!(
-                "its token {id} has {} bytes: at most {LONGEST} are supported in a vocabulary of the kind \"llama\"",
+                "its token {id} has {} bytes: at most {MAX_PIECE} are supported in a vocabulary of the kind \"llama\"",
                 piece.len()
             ));
         }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_would_take_long_to_split_is_refused() {
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_PIECE + 1);
         assert!(
             of_scores([(long.as_str(), 7, 0.0)].into_iter()).unwrap_err().contains("token 7 has 513 bytes")
         );
