@@ -66,7 +66,8 @@ mod tests {
             max_rerank_texts=23 uint32, default_instruction=24 string?, pooling=25 string?, labels=26 string*, \
             prefix_cache_bytes=27 uint64, instruction_set=28 string?, threads=29 uint32, pin_threads=30 bool, \
             score_activation=31 string?, reranker=32 RerankerInfo, backend=33 string, weights=34 string, \
-            arithmetic=35 string, cosine_reranking=36 CosineReranking
+            arithmetic=35 string, cosine_reranking=36 CosineReranking, \
+            score_cache_bytes=37 uint64
         CosineReranking: score=20 string, query_prompt=21 string, document_prompt=22 string
         RerankerInfo: family=20 string?, family_reason=21 string?, prompt=22 string, answers=23 string?, \
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
