@@ -2,10 +2,10 @@
 //!
 //! Input: a block of rows and a panel of columns in the layout of `pack`, which tiles are loaded from: 16
 //! words of up to 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What
-//! must hold: no other code configures tile registers on a thread that calls [`multiply`]. The C ABI does not
-//! promise this: ONNX Runtime configures them on its caller's thread and does not restore them. That is why
-//! heads of ONNX models are computed by the plain loops of `backends/host`. Linux saves them when it switches
-//! threads.
+//! must hold: no other code configures tile registers on a thread that calls [`multiply_bf16`]. The C ABI
+//! does not promise this: ONNX Runtime configures them on its caller's thread and does not restore them. That
+//! is why heads of ONNX models are computed by the plain loops of `backends/host`. Linux saves them when it
+//! switches threads.
 //!
 //! The instructions are written as assembly, because stable Rust has no functions for them yet. The bfloat16
 //! instruction flushes subnormal values to zero, and adds the even and the odd values of 16 words separately
