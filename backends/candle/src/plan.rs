@@ -123,8 +123,8 @@ impl Plan {
         }
     }
 
-    /// The plan with the number of positions, and with the token that padded texts in training; some
-    /// configurations say -1 if there is none.
+    /// The plan with the number of positions, and with the token that padded texts in training. A model
+    /// without such a token has none or a negative number in its configuration.
     pub(crate) fn with_limits(self, positions: Option<usize>, padding: Option<i64>) -> Self {
         Self { max_length: positions, padding: padding.and_then(|id| u32::try_from(id).ok()), ..self }
     }

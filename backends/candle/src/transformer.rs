@@ -20,7 +20,7 @@ use crate::{
     load::{Checkpoint, LoadProgress},
     operations::{Lookup, Norm, Operations, Precision, Result, Rows},
     pass::Pass,
-    plan::{KindsPlan, Plan, Position, RowIndex, TablePlan, View},
+    plan::{KindsPlan, Plan, Position, RowIndex, View},
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
@@ -260,8 +260,7 @@ impl<O: Operations> Transformer<O> {
 
 impl<O: Operations> KindTable<O> {
     fn load_rows(plan: &KindsPlan, weights: &Weights<'_, O>) -> Result<Self> {
-        let KindsPlan { tensor, shape, layer } = plan.clone();
-        Ok(Self { table: weights.table(&TablePlan { tensor, shape, index: RowIndex::First })?, layer })
+        Ok(Self { table: weights.table(&plan.table)?, layer: plan.layer })
     }
 
     /// Adds to each state the row of its text's kind.

@@ -155,8 +155,8 @@ pub(crate) fn answer(
     tokens: usize,
 ) -> Result<Result<GroupValues, BatchError>, FrameError> {
     let expected = [[texts, facts.width], if tokens == 0 { [0, 0] } else { [tokens, facts.token_width] }];
-    let [count, max_tokens] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
-    let (reply, mut values) = frame::read(from, count.saturating_add(max_tokens))?;
+    let [whole_values, token_values] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
+    let (reply, mut values) = frame::read(from, whole_values.saturating_add(token_values))?;
     match reply {
         Reply::Failed { batch: number, reason, out_of_memory } if number == batch => {
             let failed = if out_of_memory { BatchError::OutOfMemory } else { BatchError::Failed };
@@ -164,13 +164,13 @@ pub(crate) fn answer(
         }
         Reply::Values { batch: number, whole, tokens } if number == batch => {
             let got = values.len();
-            if [whole, tokens] != expected || got != count + max_tokens {
+            if [whole, tokens] != expected || got != whole_values + token_values {
                 return Err(FrameError::Wrong(format!(
                     "{got} values of the shapes {whole:?} and {tokens:?}, not of the expected shapes {:?} and {:?}",
                     expected[0], expected[1]
                 )));
             }
-            let tokens = values.split_off(count);
+            let tokens = values.split_off(whole_values);
             Ok(Ok(GroupValues { whole: values, tokens }))
         }
         other => Err(FrameError::Wrong(format!("an answer that is not to batch {batch}: {other:?}"))),

@@ -27,7 +27,8 @@ pub(super) const SENTENCE_BERT: [&str; 7] = [
 
 /// The file that only Laya has.
 pub(super) const LAYA: &str = "rl_agent_config.json";
-/// The families of trained deciders whose heads are not computed, each with a file that only its models have.
+/// The families of trained deciders, each with a file that only its models have. Only the head of Laya is
+/// computed, by the native code.
 pub(super) const TRAINED_DECIDERS: [(&str, &str); 7] = [
     (LAYA, "Laya"),
     ("any2jev.json", "any2jev"),

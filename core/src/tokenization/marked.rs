@@ -5,7 +5,7 @@
 //! same ids and places (`laya/common.py`, `build_head`), and cuts long options and questions as well; the
 //! text is never cut; a text that spells a special token stays text.
 
-use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model, text::Sequence};
+use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model};
 use crate::error::Error;
 
 /// The most tokens of an option.
@@ -99,13 +99,9 @@ impl TextEncoder {
 
     /// Adds the tokens of the text behind a question.
     fn add_state(&self, ids: &mut Vec<u32>, state: &str, shared: Option<&SharedQuery>) -> Result<(), Error> {
-        let own;
-        let sequence = if let Some(shared) = shared {
-            shared.first.get_or_init(|| self.state_sequence(state)).as_ref().map_err(Clone::clone)?
-        } else {
-            own = self.state_sequence(state)?;
-            &own
-        };
+        let sequence = SharedQuery::first_sequence(shared, || {
+            self.sequence(["", state], 0, usize::MAX, TruncationDirection::Right)
+        })?;
         let state = sequence.encoding.get_ids();
         let max = self.options.max_input_length;
         let got = ids.len() + state.len() + sequence.missing + 1;
@@ -114,10 +110,6 @@ impl TextEncoder {
         }
         ids.extend(state);
         Ok(())
-    }
-
-    fn state_sequence(&self, state: &str) -> Result<Sequence, Error> {
-        self.sequence(["", state], 0, usize::MAX, TruncationDirection::Right)
     }
 
     /// The ids of the beginning of a text, at most `needed`.

@@ -31,10 +31,10 @@ mod tokens;
 
 use crate::{error::Error, families::QueryLimit};
 use instruction::refuse_instruction;
-use std::sync::OnceLock;
+use std::{borrow::Cow, sync::OnceLock};
 use stretch::SharedRuns;
-use text::Sequence;
 use tokenizers::Tokenizer;
+use tokens::Sequence;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
@@ -256,6 +256,22 @@ pub struct SharedQuery {
     runs: SharedRuns,
     /// For pairs without a template.
     first: OnceLock<Result<Sequence, Error>>,
+}
+
+impl SharedQuery {
+    /// The result of `encode`. Of several inputs that share it, only the first calls `encode`.
+    fn first_sequence(
+        shared: Option<&Self>,
+        encode: impl FnOnce() -> Result<Sequence, Error>,
+    ) -> Result<Cow<'_, Sequence>, Error> {
+        match shared {
+            Some(shared) => match shared.first.get_or_init(encode) {
+                Ok(sequence) => Ok(Cow::Borrowed(sequence)),
+                Err(error) => Err(error.clone()),
+            },
+            None => encode().map(Cow::Owned),
+        }
+    }
 }
 
 impl From<PromptEncoder> for Encoder {

@@ -12,8 +12,7 @@ use super::{
     shown::Pieces,
     side::room_for_texts,
     stretch::Needed,
-    text::Sequence,
-    tokens::{Owner, Tokens, failed, is_special},
+    tokens::{Owner, Sequence, Tokens, failed, is_special},
 };
 use crate::{error::Error, templates::Slot};
 use tokenizers::Encoding;
@@ -87,14 +86,7 @@ impl TextEncoder {
     ) -> Result<Encoded, Error> {
         self.check_instruction(text.instruction)?;
         let needed = Needed::new(truncation, self.options.max_input_length);
-        let encode_query = || self.query(text.query, needed);
-        let own;
-        let query = if let Some(shared) = shared {
-            shared.first.get_or_init(encode_query).as_ref().map_err(Clone::clone)?
-        } else {
-            own = encode_query()?;
-            &own
-        };
+        let query = SharedQuery::first_sequence(shared, || self.query(text.query, needed))?;
         let mut max_tokens = needed.document;
         loop {
             let document = self.sequence(["", text.document], 1, max_tokens, truncation.direction)?;

@@ -11,7 +11,7 @@ use super::{
     late::LateTokens,
     marked::MarkedTokens,
     stretch::Needed,
-    tokens::{Owner, Tokens, failed, is_special},
+    tokens::{Owner, Sequence, Tokens, failed, is_special},
 };
 use crate::error::Error;
 use std::collections::HashMap;
@@ -19,23 +19,6 @@ use tokenizers::{Encoding, Model, OffsetType, PostProcessorWrapper, PreTokenizer
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
 pub(super) const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
-
-/// A text of an input, encoded without special tokens.
-pub(super) struct Sequence {
-    pub(super) encoding: Encoding,
-    /// Whether `missing` says how many tokens are not in `encoding`.
-    pub(super) is_counted: bool,
-    /// The number of tokens that are left out of `encoding`, because they will be cut or refused anyway.
-    pub(super) missing: usize,
-    /// The number of tokens before the bytes that were skipped; all if none were.
-    pub(super) before_gap: usize,
-}
-
-impl Sequence {
-    pub(super) fn whole(encoding: Encoding) -> Self {
-        Self { is_counted: true, missing: 0, before_gap: encoding.len(), encoding }
-    }
-}
 
 /// Encodes texts. It has no threads; see `Tokenization`.
 pub struct TextEncoder {

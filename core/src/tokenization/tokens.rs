@@ -49,6 +49,24 @@ impl From<Encoded> for EncodedPrompts {
     }
 }
 
+/// A text of an input, encoded without special tokens.
+#[derive(Clone)]
+pub(super) struct Sequence {
+    pub(super) encoding: Encoding,
+    /// Whether `missing` says how many tokens are not in `encoding`.
+    pub(super) is_counted: bool,
+    /// The number of tokens that are left out of `encoding`, because they will be cut or refused anyway.
+    pub(super) missing: usize,
+    /// The number of tokens before the bytes that were skipped; all if none were.
+    pub(super) before_gap: usize,
+}
+
+impl Sequence {
+    pub(super) fn whole(encoding: Encoding) -> Self {
+        Self { is_counted: true, missing: 0, before_gap: encoding.len(), encoding }
+    }
+}
+
 /// The owner of a token: the text that contains its last character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {

@@ -142,7 +142,7 @@ pub(crate) fn warn_of_cut(truncated: usize, count: usize) {
     }
 }
 
-/// Waits for the results of the oldest chunk in flight. If there is none, it never ends.
+/// Waits for the results of the oldest chunk in flight. Without a chunk in flight, it waits for ever.
 async fn await_oldest<T>(in_flight: &mut VecDeque<(Instant, JoinHandle<T>)>) -> (Instant, anyhow::Result<T>) {
     match in_flight.front_mut() {
         Some((started, done)) => {

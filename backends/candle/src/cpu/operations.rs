@@ -158,8 +158,8 @@ impl Operations for CpuOperations {
         timed!(self, norm_conversion(x, format, 2));
         let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
         let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
-        let counts = (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from));
-        let counts: Vec<usize> = counts.collect();
+        let counts: Vec<usize> =
+            (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from)).collect();
         let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
             self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut normed = vec![0.0; columns];

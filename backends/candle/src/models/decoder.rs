@@ -231,7 +231,11 @@ fn layer(
             .into(),
             output: part("self_attn.o_proj", [hidden, queries * size], output_bias).into(),
             norms: if family.head_norms {
-                HeadNormsPlan::EachHead(norm("self_attn.q_norm", size), norm("self_attn.k_norm", size))
+                HeadNormsPlan::EachHead {
+                    query: norm("self_attn.q_norm", size),
+                    key: norm("self_attn.k_norm", size),
+                    value_epsilon: None,
+                }
             } else {
                 HeadNormsPlan::None
             },

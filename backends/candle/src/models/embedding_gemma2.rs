@@ -171,15 +171,17 @@ impl GemmaLayer<'_> {
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let [key, value] = ["k_proj", "v_proj"]
             .map(|name| tensors.matrix_part(&format!("self_attn.{name}"), [keys * size, hidden]));
-        let [query_norm, key_norm] =
-            ["q_norm", "k_norm"].map(|name| tensors.rms_norm(&format!("self_attn.{name}"), size));
         LayerPlan {
             mixer: AttentionPlan {
                 view: self.kind,
                 query: tensors.matrix_part("self_attn.q_proj", [queries * size, hidden]).into(),
                 key_value: [key, value].into(),
                 output: tensors.matrix_part("self_attn.o_proj", [hidden, queries * size]).into(),
-                norms: HeadNormsPlan::EachHeadAndValues(query_norm, key_norm, config.rms_norm_eps),
+                norms: HeadNormsPlan::EachHead {
+                    query: tensors.rms_norm("self_attn.q_norm", size),
+                    key: tensors.rms_norm("self_attn.k_norm", size),
+                    value_epsilon: Some(config.rms_norm_eps),
+                },
                 gate: None,
                 disentangled: None,
             }

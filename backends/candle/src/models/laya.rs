@@ -4,13 +4,13 @@
 //!
 //! `config.json` is the encoder's, with the authors' `rl_agent_config.json` in the field `laya`.
 
-use super::{modernbert, parse, refuse};
+use super::{modernbert, parse, parts::LayerTensors, refuse};
 use crate::{
     attention::Mask,
     operations::Result,
     plan::{
         AttentionPlan, HeadNormsPlan, KindsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
-        Position, StepPlan, View,
+        Position, RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -44,11 +44,9 @@ pub(super) fn laya_plan(value: &Value) -> Result<Plan> {
     refuse(value, plan.layers.is_empty(), "an encoder without layers")?;
     let view = plan.views.len();
     plan.views.push(View::new(heads, Mask::FULL, Position::None));
-    plan.kinds = Some(KindsPlan {
-        tensor: "type_emb.weight".to_owned(),
-        shape: [TYPES, hidden],
-        layer: plan.layers.len(),
-    });
+    let (tensor, shape) = ("type_emb.weight".to_owned(), [TYPES, hidden]);
+    let table = TablePlan { tensor, shape, index: RowIndex::First };
+    plan.kinds = Some(KindsPlan { table, layer: plan.layers.len() });
     // The encoder's last norm is in the middle of the model.
     if let Some(last) = plan.layers.last_mut() {
         last.mlp_norms.sum = plan.final_norm.take();
@@ -71,7 +69,8 @@ pub(super) fn laya_plan(value: &Value) -> Result<Plan> {
 
 /// A layer of `torch.nn.TransformerEncoder`, normalised before each block.
 fn plain_layer(index: usize, hidden: usize, view: usize) -> LayerPlan {
-    let attention = name_in(index, "self_attn.in_proj");
+    let tensors = LayerTensors { prefix: format!("head.layers.{index}"), epsilon: EPSILON };
+    let attention = tensors.tensor_name("self_attn.in_proj");
     let query_key_value = MatrixPart {
         weight: format!("{attention}_weight"),
         bias: Some(format!("{attention}_bias")),
@@ -82,23 +81,18 @@ fn plain_layer(index: usize, hidden: usize, view: usize) -> LayerPlan {
             view,
             query: query_key_value.clone().rows(0..hidden).into(),
             key_value: query_key_value.rows(hidden..3 * hidden).into(),
-            output: MatrixPart::new(&name_in(index, "self_attn.out_proj"), [hidden, hidden]).into(),
+            output: MatrixPart::new(&tensors.tensor_name("self_attn.out_proj"), [hidden, hidden]).into(),
             norms: HeadNormsPlan::None,
             gate: None,
             disentangled: None,
         }
         .into(),
-        attention_norms: NormsPlan::before(NormPlan::layer(name_in(index, "norm1"), hidden, EPSILON)),
+        attention_norms: NormsPlan::before(NormPlan::layer(tensors.tensor_name("norm1"), hidden, EPSILON)),
         mlp: MlpPlan::Plain {
-            up: MatrixPart::new(&name_in(index, "linear1"), [4 * hidden, hidden]).into(),
-            down: MatrixPart::new(&name_in(index, "linear2"), [hidden, 4 * hidden]).into(),
+            up: MatrixPart::new(&tensors.tensor_name("linear1"), [4 * hidden, hidden]).into(),
+            down: MatrixPart::new(&tensors.tensor_name("linear2"), [hidden, 4 * hidden]).into(),
             activation: Activation::Relu,
         },
-        mlp_norms: NormsPlan::before(NormPlan::layer(name_in(index, "norm2"), hidden, EPSILON)),
+        mlp_norms: NormsPlan::before(NormPlan::layer(tensors.tensor_name("norm2"), hidden, EPSILON)),
     }
-}
-
-/// The name of a part of a plain layer.
-fn name_in(index: usize, part: &str) -> String {
-    format!("head.layers.{index}.{part}")
 }

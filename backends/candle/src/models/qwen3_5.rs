@@ -185,7 +185,7 @@ fn gate_attention(
     let mut parts = ordered_rows(&prefix.matrix_part("k_proj", keys * size), keys, size, order);
     parts.push(prefix.matrix_part("v_proj", keys * size));
     attention.key_value = MatrixPlan { parts };
-    if let HeadNormsPlan::EachHead(query, key) = &mut attention.norms {
+    if let HeadNormsPlan::EachHead { query, key, .. } = &mut attention.norms {
         query.order = order.to_vec();
         key.order = order.to_vec();
     }

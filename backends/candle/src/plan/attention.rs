@@ -27,10 +27,15 @@ pub(crate) enum HeadNormsPlan {
     /// None.
     #[default]
     None,
-    /// One norm for the query heads, one for the key heads. Each head is normalised on its own.
-    EachHead(NormPlan, NormPlan),
-    /// Like that, and each head of values is normalised without weights. The number is its epsilon.
-    EachHeadAndValues(NormPlan, NormPlan, f32),
+    /// Each head is normalised on its own.
+    EachHead {
+        /// The norm of the query heads.
+        query: NormPlan,
+        /// The norm of the key heads.
+        key: NormPlan,
+        /// The epsilon of the norm of the value heads, which has no weights; absent if there is no such norm.
+        value_epsilon: Option<f32>,
+    },
     /// One norm for queries, one for keys. All heads of a token are normalised at once.
     AllHeads(NormPlan, NormPlan),
 }

@@ -25,10 +25,8 @@ pub(crate) struct TokenRowsPlan {
 /// A table with a row for each kind of texts. A text's row is added to the states of all its tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct KindsPlan {
-    /// The tensor, `[kinds, hidden]`.
-    pub(crate) tensor: String,
-    /// Its shape.
-    pub(crate) shape: [usize; 2],
+    /// `[kinds, hidden]`
+    pub(crate) table: TablePlan,
     /// The index of the layer before which it is added.
     pub(crate) layer: usize,
 }

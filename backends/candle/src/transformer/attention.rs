@@ -56,18 +56,18 @@ impl<O: Operations> AttentionMixer<O> {
             gate: gate.as_ref().map(|gate| weights.matrix(gate, precisions.input)).transpose()?,
             head_norms: match norms {
                 plan::HeadNormsPlan::None => HeadNorms::None,
-                plan::HeadNormsPlan::EachHead(query, key) => {
-                    HeadNorms::EachHead { query: weights.norm(query)?, key: weights.norm(key)?, value: None }
-                }
-                plan::HeadNormsPlan::EachHeadAndValues(query, key, epsilon) => HeadNorms::EachHead {
+                plan::HeadNormsPlan::EachHead { query, key, value_epsilon } => HeadNorms::EachHead {
                     query: weights.norm(query)?,
                     key: weights.norm(key)?,
-                    value: Some(Norm {
-                        kind: plan::NormKind::Rms,
-                        weight: weights.operations.vector(vec![1.0; heads.size])?,
-                        bias: None,
-                        epsilon: *epsilon,
-                    }),
+                    value: match *value_epsilon {
+                        Some(epsilon) => Some(Norm {
+                            kind: plan::NormKind::Rms,
+                            weight: weights.operations.vector(vec![1.0; heads.size])?,
+                            bias: None,
+                            epsilon,
+                        }),
+                        None => None,
+                    },
                 },
                 plan::HeadNormsPlan::AllHeads(query, key) => {
                     HeadNorms::AllHeads { query: weights.norm(query)?, key: weights.norm(key)? }

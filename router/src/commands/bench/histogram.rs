@@ -189,15 +189,15 @@ mod tests {
     #[test]
     fn every_latency_is_in_a_bar_of_a_well_formed_picture() {
         let mut rng = StdRng::seed_from_u64(3);
-        for (count, max_count) in
+        for (count, max_micros) in
             [(0, 1), (1, 1), (2, 1_000_000), (500, 3), (5000, 4_000_000), (40, 40_000_000)]
         {
             let mut latencies: Vec<_> =
-                (0..count).map(|_| Duration::from_micros(rng.random_range(0..=max_count))).collect();
+                (0..count).map(|_| Duration::from_micros(rng.random_range(0..=max_micros))).collect();
             latencies.sort();
             let marks = [
                 Mark { name: "p50", latency: latencies.get(count / 2).copied().unwrap_or_default() },
-                Mark { name: "p99", latency: Duration::from_micros(max_count) },
+                Mark { name: "p99", latency: Duration::from_micros(max_micros) },
             ];
             let svg = svg(&latencies, &marks, "a < b & c");
             let elements = elements(&svg).unwrap_or_default();

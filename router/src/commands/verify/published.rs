@@ -355,7 +355,14 @@ mod tests {
         assert_eq!(used, sources.into_keys().collect());
         let mut kinds: Vec<_> = POOLS.map(ModelType::Embedding).to_vec();
         kinds.push(ModelType::Reranker);
+        let different: BTreeSet<_> =
+            rows.iter().map(|row| format!("{} {:?} {:?}", row.source, row.models, row.measured)).collect();
+        assert_eq!(different.len(), rows.len(), "each row stands once");
         for row in &rows {
+            if let PublishedValues::Sparse(texts) = &row.measured {
+                let is_sorted = texts.iter().all(|(_, entries)| entries.is_sorted_by(|a, b| a.0 < b.0));
+                assert!(is_sorted, "{:?}", row.models);
+            }
             let fitting: Vec<_> = kinds.iter().filter(|kind| fits(&row.measured, **kind)).collect();
             assert!(fitting.len() == 1 && !row.models.is_empty(), "{:?}: {fitting:?}", row.models);
             for id in &row.models {
