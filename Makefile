@@ -186,7 +186,7 @@ $(TRAINED)/complete: integration_tests/trained_requirements.txt integration_test
 	touch $@
 
 $(TORCH)/trained-installed: $(TORCH)/installed
-	$(TORCH)/bin/pip install --quiet accelerate==1.15.0 gguf==0.19.0 model2vec==0.10.0 onnxruntime==1.31.1
+	$(TORCH)/bin/pip install --quiet accelerate==1.15.0 gguf==0.19.0 httpx==0.28.1 model2vec==0.10.0 mteb==2.26.24 onnxruntime==1.31.1
 	touch $@
 
 # The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash

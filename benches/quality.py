@@ -22,7 +22,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from text_embeddings_router import serve  # noqa: E402
+from text_embeddings_router import Client, serve  # noqa: E402
 from text_embeddings_router.evaluation.evaluate import file_name, incoming, interval, values  # noqa: E402
 from text_embeddings_router.evaluation.questions import Questions, read  # noqa: E402
 from text_embeddings_router.evaluation.systems import Answers, Asking, System, answered  # noqa: E402
@@ -30,6 +30,18 @@ from text_embeddings_router.evaluation.systems import Answers, Asking, System, a
 PAGE = ROOT / "docs/quality.md"
 MEASURE = "nDCG@10"
 CANDIDATES = 10
+# Retrieval by MiniLM, then re-ranking: of each question MiniLM's first documents of the whole collection.
+RETRIEVED, RETRIEVED_CANDIDATES = "SciFact, the first 50 of all-MiniLM-L6-v2", 50
+CASCADE = """
+[models.first]
+model-id = "{trained}/minilm"
+[models.second]
+model-id = "{trained}/mpnet"
+[cascade.both]
+first = "first"
+then = "second"
+keep = 10
+"""
 ALL = ("float32", "bfloat16", "int8", "int4")
 # The question is the last line, so that any causal model answers it with one of two tokens.
 TEMPLATE = ROOT / "integration_tests/causal_reranker.jinja"
@@ -46,6 +58,7 @@ class Model:
     flags: dict[str, str] = field(default_factory=dict)
     asking: Asking = Asking()
     has_template: bool = False
+    is_cascade: bool = False
 
 
 PAIR = Asking(pair="Query: {query}\nSentence: {document}", label="relevant")
@@ -53,16 +66,17 @@ NOMIC = Asking(query_prefix="search_query: ", document_prefix="search_document: 
 BGE = Asking(query_prefix="Represent this sentence for searching relevant passages: ")
 ONNX = {"backend": "ort"}
 MODELS = {
-    "all-MiniLM-L6-v2": Model("minilm", 40),
-    "the built-in re-ranker": Model("demo", 40),
-    "BERT-mini re-ranker, ONNX int8": Model("bert-mini-reranker", 40, (None,), ONNX, PAIR),
-    "gte-small, ONNX": Model("gte-small-onnx", 40, (None,), ONNX),
-    "bge-small-en-v1.5, ONNX int8": Model("bge-small-onnx", 40, (None,), ONNX, BGE),
-    "all-mpnet-base-v2": Model("mpnet", 20),
-    "nomic-embed-text-v1.5, GGUF F16": Model("nomic.gguf", 20, ALL, {}, NOMIC),
-    "Qwen2.5-Coder-0.5B, GGUF Q4_K_M, zero-shot": Model("qwen2.5-coder.gguf", 6, ALL, ZERO_SHOT, has_template=True),
+    "all-MiniLM-L6-v2": Model("minilm", 200),
+    "the built-in re-ranker": Model("demo", 200),
+    "BERT-mini re-ranker, ONNX int8": Model("bert-mini-reranker", 200, (None,), ONNX, PAIR),
+    "gte-small, ONNX": Model("gte-small-onnx", 100, (None,), ONNX),
+    "bge-small-en-v1.5, ONNX int8": Model("bge-small-onnx", 100, (None,), ONNX, BGE),
+    "all-mpnet-base-v2": Model("mpnet", 40),
+    "nomic-embed-text-v1.5, GGUF F16": Model("nomic.gguf", 40, ALL, {}, NOMIC),
+    "Qwen2.5-Coder-0.5B, GGUF Q4_K_M, zero-shot": Model("qwen2.5-coder.gguf", 20, ALL, ZERO_SHOT, has_template=True),
+    "cascade: all-MiniLM-L6-v2, then all-mpnet-base-v2 for 10": Model("cascade", 40, ("float32",), is_cascade=True),
 }
-COLLECTIONS = ("HotpotQA", "SciFact", "FiQA", "InsuranceQA", "InsuranceQA, Chinese")
+COLLECTIONS = ("HotpotQA", "SciFact", "FiQA", "InsuranceQA", "InsuranceQA, Chinese", RETRIEVED)
 
 
 def insurance(folder: Path, language: str) -> Questions:
@@ -79,8 +93,25 @@ def insurance(folder: Path, language: str) -> Questions:
     return found
 
 
-def load(trained: Path, name: str, count: int) -> Questions:
-    if name.startswith("InsuranceQA"):
+def retrieved(trained: Path, work: Path) -> Questions:
+    """SciFact's questions with MiniLM's nearest documents, nearest first."""
+    found = read(trained / "scifact", top=CANDIDATES)
+    file = work / "retrieved.json"
+    if not file.is_file():
+        names = list(found.documents)
+        with serve(trained / "minilm", dtype="float32", client={"timeout": 600}) as client:
+            documents = client.embed_array([found.documents[name] for name in names], truncate=True)
+            queries = client.embed_array([found.queries[query] for query in found.candidates], truncate=True)
+        nearest = np.argsort(-queries @ documents.T, axis=1, kind="stable")[:, :RETRIEVED_CANDIDATES]
+        file.write_text(json.dumps({query: [names[at] for at in row] for query, row in zip(found.candidates, nearest)}))
+    found.candidates = json.loads(file.read_text())
+    return found
+
+
+def load(trained: Path, work: Path, name: str, count: int) -> Questions:
+    if name == RETRIEVED:
+        found, count = retrieved(trained, work), max(10, count * CANDIDATES // RETRIEVED_CANDIDATES)
+    elif name.startswith("InsuranceQA"):
         found = insurance(trained / "insuranceqa", "zh" if "Chinese" in name else "en")
     else:
         path = {"HotpotQA": "hotpotqa.json", "SciFact": "scifact", "FiQA": "fiqa"}[name]
@@ -96,8 +127,15 @@ def measure(model: Model, dtype: str | None, questions: Questions, trained: Path
     if model.has_template:
         flags["chat_template"] = str(TEMPLATE)
     name = "demo" if model.file == "demo" else trained / model.file
-    with serve(name, dtype=dtype, client={"timeout": 600}, **flags) as client:
-        return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
+    if model.is_cascade:
+        name = file.with_suffix(".toml")
+        name.write_text(CASCADE.format(trained=trained.resolve()))
+    server = serve(name, dtype=dtype, client={"timeout": 600}, **flags).start()
+    try:
+        with Client(server.url + ("/models/both" if model.is_cascade else ""), timeout=600) as client:
+            return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
+    finally:
+        server.stop()
 
 
 def row(name: str, dtype: str | None, collection: str, questions: Questions, found: Answers, exact: Answers | None) -> dict:
@@ -140,10 +178,12 @@ def main() -> None:
     for collection in COLLECTIONS:
         rows = []
         for name, model in MODELS.items():
+            if model.is_cascade and collection != RETRIEVED:
+                continue
             is_wanted = collection in (arguments.only or [collection]) and name in (arguments.model or [name])
             files = {dtype: arguments.work / f"{file_name(f'{collection} {model.file} {dtype}')}.jsonl" for dtype in model.dtypes}
             files = {dtype: file for dtype, file in files.items() if is_wanted or file.is_file()}
-            questions = load(arguments.trained, collection, model.questions) if files else None
+            questions = load(arguments.trained, arguments.work, collection, model.questions) if files else None
             exact = None
             for dtype, file in files.items():
                 found = measure(model, dtype, questions, arguments.trained, file)

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from python_backend import INTERPRETER, TORCH_LIMIT
 from server import Server
 from test_trained_model import CASES as WRITTEN_BY_HAND
 from test_vocabularies import TEXTS as ODD
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+from text_embeddings_router.evaluation.questions import read  # noqa: E402
 
 FOLDER = Path(os.environ.get("TRAINED") or "missing")
 pytestmark = pytest.mark.skipif(
@@ -180,3 +184,25 @@ def test_answers_of_a_causal_gguf_file_are_those_of_transformers(name, texts):
     difference = np.abs(found - expected)
     print(f"\n{name}: largest difference {difference.max():.2e} of scores from {min(expected):.1f} to {max(expected):.1f}")
     assert difference.max() <= 2e-3
+
+
+@pytest.mark.parametrize("is_reranking", [False, True])
+def test_the_measures_by_mteb_are_those_of_sentence_transformers(is_reranking):
+    """As an encoder, and as a cross-encoder by cosines, which order like the encoder."""
+    found = read(FOLDER / "scifact", top=20)
+    found.sample(25)
+    documents = sorted({one for row in found.candidates.values() for one in row})
+    kept = set(documents)
+    questions = {
+        "queries": {query: found.queries[query] for query in found.candidates},
+        "documents": {one: found.documents[one] for one in documents},
+        "grades": {query: {one: grade for one, grade in found.grades[query].items() if one in kept} for query in found.candidates},
+        "candidates": found.candidates,
+    }
+    with started("minilm", "--dtype", "float32") as server:
+        own, theirs = reference("mteb", questions=questions, folder=str(FOLDER / "minilm"), url=server.url, is_reranking=is_reranking)
+    print(f"\nmteb: NDCG@10 {own['ndcg_at_10']} and {theirs['ndcg_at_10']}")
+    assert own["name"].endswith("minilm")
+    measures = [name for name in theirs if name.startswith(("ndcg_at", "map_at", "recall_at", "mrr_at"))]
+    assert len(measures) > 10 and theirs["ndcg_at_10"] > 0.3
+    assert {name: own[name] for name in measures} == pytest.approx({name: theirs[name] for name in measures}, abs=1e-6)

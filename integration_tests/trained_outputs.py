@@ -92,7 +92,47 @@ def answers(file: str, prompts: list[list[int]], yes: int, no: int) -> list[floa
     return rows
 
 
-METHODS = {method.__name__: method for method in (sentence_transformers, encoder, static_model, graph, answers)}
+def mteb(questions: dict, folder: str, url: str, is_reranking: bool) -> list[dict]:
+    """The measures by mteb of the server at `url`, and of sentence-transformers with the model in `folder`.
+    A re-ranking task ranks `candidates`, another one all documents."""
+    import mteb as library
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from sentence_transformers import SentenceTransformer
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+    from text_embeddings_router import Client
+    from text_embeddings_router.evaluation.mteb_models import MtebCrossEncoder, MtebEncoder
+
+    def dataset(texts: dict[str, str]) -> Dataset:
+        return Dataset.from_list([{"id": name, "text": text, "title": ""} for name, text in texts.items()])
+
+    class Questions(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="Questions", description="Judged questions.", category="t2t",
+            type="Reranking" if is_reranking else "Retrieval", modalities=["text"], eval_splits=["test"], eval_langs=["eng-Latn"], main_score="ndcg_at_10",
+            dataset={"path": "none", "revision": "none"},
+        )
+
+        def load_data(self, num_proc: int | None = None, **_: object) -> None:
+            split = RetrievalSplitData(
+                queries=dataset(questions["queries"]), corpus=dataset(questions["documents"]),
+                relevant_docs=questions["grades"],
+                top_ranked=questions["candidates"] if is_reranking else None,
+            )
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    model = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.float32})
+    with Client(url, timeout=600) as client:
+        served = MtebCrossEncoder(client) if is_reranking else MtebEncoder(client)
+        results = [library.evaluate(each, Questions(), cache=None, show_progress_bar=False) for each in (served, model)]
+    return [{"name": each.model_name, **each.task_results[0].scores["test"][0]} for each in results]
+
+
+METHODS = {method.__name__: method for method in (sentence_transformers, encoder, static_model, graph, answers, mteb)}
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
