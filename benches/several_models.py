@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures an embedding model and a re-ranker in one process against each in a process of its own: requests
-per second under full load, memory, and the latency of short requests to one while the other is flooded.
+"""Measures an embedding model and a re-ranker in one process against each in a process of its own: computed
+tokens per second under full load, memory, and the latency of short requests to one while the other is flooded.
 
     python3 benches/several_models.py target/release/text-embeddings-router EMBEDDER RERANKER [FLAG ...]
 
@@ -9,8 +9,11 @@ process. Sharing costs nothing where the two rates, each as a share of the rate 
 is 80 such clients of the re-ranker. Standard library and Linux only."""
 
 import argparse
+import re
 import statistics
 import tempfile
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +21,11 @@ from load import bench
 from systems import Server, commit, machine
 
 CLIENTS, FLOOD = 8, 80
-# A route and the number of its texts.
-EMBED, RERANK, SHORT = ("/embed", 32), ("/rerank", 8), ("/embed", 1)
+# A model, its route and the number of texts.
+EMBED, RERANK, SHORT = ("embeds", "/embed", 4), ("ranks", "/rerank", 8), ("embeds", "/embed", 1)
+Request = tuple[str, str, int]
+# Seconds until a load is full, and that it lasts longer than it is measured.
+MARGIN = 2
 
 
 class Measurement:
@@ -28,30 +34,44 @@ class Measurement:
     def __init__(self, binary: Path, servers: dict[str, Server], seconds: float):
         self.binary, self.servers, self.seconds = binary, servers, seconds
 
-    def report(self, server: str, request: tuple[str, int], clients: int = CLIENTS, extra: float = 0) -> dict:
-        route, texts = request
-        flags = ["--route", route, "--duration", self.seconds + extra, "--concurrency", clients]
-        return bench(self.binary, self.servers[server].url, texts, flags)
+    def report(self, server: str, request: Request, clients: int = CLIENTS, longer: float = 0) -> dict:
+        model, route, texts = request
+        # `/rerank` without a name would go to the embedding model if the re-ranker ranks by cosines, too.
+        url = self.servers[server].url + (f"/models/{model}" if server == "both" else "")
+        flags = ["--route", route, "--duration", self.seconds + longer, "--concurrency", clients]
+        return bench(self.binary, url, texts, flags)
 
-    def rates(self, *asked: tuple[str, tuple[str, int]]) -> list[float]:
-        """The requests per second of each pair of a server and a request, all at the same time."""
+    def computed(self, server: str) -> dict[str, float]:
+        """The tokens that each model of a server has computed."""
+        with urllib.request.urlopen(f"{self.servers[server].url}/metrics") as answer:
+            lines = answer.read().decode()
+        found = re.findall(r'^te_batch_next_tokens_sum(?:\{model="(\w+)"\})? (\S+)', lines, re.M)
+        return {model or server: float(tokens) for model, tokens in found}
+
+    def rates(self, server: str, *requests: Request) -> dict[str, float]:
+        """Tokens per second of each model of a server under all the requests at the same time."""
         with ThreadPoolExecutor() as threads:
-            reports = list(threads.map(lambda one: self.report(*one), asked))
-        return [report["requests_per_second"] for report in reports]
+            loads = [threads.submit(self.report, server, request, CLIENTS, 2 * MARGIN) for request in requests]
+            time.sleep(MARGIN)
+            before, start = self.computed(server), time.perf_counter()
+            time.sleep(self.seconds)
+            after, passed = self.computed(server), time.perf_counter() - start
+            for load in loads:
+                load.result()
+        return {model: (after[model] - before[model]) / passed for model in after}
 
     def round(self) -> float:
         """The rates together, as shares of the rates alone, added up."""
-        [embeds], [ranks] = self.rates(("embeds", EMBED)), self.rates(("ranks", RERANK))
-        together = self.rates(("both", EMBED), ("both", RERANK))
-        share = together[0] / embeds + together[1] / ranks
-        rates = ", together ".join(f"{one:.2f} and {other:.2f}" for one, other in ([embeds, ranks], together))
-        print(f"requests/s: alone {rates}: {share:.3f}", flush=True)
-        return share
+        alone = self.rates("embeds", EMBED) | self.rates("ranks", RERANK)
+        together = self.rates("both", EMBED, RERANK)
+        shares = {model: together[model] / alone[model] for model in alone}
+        print("; ".join(f"{model}: {alone[model]:.0f} tokens/s alone, {together[model]:.0f} together" for model in alone), flush=True)
+        return sum(shares.values())
 
     def short_requests(self) -> None:
         alone = self.report("both", SHORT, 1)
         with ThreadPoolExecutor() as threads:
-            flood = threads.submit(self.report, "both", RERANK, FLOOD, 4)
+            flood = threads.submit(self.report, "both", RERANK, FLOOD, 2 * MARGIN)
             beside = self.report("both", SHORT, 1)
             flooded = flood.result()
         for name, report in (("alone", alone), ("beside the flood", beside), ("the flood itself", flooded)):
