@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures an embedding model and a re-ranker in one process against each in a process of its own: computed
-tokens per second under full load, memory, and the latency of short requests to one while the other is flooded.
+tokens per second under full load, memory, and the latency of short requests to one while the other is
+flooded.
 
     python3 benches/several_models.py target/release/text-embeddings-router EMBEDDER RERANKER [FLAG ...]
 
