@@ -77,9 +77,11 @@ fresh-check: ## Run `make demo` and `make test` in an empty Debian, in a new clo
 SOAK_SECONDS ?= 600
 # Requests per second, for a soak in addition to other work. Empty: without a pause.
 SOAK_RATE ?=
+# Attacks per second, next to honest clients. Empty: none.
+SOAK_ATTACKS ?=
 soak: $(VENV)/installed ## Send mixed requests for SOAK_SECONDS (ten minutes; 86400 for a day); memory, descriptors and threads must not grow
 	cargo build --release -p text-embeddings-router --locked
-	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_RATE=$(SOAK_RATE) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/resilience/test_soak.py
+	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_RATE=$(SOAK_RATE) SOAK_ATTACKS=$(SOAK_ATTACKS) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/resilience/test_soak.py
 
 RAY := $(TARGET)/ray-venv
 ray-test: $(RAY)/installed ## Test Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)

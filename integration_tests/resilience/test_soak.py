@@ -1,6 +1,7 @@
 """A soak: mixed requests for SOAK_SECONDS, after which memory, descriptors and threads must not have grown.
 
-`make soak` runs it for minutes or for a day. The test's own memory does not grow with the duration.
+`make soak` runs it for minutes or for a day; SOAK_ATTACKS adds attackers (`attackers.py`). The test's own
+memory does not grow with the duration.
 """
 
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import requests
+from attackers import FLAGS, Attackers
 from server import MODELS
 
 MB = 1 << 20
@@ -126,7 +128,7 @@ def test_nothing_grows_while_it_serves(target, record, tmp_path: Path):
     file.write_text(MODELS_FILE.format(**{kind: f'"{MODELS / name}"' for kind, name in names.items()}))
     # With the default budgets, both caches would keep growing until the soak ends.
     budgets = ("--prefix-cache-bytes", str(4 * MB), "--score-cache-bytes", str(4 * MB))
-    attacked = target("--payload-limit", "3000000", "--strict-fields", *budgets, model=file, environment={"LOG_LEVEL": QUIET})
+    attacked = target("--payload-limit", "3000000", "--strict-fields", *budgets, *FLAGS, model=file, environment={"LOG_LEVEL": QUIET})
     seconds = float(os.environ.get("SOAK_SECONDS", "60"))
     # Requests per second. Without it, each request is sent as soon as the one before is answered.
     rate = float(os.environ.get("SOAK_RATE") or 0)
@@ -139,6 +141,7 @@ def test_nothing_grows_while_it_serves(target, record, tmp_path: Path):
     start, sent, shown = time.monotonic(), 0, 0
     mixture = Mixture(attacked)
     warm = most = None
+    attackers = Attackers(attacked, seconds / 6)
     while (passed := time.monotonic() - start) < seconds or most is None:
         mixture.send()
         sent += 1
@@ -151,6 +154,7 @@ def test_nothing_grows_while_it_serves(target, record, tmp_path: Path):
             shown += 1
         if rate:
             time.sleep(max(0, start + sent / rate - time.monotonic()))
+    attackers.stop()
     print(f"at the end, {sent} requests: {Usage.of(attacked)}")
     print(f"largest values after the first third: {most}")
     print(f"{mixture.kept} kept scores, {mixture.divided} texts whose best chunk is a part")

@@ -5,7 +5,6 @@ import time
 
 import grpc
 from grpc_client import Grpc, messages
-from http2 import Http2
 from server import wait_until
 from target import head
 
@@ -34,27 +33,6 @@ def test_unread_answers_have_a_budget_and_the_oldest_goes(target, bystander, rec
         connection.close()
     assert not others.lost, others.lost
     record("unread answers of 8 MB, with room for 2", CLIENTS, len(others.lost), "the oldest are dropped")
-
-
-def test_clients_that_do_not_read_are_disconnected_in_time(target, bystander, record):
-    aim = target("--write-timeout", "2")
-    with bystander(aim) as others:
-        connections = [ask(aim) for _ in range(CLIENTS)]
-        wait_until(lambda: all(map(is_over, connections)), 60, "an unread answer is still held")
-    assert not others.lost, others.lost
-    record("unread answers of 8 MB", CLIENTS, len(others.lost), "the connections are closed when their time is up")
-
-
-def test_clients_that_give_no_window_are_disconnected_in_time(target, record):
-    aim = target("--write-timeout", "2")
-    with Http2(aim.connect()) as connection:
-        # Over HTTP/2, a client may read its connection and still not let the answer's bytes come.
-        connection.acknowledges = False
-        stream = connection.post("/tokenize")
-        connection.send_whole(stream, BODY)
-        assert connection.is_over(60)
-    assert aim.is_alive()
-    record("answers of 8 MB for which an HTTP/2 client gives no window", 1, 0, "the connection is ended")
 
 
 def test_a_slow_reader_of_a_stream_keeps_its_stream(target):
