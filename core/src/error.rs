@@ -6,6 +6,22 @@
 
 use std::time::Duration;
 
+/// The longest message in characters. Many messages repeat a client's text.
+pub const MAX_MESSAGE: usize = 1000;
+
+/// A message of at most [`MAX_MESSAGE`] characters: the start, which names the field, and the end, which
+/// names the position or the remedy.
+#[must_use]
+pub fn shorten_message(message: String) -> String {
+    let length = message.chars().count();
+    if length <= MAX_MESSAGE {
+        return message;
+    }
+    let start: String = message.chars().take(MAX_MESSAGE / 2).collect();
+    let end: String = message.chars().skip(length - MAX_MESSAGE / 2).collect();
+    format!("{start} … {end}")
+}
+
 /// The reason why a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

@@ -17,7 +17,7 @@ pub use request::RequestInFlight;
 
 use crate::{
     error::Error,
-    metrics::{DEVICE_BUSY, ModelMetrics, QUEUE_OLDEST_AGE, QUEUE_SIZE, QUEUE_TOKENS},
+    metrics::{DEVICE_BUSY, ModelMetrics, QUEUE_OLDEST_AGE, QUEUE_SIZE, QUEUE_TOKENS, REQUESTS_IN_FLIGHT},
     queue::{BatchLimits, Entry, Turn},
 };
 use admission::Admission;
@@ -80,14 +80,18 @@ pub struct Announced {
 
 /// The engine as the metrics see it. It does not keep the engine alive.
 #[derive(Debug, Clone)]
-pub struct EngineGauges(Arc<Shared>);
+pub struct EngineGauges {
+    shared: Arc<Shared>,
+    admission: Admission,
+}
 
 impl EngineGauges {
     /// Sets the metrics of the waiting texts and of the device's work so far. Call it just before the metrics
     /// are read.
     pub fn publish_gauges(&self) {
-        let metrics = &self.0.metrics;
-        let mut state = self.0.lock();
+        let metrics = &self.shared.metrics;
+        metrics.set_amount(REQUESTS_IN_FLIGHT, self.admission.requests_in_flight());
+        let mut state = self.shared.lock();
         state.queue.drop_abandoned();
         metrics.set_amount(QUEUE_SIZE, state.queue.waiting_texts() + state.announced.count);
         metrics.set_amount(QUEUE_TOKENS, state.queue.tokens());
@@ -205,7 +209,7 @@ impl Engine {
     /// A handle on the engine for the metrics.
     #[must_use]
     pub fn gauges(&self) -> EngineGauges {
-        EngineGauges(Arc::clone(&self.shared))
+        EngineGauges { shared: Arc::clone(&self.shared), admission: self.admission.clone() }
     }
 
     /// The place in the queue's order of a request that arrives now.

@@ -86,6 +86,16 @@ pub const MODEL_LOADS: &str = "te_model_loads";
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// The build: its version and commit, in labels.
 pub const BUILD_INFO: &str = "te_build_info";
+/// Requests that have a permit.
+pub const REQUESTS_IN_FLIGHT: &str = "te_requests_in_flight";
+/// Connections of all ports.
+pub const CONNECTIONS: &str = "te_connections";
+/// Bytes of requests that no permit covers yet.
+pub const UNREAD_BYTES: &str = "te_unread_bytes";
+/// Bytes of answers that their clients have not read yet.
+pub const UNSENT_BYTES: &str = "te_unsent_bytes";
+/// The metrics that belong to no model. The router moves them.
+pub const OF_PROCESS: [&str; 5] = [BUILD_INFO, LOG_LINES_DROPPED, CONNECTIONS, UNREAD_BYTES, UNSENT_BYTES];
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
 
@@ -276,6 +286,10 @@ pub const ALL: &[Metric] = &[
     ),
     counter(SCORE_CACHE_TOKENS, "Tokens of the texts whose score or vector the score cache had."),
     gauge(SCORE_CACHE_BYTES, "Bytes that the score cache holds, for all models together."),
+    gauge(REQUESTS_IN_FLIGHT, "Requests that have one of the permits of `--max-concurrent-requests`."),
+    gauge(CONNECTIONS, "Connections to all ports, of at most `--max-connections`."),
+    gauge(UNREAD_BYTES, "Bytes of requests that arrive or wait, of at most `--max-unread-bytes`."),
+    gauge(UNSENT_BYTES, "Bytes of answers that wait for their clients, of at most `--max-unsent-bytes`."),
     gauge(MODEL_LOADED, "1 while the model is in memory, 0 while it waits for a request outside."),
     counter(MODEL_LOADS, "How often the model was loaded again after it had left memory."),
     counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),

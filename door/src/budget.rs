@@ -85,7 +85,6 @@ impl Budget {
     }
 
     /// The bytes that are leased.
-    #[cfg(test)]
     pub(crate) fn used_bytes(&self) -> usize {
         self.0.lock_ledger().used
     }

@@ -1,4 +1,4 @@
-//! Small files that are read again while the server runs: keys and certificates.
+//! Small files that are read again while the server runs: keys, certificates and the models file.
 //!
 //! What must hold: a file that never ends, or a pipe without a writer, is refused before it is read; no
 //! more is read than such a file may have.
@@ -7,7 +7,7 @@ use std::{fs::File, io::Read, path::Path};
 
 use anyhow::Context;
 
-/// The most bytes of such a file: thousands of keys, or hundreds of certificates.
+/// The most bytes of such a file: thousands of keys or models, or hundreds of certificates.
 const MAX_FILE: u64 = 1 << 20;
 
 /// The content of the file that `flag` names.

@@ -97,6 +97,17 @@ pub struct Door {
     refusals: Arc<Semaphore>,
 }
 
+/// The connections and bytes that the clients of a door hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldNow {
+    /// Connections.
+    pub connections: usize,
+    /// Bytes of requests that no permit covers yet.
+    pub unread_bytes: usize,
+    /// Bytes of answers that are not read yet.
+    pub unsent_bytes: usize,
+}
+
 impl Door {
     /// A door with these limits.
     #[must_use]
@@ -107,6 +118,16 @@ impl Door {
             places: Arc::new(ConnectionPlaces::new(clock, limits.clone())),
             budgets: Arc::new(Budgets::new(limits)),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
+        }
+    }
+
+    /// The connections and bytes that its clients hold now.
+    #[must_use]
+    pub fn held_now(&self) -> HeldNow {
+        HeldNow {
+            connections: self.places.count_taken(),
+            unread_bytes: self.budgets.unread.used_bytes(),
+            unsent_bytes: self.budgets.unsent.used_bytes(),
         }
     }
 

@@ -127,6 +127,11 @@ impl ConnectionPlaces {
         self.closing_since.store(self.clock.now(), Relaxed);
     }
 
+    /// The number of places that are taken.
+    pub(crate) fn count_taken(&self) -> usize {
+        self.lock_taken().watches.len()
+    }
+
     /// Completes when no place is taken.
     pub(crate) async fn until_empty(&self) {
         loop {

@@ -313,9 +313,29 @@ pub(crate) struct Args {
     pub(crate) ignored_variables: Vec<String>,
 }
 
-/// The most bytes that a tokenizer takes for each byte of a text while it encodes it: U+FDFA for XLM-R, which
-/// NFKC makes 18 letters, takes 1317 if each letter is a token. Dots for BERT take 594, digits for Qwen 399.
-const ENCODING: usize = 1400;
+/// The most bytes that a tokenizer takes for each byte that it encodes at once: U+FDFA for XLM-R, which NFKC
+/// makes 18 letters, takes 1317 if each letter is a token. Dots for BERT take 594, digits for Qwen 399.
+const DENSE_ENCODING: usize = 1400;
+/// The same for a text that has few tokens, and so is encoded whole: 98 were measured.
+const SPARSE_ENCODING: usize = 150;
+/// The bytes for each token of the longest input, and the least bytes, that are encoded at once
+/// (`borders.rs`).
+const BYTES_PER_TOKEN: usize = 8;
+const LARGE_TEXT: usize = 64 << 10;
+/// The copies of a body while it is read: its bytes, the same as JSON, its texts, and theirs with a prompt.
+const COPIES: usize = 4;
+/// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
+/// whatever `--payload-limit` says.
+pub(crate) const MESSAGE_LIMIT: usize = 4 << 20;
+/// The least body that every server takes.
+const MIN_PAYLOAD: usize = 64 << 10;
+
+/// The most bytes that one tokenizer thread takes for a text of `payload` bytes.
+fn encoding_bytes(payload: usize, max_length: usize) -> usize {
+    let at_once = max_length.saturating_mul(BYTES_PER_TOKEN).max(LARGE_TEXT).saturating_add(LARGE_TEXT);
+    let sparse = payload.saturating_mul(SPARSE_ENCODING);
+    payload.min(at_once).saturating_mul(DENSE_ENCODING).saturating_add(sparse)
+}
 
 impl Args {
     /// The server's arguments among all that clap matched.
@@ -349,15 +369,29 @@ impl Args {
     }
 
     /// The bytes of bodies, texts, tokens, answers and kept scores if every limit on them is reached, and if
-    /// each of `workers` tokenizer threads encodes the longest text.
-    pub(crate) fn max_request_bytes(&self, workers: usize) -> u64 {
+    /// `workers` tokenizer threads encode the longest text each, for inputs of up to `max_length` tokens.
+    pub(crate) fn max_request_bytes(&self, workers: usize, max_length: usize) -> u64 {
         let unread = self.door.max_unread_bytes.map_or(DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
-        let encoding = workers.saturating_mul(self.payload_limit.get()).saturating_mul(ENCODING);
+        let encoding = workers.saturating_mul(encoding_bytes(self.payload_limit.get(), max_length));
         let unsent = self.door.max_unsent_bytes.get();
         let scores = self.score_cache_bytes;
         [unread, texts, tokens, encoding, unsent, scores].iter().map(|bytes| *bytes as u64).sum()
+    }
+
+    /// The largest request for which there is room while it is the only one, at most the largest that is
+    /// taken; absent if that is too small to serve.
+    pub(crate) fn fitting_payload(&self, room: u64, max_length: usize) -> Option<usize> {
+        let has_grpc = cfg!(feature = "grpc") && (self.grpc_port.is_some() || !cfg!(feature = "http"));
+        let mut payload = self.payload_limit.get().max(if has_grpc { MESSAGE_LIMIT } else { 0 });
+        while (payload.saturating_mul(COPIES) + encoding_bytes(payload, max_length)) as u64 > room {
+            payload -= payload.div_ceil(16);
+            if payload < MIN_PAYLOAD {
+                return None;
+            }
+        }
+        Some(payload)
     }
 }
 
@@ -383,6 +417,21 @@ mod tests {
             let start = ["text-embeddings-router", "--model-id", "m"];
             Self::try_from(start.into_iter().chain(flags.split_whitespace()))
         }
+    }
+
+    #[test]
+    fn a_single_request_fits_the_memory_or_there_is_none() {
+        let payload = |flags: &str, room: u64, max_length: usize| {
+            Args::with_flags(flags).unwrap().fitting_payload(room, max_length)
+        };
+        assert_eq!(payload("", 1 << 40, 512), Some(2_000_000));
+        // 154 bytes for each byte, and 1400 for each of 128 KiB.
+        assert_eq!(payload("", 2_000_000 * 154 + 1400 * (128 << 10), 512), Some(2_000_000));
+        let less = payload("", 2_000_000 * 154 + 1400 * (128 << 10) - 1, 512);
+        assert!(less.is_some_and(|less| (1_800_000..2_000_000).contains(&less)), "{less:?}");
+        assert!(payload("", 400_000_000, 32_768) < payload("", 400_000_000, 512));
+        assert_eq!(payload("--grpc-port 1", 1 << 40, 512), Some(4 << 20));
+        assert_eq!(payload("", 100_000_000, 512), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) use self::{
     error::ConfigError,
 };
 use crate::{
-    args::{Args, parse_hostname},
+    args::{Args, MESSAGE_LIMIT, parse_hostname},
     collector::{Collector, Endpoint},
 };
 
@@ -34,6 +34,9 @@ pub(crate) struct ServerConfig {
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
+    /// The most bytes of a message over gRPC.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "HTTP has no messages"))]
+    pub(crate) message_limit: usize,
     /// Whether token ids from `OpenAI`'s SDK are taken as ids of the model's vocabulary.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no routes of OpenAI"))]
     pub(crate) accept_openai_token_ids: bool,
@@ -95,6 +98,7 @@ impl ServerConfig {
             collector,
             prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
+            message_limit: args.payload_limit.get().max(MESSAGE_LIMIT),
             accept_openai_token_ids: args.accept_openai_token_ids,
             key_everywhere: args.door.api_key_everywhere,
             strict_fields: args.strict_fields,
@@ -103,6 +107,23 @@ impl ServerConfig {
                 drain: Duration::from_secs(args.drain_timeout.into()),
             },
         })
+    }
+}
+
+impl ServerConfig {
+    /// The same for models whose memory has room for requests of `fitting` bytes, if that is known.
+    pub(crate) fn for_payload(self, fitting: Option<usize>) -> Self {
+        let fitting = fitting.unwrap_or(usize::MAX);
+        let (payload_limit, message_limit) =
+            (self.payload_limit.min(fitting), self.message_limit.min(fitting));
+        if payload_limit < self.payload_limit {
+            tracing::warn!(
+                "`--payload-limit` is {payload_limit} instead of {}: a single request of more bytes may not fit the \
+                 memory; give the server more of it, or a smaller `--payload-limit`",
+                self.payload_limit
+            );
+        }
+        Self { payload_limit, message_limit, ..self }
     }
 }
 
@@ -133,6 +154,22 @@ mod tests {
         for (flags, expected) in [("", 3000), ("--port 80", 80), ("--port 80 --aip-http-port 8080", 8080)] {
             assert_eq!(ServerConfig::resolve(&args(flags)).unwrap().addresses[0].port(), expected, "{flags}");
         }
+    }
+
+    #[test]
+    fn a_request_is_never_larger_than_the_memory_has_room_for() {
+        for (fitting, expected) in [
+            (None, [3_000_000, 4 << 20]),
+            (Some(8 << 20), [3_000_000, 4 << 20]),
+            (Some(3_500_000), [3_000_000, 3_500_000]),
+            (Some(70_000), [70_000, 70_000]),
+        ] {
+            let server =
+                ServerConfig::resolve(&args("--payload-limit 3000000")).unwrap().for_payload(fitting);
+            assert_eq!([server.payload_limit, server.message_limit], expected, "{fitting:?}");
+        }
+        let server = ServerConfig::resolve(&args("--payload-limit 5000000")).unwrap();
+        assert_eq!(server.message_limit, 5_000_000);
     }
 
     #[test]

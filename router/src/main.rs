@@ -126,6 +126,7 @@ async fn start_and_serve(
     let names: Vec<ModelMetrics> =
         list.models.iter().map(|args| machine.metrics_of(args.model_name())).collect();
     let metrics = telemetry::metrics::start(&names)?;
+    metrics.watch_door(door.clone());
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
         let keys = if server.key_everywhere { keys.clone() } else { ApiKeys::default() };
@@ -153,7 +154,8 @@ async fn start_and_serve(
     let patience = startup::flags::device_timeout(&args);
     let limits = LoadLimits { max_waiting: args.max_concurrent_requests.get(), patience };
     let (current, orders) = CurrentModels::from_models(models.clone(), &limits);
-    let server = Arc::new(server);
+    let fitting = models.all_models().iter().filter_map(|served| served.max_payload).min();
+    let server = Arc::new(server.for_payload(fitting));
     let state =
         AppState { models, current: current.clone(), server, keys, metrics, traces, stop: stop.clone() };
     let listeners = ports.listen(&summary)?;

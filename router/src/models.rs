@@ -41,6 +41,8 @@ pub(crate) struct Served {
     pub(crate) summary: String,
     /// The version of its files.
     pub(crate) versions: FileVersions,
+    /// The largest body that fits its memory; absent if that is not known.
+    pub(crate) max_payload: Option<usize>,
 }
 
 /// A model that the first request for it will load.
@@ -159,6 +161,7 @@ impl Served {
             resident: Arc::clone(&self.resident),
             summary: self.summary.clone(),
             versions: self.versions.clone(),
+            max_payload: self.max_payload,
         }
     }
 
@@ -190,6 +193,7 @@ impl CascadeArgs {
             resident: Arc::clone(&first.resident),
             summary: format!("{name}: {}, then the best {keep} by {then}", self.first),
             versions: FileVersions::default(),
+            max_payload: None,
         })
     }
 }

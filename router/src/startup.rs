@@ -128,7 +128,7 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         loaded.prefix_cache_bytes >> 20
     );
     let max_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
-    let memory = memory::planned(machine, args, max_batch, &loaded)?;
+    let memory = memory::planned(machine, args, max_batch, limits.max_input_length, &loaded)?;
     log_answers(&config.model, dimensions);
     let summary = summary_words(args, machine, &loaded, memory);
     let info = Info {
@@ -161,7 +161,8 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         Some(cache) => service.with_score_cache(cache),
         None => service,
     };
-    Ok(Served { service, info, aliases: args.aliases.clone(), resident, summary, versions })
+    let (aliases, max_payload) = (args.aliases.clone(), memory.and_then(|plan| plan.payload));
+    Ok(Served { service, info, aliases, resident, summary, versions, max_payload })
 }
 
 /// The backend, which waits for its turn if there are turns.

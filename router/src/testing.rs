@@ -191,6 +191,7 @@ fn served(args: &Args, control: &Control) -> Served {
         resident,
         summary: String::new(),
         versions: FileVersions::default(),
+        max_payload: None,
     }
 }
 

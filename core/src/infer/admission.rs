@@ -8,10 +8,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The permits of an engine.
-#[derive(Debug)]
+/// The permits of an engine. Cheap to clone; all clones share them.
+#[derive(Debug, Clone)]
 pub(super) struct Admission {
     requests: Arc<Semaphore>,
+    max_requests: usize,
     tokens: Arc<Semaphore>,
     max_tokens: u32,
 }
@@ -27,11 +28,18 @@ impl Admission {
     /// Permits for at most `requests` requests, which have at most `tokens` tokens together.
     pub(super) fn new(requests: usize, tokens: usize) -> Self {
         let max_tokens = u32::try_from(tokens.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let max_requests = requests.min(Semaphore::MAX_PERMITS);
         Self {
-            requests: Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))),
+            requests: Arc::new(Semaphore::new(max_requests)),
+            max_requests,
             tokens: Arc::new(Semaphore::new(max_tokens as usize)),
             max_tokens,
         }
+    }
+
+    /// The number of permits that are taken.
+    pub(super) fn requests_in_flight(&self) -> usize {
+        self.max_requests - self.requests.available_permits()
     }
 
     /// A permit for a request of at most `tokens` tokens; `None` if too much is in flight.

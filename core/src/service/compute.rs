@@ -240,6 +240,7 @@ impl Service {
         cost: &mut Cost,
     ) -> Result<Vec<Output>, Failed> {
         let mut outputs = Vec::with_capacity(submitted.len());
+        let mut values = 0;
         let mut submitted = submitted.into_iter();
         while let Some(Submitted { tokenization, prompts, .. }) = submitted.next() {
             let mut prompts = prompts.into_iter();
@@ -255,6 +256,8 @@ impl Service {
                     scores.keep_output(key, &outcome.output);
                 }
                 task.metrics().observe(tokenization, &outcome, self.model_metrics());
+                values += task.answer_values(&outcome.output);
+                self.check_values(values)?;
                 cost.queue = cost.queue.max(outcome.queue);
                 cost.inference = cost.inference.max(outcome.inference);
                 outputs.push(outcome.output);
@@ -350,6 +353,16 @@ impl ModelTask {
         match self {
             Self::Score(scoring) => scoring.wanted_output(),
             Self::Decide(wanted) | Self::Embed(wanted) => wanted,
+        }
+    }
+
+    /// The values that an answer has because of this output, if their number follows from the text's tokens.
+    fn answer_values(self, output: &Output) -> usize {
+        match self {
+            Self::Embed(wanted) if wanted.tokens || wanted.sparse => {
+                output.tokens.values.len() + 2 * output.sparse.len()
+            }
+            Self::Score(_) | Self::Decide(_) | Self::Embed(_) => 0,
         }
     }
 

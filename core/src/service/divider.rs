@@ -13,7 +13,10 @@ use crate::{
 };
 use std::{
     iter,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 use text_embeddings_backend_core::amount;
 
@@ -54,23 +57,30 @@ pub(super) struct Divider {
     form: DocumentForm,
     /// The number of sentences up to which they are counted.
     max_sentences: usize,
+    /// The most windows of all texts together.
+    max_windows: usize,
+    /// The windows of texts that do not fit, so far.
+    found_windows: AtomicUsize,
     shared: SharedQuery,
     /// The encoding of an empty text.
     empty: OnceLock<Result<Encoded, Error>>,
 }
 
 impl Divider {
-    /// For texts of this request. Sentences are counted up to `max_sentences`.
+    /// For texts of this request. Sentences are counted up to `max_sentences`, and there may be at most
+    /// `max_windows` windows.
     pub(super) fn from_request(
         request: &Arc<RerankRequest>,
         truncation: Truncation,
         form: DocumentForm,
         max_sentences: usize,
+        max_windows: usize,
     ) -> Self {
         // The number of windows decides whether the rest of a text may be left out.
         let truncation = Truncation { truncate: true, ..truncation };
         let (request, shared, empty) = (Arc::clone(request), SharedQuery::default(), OnceLock::new());
-        Self { request, truncation, form, max_sentences, shared, empty }
+        let found_windows = AtomicUsize::new(0);
+        Self { request, truncation, form, max_sentences, max_windows, found_windows, shared, empty }
     }
 
     pub(super) fn divide_text(&self, encoder: &Encoder, index: usize) -> Result<DividedText, Error> {
@@ -106,9 +116,18 @@ impl Divider {
                 amount(room / 2, "token")
             )));
         }
-        let limits = WindowLimits { tokens: room, overlap, count: max_chunks };
+        // Other texts may have used up the windows.
+        if self.found_windows.load(Ordering::Relaxed) > self.max_windows {
+            return Err(too_many_chunks(self.max_windows));
+        }
+        let count = max_chunks.min(self.max_windows.saturating_add(1));
+        let limits = WindowLimits { tokens: room, overlap, count };
         let measure = DocumentMeasure { divider: self, encoder, cut_with_query: empty.truncated };
         let Windows { ranges, is_cut } = split_windows(text, limits, &measure)?;
+        let before = self.found_windows.fetch_add(ranges.len(), Ordering::Relaxed);
+        if before + ranges.len() > self.max_windows {
+            return Err(too_many_chunks(self.max_windows));
+        }
         Ok(Windows { ranges: ranges.into_iter().map(|range| trimmed_range(text, range)).collect(), is_cut })
     }
 
@@ -125,6 +144,15 @@ impl Divider {
             }
         }
     }
+}
+
+/// The error of texts with more windows than a request may have texts.
+pub(super) fn too_many_chunks(max: usize) -> Error {
+    Error::Validation(format!(
+        "the texts have more than {} together (`--max-rerank-texts`): send fewer texts, or lower \
+         `max_chunks_per_doc`",
+        amount(max, "chunk")
+    ))
 }
 
 /// The lengths of a request's documents.

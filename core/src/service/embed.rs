@@ -263,15 +263,17 @@ impl Service {
         if is_sparse { Ok(()) } else { Err(self.other_kind(NOT_A_SPARSE_MODEL)) }
     }
 
-    /// Refuses a number of values that the requested vectors do not have. The length of a token's vector is
-    /// known only when it is computed.
+    /// Refuses values that the requested vectors do not have, and more values than an answer may have.
     fn check_dimensions(&self, request: &EmbedRequest, outputs: Wanted) -> Result<(), Failed> {
         let error = match request.dimensions {
             Some(0) => Error::Validation("`dimensions` should be positive".to_owned()),
             Some(got) if outputs.whole && got > self.config.dimensions => {
                 too_many_dimensions(got, self.config.dimensions)
             }
-            _ => return Ok(()),
+            dimensions => {
+                let length = dimensions.unwrap_or(self.config.dimensions) * usize::from(outputs.whole);
+                return Ok(self.check_values(request.inputs.inputs.len().saturating_mul(length))?);
+            }
         };
         Err(Failed::of_texts(error, request.inputs.inputs.len()))
     }
@@ -907,5 +909,32 @@ mod tests {
             let names: Vec<_> = moved.keys().map(String::as_str).collect();
             assert_eq!(names, [format!("te_request_failure{{err=\"{label}\"}}")], "refused before it counts");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_could_not_be_sent_is_not_computed() {
+        let text = EmbedInput::Text("w100 w101 w102".to_owned());
+        let inputs = |count| EmbedInputs::batch(vec![text.clone(); count]);
+        let encoding = EmbedEncoding::default();
+        let request = |count| EmbedRequest {
+            inputs: inputs(count),
+            encoding: encoding.clone(),
+            normalize: false,
+            dimensions: None,
+        };
+        let fixture = embedding_fixture(1000, |config| config.max_answer_values = 3 * 4 * WIDTH);
+        let tokens = Wanted { tokens: true, ..Wanted::default() };
+        // Each text has four tokens.
+        assert_eq!(fixture.service.embed(request(3), tokens).await.unwrap().value.len(), 3);
+        let error = fixture.service.embed(request(4), tokens).await.unwrap_err().to_string();
+        assert!(error.contains("more than 84 values") && error.contains("`--max-unsent-bytes`"), "{error}");
+        let small = embedding_fixture(1000, |config| config.max_answer_values = 3 * WIDTH);
+        assert!(small.service.embed_vectors(request(3)).await.is_ok());
+        assert_eq!(small.control.batch_sizes(), [3]);
+        let error = small.service.embed_vectors(request(4)).await.unwrap_err().to_string();
+        assert!(error.contains("more than 21 values"), "{error}");
+        assert_eq!(small.control.batch_sizes(), [3], "it is refused before it is computed");
+        let cut = EmbedRequest { dimensions: Some(5), ..request(4) };
+        assert!(small.service.embed_vectors(cut).await.is_ok());
     }
 }

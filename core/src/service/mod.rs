@@ -68,6 +68,8 @@ pub struct ServiceConfig {
     pub max_client_batch_size: usize,
     /// The most inputs of one request in `OpenAI`'s format.
     pub max_openai_inputs: usize,
+    /// The most values of the vectors of an answer: more would not fit `--max-unsent-bytes`.
+    pub max_answer_values: usize,
     /// Whether too long inputs are truncated if the request does not say (`--auto-truncate`).
     pub auto_truncate: bool,
     /// The longest time that a request may wait until the first of its texts is computed (`--queue-timeout`);

@@ -9,7 +9,7 @@
 use super::{
     Answer, Cost, Rank, RerankRequest, Service,
     compute::Inputs,
-    divider::{DividedText, Divider, DocumentForm},
+    divider::{DividedText, Divider, DocumentForm, too_many_chunks},
     request::{Admitted, Failed},
     rerank::Score,
 };
@@ -184,7 +184,9 @@ impl Service {
         let PassageWork { request, truncation, highlight } = work;
         let max_sentences = if *highlight > 0 { self.config.max_rerank_texts + 1 } else { 0 };
         let form = DocumentForm::from_scoring(self.pair_scoring()?);
-        let divider = Arc::new(Divider::from_request(request, *truncation, form, max_sentences));
+        let max_windows = self.config.max_rerank_texts;
+        let divider = Divider::from_request(request, *truncation, form, max_sentences, max_windows);
+        let divider = Arc::new(divider);
         let place = self.tokenization.place(request.texts.iter().map(String::len).sum());
         let mut answers = Vec::with_capacity(request.texts.len());
         for (index, text) in request.texts.iter().enumerate() {
@@ -235,11 +237,7 @@ impl Service {
             }
             parts.extend(windows.ranges.into_iter().map(|bytes| TextPart { text, bytes }));
             if parts.len() > max {
-                return Err(Error::Validation(format!(
-                    "the texts have more than {} together (`--max-rerank-texts`): send fewer texts, or lower \
-                     `max_chunks_per_doc`",
-                    amount(max, "chunk")
-                )));
+                return Err(too_many_chunks(max));
             }
         }
         Ok(parts)
@@ -585,6 +583,23 @@ mod tests {
             (moved["te_request_count{method=\"batch\"}"][0], moved["te_predict_success"][0]),
             (1.0, 3.0)
         );
+    }
+
+    /// Windows beyond the most that a request may have are not looked for, in one text or in many.
+    #[tokio::test]
+    async fn dividing_ends_where_there_are_too_many_windows() {
+        let (plain, sentence) = (fixture(1000), "w9 w10 w11 w12 w13 w14 w15 w16 w17 w18. ");
+        let empty = plain.ids(&Input::Pair(PairText { instruction: None, query: QUERY, document: "" })).len();
+        let limits = TokenLimits { prompt: Some(empty + 16), ..TokenLimits::NONE };
+        for (texts, sentences) in [(1, 12_000), (300, 40)] {
+            let texts = vec![sentence.repeat(sentences); texts];
+            let many = fixture_with(1000, |config| config.max_rerank_texts = 300);
+            let asked = RerankRequest { limits, chunking: Some(chunks(usize::MAX, 0)), ..request(&texts) };
+            let start = Instant::now();
+            let error = many.service.rerank(asked).await.unwrap_err().to_string();
+            assert!(error.contains("the texts have more than 300 chunks together"), "{error}");
+            assert!(start.elapsed() < std::time::Duration::from_secs(6), "{:?}", start.elapsed());
+        }
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use std::{
     sync::PoisonError,
     time::{Duration, Instant},
 };
+use text_embeddings_backend_core::amount;
 
 /// The `method` label of a request. A list is a batch, even of a single input.
 pub(super) fn method(is_batch: bool) -> &'static str {
@@ -176,6 +177,23 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
+    /// Refuses an answer with so many values that it could not be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Validation`] with the limit.
+    pub fn check_values(&self, values: usize) -> Result<(), Error> {
+        let max = self.config.max_answer_values;
+        if values <= max {
+            return Ok(());
+        }
+        Err(Error::Validation(format!(
+            "the answer would have more than {}, a twelfth of the bytes of `--max-unsent-bytes`: send fewer or \
+             shorter texts, or raise the limit",
+            amount(max, "value")
+        )))
+    }
+
     /// The metrics of this model.
     pub(super) fn model_metrics(&self) -> &ModelMetrics {
         self.engine.model_metrics()

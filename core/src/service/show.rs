@@ -129,6 +129,17 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn only_what_a_person_can_read_is_encoded_to_be_shown() {
+        let long = "w300 ".repeat(1 << 15);
+        let service = fixture(100).service;
+        let instruction = ShowRequest { instruction: Some(long.clone()), ..request("w1", "w2") };
+        for shown in [request(&long, "w1"), request("w1", &long), instruction] {
+            let error = service.show_prompt(shown).await.unwrap_err().to_string();
+            assert!(error.contains("bytes are shown"), "{error}");
+        }
+    }
+
     #[test]
     fn a_request_is_counted_once_and_takes_nothing_to_the_model() {
         let fixture = fixture(100);

@@ -127,6 +127,7 @@ fn config(kind: ModelKind, head: Head) -> ServiceConfig {
         min_score: None,
         max_client_batch_size: 4,
         max_openai_inputs: 4,
+        max_answer_values: usize::MAX,
         auto_truncate: true,
         queue_timeout: None,
     }

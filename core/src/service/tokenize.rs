@@ -20,6 +20,9 @@ use tokio::sync::oneshot;
 /// text is short. Without a limit, the answer to a body of digits would be 60 times its size.
 const MAX_TOKENS_SHOWN: usize = 500_000;
 
+/// The bytes of a text above which its tokens are counted in parts first.
+const LARGE: usize = 64 << 10;
+
 /// Texts to tokenize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizeRequest {
@@ -92,15 +95,15 @@ impl Service {
                 let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
                 let left = Arc::new(AtomicUsize::new(max_tokens));
                 self.map(texts, String::len, move |encoder, text| {
+                    // To be refused, a large text need not be encoded whole.
+                    if text.len() > LARGE && encoder.count_tokens(&text)? > max_tokens {
+                        return Err(too_many_tokens(max_tokens));
+                    }
                     let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
                     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                         left.checked_sub(encoding.len())
                     });
-                    taken.map_err(|_| {
-                        Error::Validation(format!(
-                            "`inputs` must have at most {max_tokens} tokens in all: send fewer or shorter texts"
-                        ))
-                    })?;
+                    taken.map_err(|_| too_many_tokens(max_tokens))?;
                     Ok(tokens(&encoding, &text))
                 })
                 .await
@@ -148,9 +151,10 @@ impl Service {
         bytes: impl Fn(&I) -> usize,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
-        // This does not use the device.
-        let permit = Arc::new(self.permit(0).await?);
-        let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
+        // This does not use the device. A token is hardly ever shorter than a byte.
+        let all_bytes = inputs.iter().map(&bytes).sum();
+        let permit = Arc::new(self.permit(all_bytes).await?);
+        let place = self.tokenization.place(all_bytes);
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
@@ -172,6 +176,10 @@ impl Service {
         }
         Ok(outputs)
     }
+}
+
+fn too_many_tokens(max: usize) -> Error {
+    Error::Validation(format!("`inputs` must have at most {max} tokens in all: send fewer or shorter texts"))
 }
 
 /// Refuses inputs if any of them fails `check`, with the error of the first failure.
@@ -211,11 +219,13 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::{
+        infer::EngineLimits,
         metrics::testing::recorded,
         service::{
             ServiceConfig,
             testing::{
-                CLS, MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_with_permits,
+                CLS, MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_of_limits,
+                fixture_with_permits, limits,
             },
         },
     };
@@ -312,6 +322,23 @@ mod tests {
         assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded { retry_after: 1 }));
         let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
         assert_eq!(service.decode(decode).await, Err(Error::Overloaded { retry_after: 1 }));
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_tokenized_count_as_tokens_in_flight() {
+        let service = fixture_of_limits(EngineLimits { max_queue_tokens: 10, ..limits(100, 9) }).service;
+        let held = service.engine.try_acquire(4).unwrap();
+        let tokenize = |text: &str| TokenizeRequest {
+            inputs: vec![text.to_owned()],
+            is_batch: false,
+            add_special_tokens: false,
+            prompt_name: None,
+        };
+        assert!(service.tokenize(tokenize("w10 w1")).await.is_ok());
+        let refused = Err(Error::Overloaded { retry_after: 1 });
+        assert_eq!(service.tokenize(tokenize("w10 w11")).await, refused);
+        drop(held);
+        assert!(service.tokenize(tokenize("w10 w11 w12")).await.is_ok(), "nothing else is in flight");
     }
 
     #[tokio::test]

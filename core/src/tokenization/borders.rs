@@ -15,7 +15,8 @@ use tokenizers::{AddedToken, Tokenizer};
 const BYTES_PER_TOKEN: usize = 8;
 /// Texts up to this length, in bytes, are encoded whole, because skipping bytes would gain nothing.
 const SHORT: usize = 4096;
-/// The factor by which the next attempt is longer if an attempt gave too few tokens.
+/// The factor by which the next attempt is longer if an attempt gave too few tokens. Of a large text, the
+/// next one is as long as the tokens of its parts say.
 const GROWTH: usize = 3;
 /// A text with more bytes is never encoded whole before its beginning, or its end, was. A tokenizer takes up
 /// to 750 bytes for each byte.
@@ -131,22 +132,63 @@ impl Borders {
         border.unwrap_or_else(|| text.floor_char_boundary(self.large))
     }
 
-    /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that
-    /// `direction` keeps. There are fewer such bytes with each attempt, beginning with attempt 0. `None` if
-    /// all bytes are needed. The first and the last word are always needed, because other text is next to
-    /// them.
+    /// The bytes of a text that the first attempt keeps if at most `tokens` of its tokens stay.
+    pub(super) fn first_kept(self, tokens: usize) -> usize {
+        tokens.saturating_mul(BYTES_PER_TOKEN).max(self.least)
+    }
+
+    /// The bytes of a text that the next attempt keeps, after `kept` bytes had `missing` tokens too few.
     ///
-    /// A large text without borders is divided anywhere. The tokens next to the division may be other ones
-    /// than in the whole text, so twice as many tokens are then needed.
+    /// A text may have few tokens in its first bytes and very many in the next ones. So the tokens of a large
+    /// text are counted in parts, and no more than one part too many is encoded at once.
+    ///
+    /// # Errors
+    ///
+    /// As `count_tokens`.
+    pub(super) fn grow_kept<E>(
+        self,
+        text: &str,
+        direction: TruncationDirection,
+        kept: usize,
+        missing: usize,
+        count_tokens: impl Fn(&str) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        if !self.is_large(text) {
+            return Ok(kept.saturating_mul(GROWTH));
+        }
+        let (mut grown, mut missing) = (kept, missing.max(1));
+        while missing > 0 && grown < text.len() {
+            let rest = match direction {
+                TruncationDirection::Right => text.ceil_char_boundary(grown)..text.len(),
+                TruncationDirection::Left => 0..text.floor_char_boundary(text.len() - grown),
+            };
+            let length = rest.len().min(self.large);
+            let part = match direction {
+                TruncationDirection::Right => rest.start..text.ceil_char_boundary(rest.start + length),
+                TruncationDirection::Left => text.floor_char_boundary(rest.end - length)..rest.end,
+            };
+            missing = missing.saturating_sub(count_tokens(&text[part.clone()])?);
+            grown = match direction {
+                TruncationDirection::Right => part.end,
+                TruncationDirection::Left => text.len() - part.start,
+            };
+        }
+        Ok(grown)
+    }
+
+    /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that
+    /// `direction` keeps, where at least `kept` bytes stay. `None` if all bytes are needed. The first and the
+    /// last word are always needed, because other text is next to them.
+    ///
+    /// A large text without borders near by is divided anywhere. The tokens next to the division may be other
+    /// ones than in the whole text, so twice as many tokens are then needed.
     pub(super) fn skipped(
         self,
         text: &str,
         tokens: usize,
         direction: TruncationDirection,
-        attempt: u32,
+        kept: usize,
     ) -> Option<SkippedBytes> {
-        let kept = tokens.saturating_mul(BYTES_PER_TOKEN).max(self.least);
-        let kept = kept.saturating_mul(GROWTH.saturating_pow(attempt));
         if kept >= text.len() {
             return None;
         }
@@ -155,8 +197,12 @@ impl Borders {
             TruncationDirection::Left => (1, text.len() - kept),
         };
         let bytes = text.as_bytes();
-        let start = (first..last).find(|at| self.texts.split_at(bytes, *at));
-        let end = start.and_then(|start| (start + 1..last).rfind(|at| self.texts.split_at(bytes, *at)));
+        // A border that is far away would not bound the bytes that are encoded.
+        let reach = if self.is_large(text) { self.large } else { text.len() };
+        let start = (first..last.min(first + reach)).find(|at| self.texts.split_at(bytes, *at));
+        let end = start.and_then(|start| {
+            (last.saturating_sub(reach).max(start + 1)..last).rfind(|at| self.texts.split_at(bytes, *at))
+        });
         if let (Some(start), Some(end)) = (start, end) {
             return Some(SkippedBytes { range: start..end, min_tokens: tokens });
         }
@@ -398,7 +444,9 @@ mod tests {
                 let whole = ids(&text);
                 for direction in [TruncationDirection::Left, TruncationDirection::Right] {
                     // Both ends of a gap are borders.
-                    if let Some(SkippedBytes { range, .. }) = borders.skipped(&text, 1, direction, 0) {
+                    if let Some(SkippedBytes { range, .. }) =
+                        borders.skipped(&text, 1, direction, borders.first_kept(1))
+                    {
                         for at in [range.start, range.end] {
                             let parts = [ids(&text[..at]), ids(&text[at..])].concat();
                             assert_eq!(parts, whole, "{name}: {:?} {:?}", &text[..at], &text[at..]);
@@ -429,11 +477,12 @@ mod tests {
             for text in &texts {
                 for direction in [TruncationDirection::Left, TruncationDirection::Right] {
                     for attempt in 0..3 {
+                        let kept = 4096 << (2 * attempt);
                         let SkippedBytes { range, min_tokens } =
-                            borders.skipped(text, 512, direction, attempt).unwrap();
+                            borders.skipped(text, 512, direction, kept).unwrap();
                         assert!(text.is_char_boundary(range.start) && text.is_char_boundary(range.end));
                         let encoded = text.len() - range.len();
-                        assert!(encoded < (4096 << (2 * attempt)) + 300, "{name}: {encoded}");
+                        assert!(encoded < kept + 300, "{name}: {encoded}");
                         assert!([512, 1024].contains(&min_tokens));
                     }
                 }
@@ -444,8 +493,32 @@ mod tests {
         for (tokenizer, text) in [(&bert, "."), (&bert, "火"), (&qwen, "火星，")] {
             let text = text.repeat(100_000);
             let borders = Borders::from_tokenizer(tokenizer);
-            let skipped = borders.skipped(&text, 512, TruncationDirection::Left, 0).unwrap();
+            let skipped = borders.skipped(&text, 512, TruncationDirection::Left, 4096).unwrap();
             assert_eq!(skipped.min_tokens, 512, "these are borders of the tokenizer");
+        }
+    }
+
+    /// Before, three times as many bytes were encoded at once as in the attempt before, however many tokens
+    /// the further ones had, and everything up to the next border, however far away it was.
+    #[test]
+    fn hardly_more_of_a_large_text_is_encoded_than_has_the_needed_tokens() {
+        let count = |part: &str| Ok::<_, ()>(part.matches('x').count());
+        let (sparse, dense) = ("\u{301}".repeat(300_000), "x".repeat(1_400_000));
+        let far = format!("{dense} a b{dense}");
+        for (name, tokenizer) in tokenizers() {
+            let borders = Borders::from_tokenizer(&tokenizer);
+            for (text, direction) in [
+                (format!("{sparse}{dense}"), TruncationDirection::Right),
+                (format!("{dense}{sparse}"), TruncationDirection::Left),
+            ] {
+                let kept = borders.grow_kept(&text, direction, 4096, 1024, count).unwrap();
+                assert!((sparse.len()..sparse.len() + LARGE + 1024).contains(&kept), "{name}: {kept}");
+                assert_eq!(borders.grow_kept(&text, direction, 4096, usize::MAX, count), Ok(text.len()));
+            }
+            for direction in [TruncationDirection::Left, TruncationDirection::Right] {
+                let SkippedBytes { range, .. } = borders.skipped(&far, 512, direction, 4096).unwrap();
+                assert!(far.len() - range.len() < 4096 + LARGE, "{name}: {range:?}");
+            }
         }
     }
 

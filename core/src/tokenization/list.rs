@@ -157,8 +157,15 @@ impl PromptEncoder {
             if got > max {
                 return Err(Error::TooManyCharacters { got, max });
             }
-            let got = self.encode(&text)?.len();
-            if got > max_tokens {
+            // A large text is encoded whole only if it may fit.
+            let (mut got, mut max) = (0, max_tokens.saturating_mul(2));
+            if self.borders.is_large(&text) {
+                got = self.count_tokens(&text)?;
+            }
+            if got <= max {
+                (got, max) = (self.encode(&text)?.len(), max_tokens);
+            }
+            if got > max {
                 return Err(Error::TooLong { got, max: max_tokens });
             }
         }
@@ -182,10 +189,10 @@ impl PromptEncoder {
         max_tokens: usize,
         direction: TruncationDirection,
     ) -> Result<Vec<u32>, Error> {
-        let mut attempt = 0;
+        let mut kept = self.borders.first_kept(max_tokens);
         loop {
             let Some(SkippedBytes { range, min_tokens }) =
-                self.borders.skipped(text, max_tokens, direction, attempt)
+                self.borders.skipped(text, max_tokens, direction, kept)
             else {
                 return self.encode(text);
             };
@@ -196,7 +203,8 @@ impl PromptEncoder {
             if ids.len() > min_tokens {
                 return Ok(ids);
             }
-            attempt += 1;
+            let missing = (min_tokens + 1).saturating_sub(ids.len());
+            kept = self.borders.grow_kept(text, direction, kept, missing, |part| self.count_tokens(part))?;
         }
     }
 

@@ -59,6 +59,8 @@ pub enum Encoder {
     Text(Box<TextEncoder>),
 }
 
+/// The most bytes of the texts of a prompt that is shown. They are encoded whole, and a person is to read it.
+const MAX_SHOWN_BYTES: usize = 128 << 10;
 /// The most characters, per token of the longest input, of an input that is tokenized although it must not be
 /// cut.
 const CHARACTERS_PER_TOKEN: usize = 250;
@@ -207,8 +209,16 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As for [`PromptEncoder::show`] or [`TextEncoder::show`].
+    /// As for [`PromptEncoder::show`] or [`TextEncoder::show`]; [`Error::Validation`] for texts that are too
+    /// long to be shown.
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+        let got = Input::Pair(*text).bytes();
+        if got > MAX_SHOWN_BYTES {
+            return Err(Error::Validation(format!(
+                "query, text and instruction have {got} bytes together: prompts of up to {MAX_SHOWN_BYTES} bytes \
+                 are shown"
+            )));
+        }
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
             Self::Text(encoder) if encoder.options.late.is_some() => Err(Error::Validation(

@@ -196,6 +196,8 @@ impl TextEncoder {
         let mut pieces = Pieces::default();
         // For each text, the number of bytes that earlier pieces show.
         let mut shown = [0; 2];
+        let last = [Owner::Query, Owner::Document]
+            .map(|owner| tokens.owners.iter().rposition(|of_token| *of_token == owner));
         for (index, &id) in tokens.ids.iter().enumerate() {
             let owner = tokens.owners[index];
             let (place, slot, text) = match owner {
@@ -214,8 +216,7 @@ impl TextEncoder {
             piece.text.push_str(text.get(shown[place]..end).unwrap_or_default());
             piece.ids.push(id);
             shown[place] = end;
-            let last = tokens.owners.iter().rposition(|it| *it == owner);
-            if last == Some(index) && end < text.len() {
+            if last[place] == Some(index) && end < text.len() {
                 pieces.last(Some(slot), !kept[index]).text.push_str(text.get(end..).unwrap_or_default());
             }
         }

@@ -215,10 +215,9 @@ impl PromptEncoder {
         truncation: Truncation,
         shared: Option<&SharedQuery>,
     ) -> Result<(), Error> {
-        let EncoderOptions { limits, parse_special_tokens, max_input_length: max, .. } = self.options;
-        let is_plain = limits == TextLimits::default() && !parse_special_tokens;
+        let TokenLimits { query: query_limit, document: document_limit, prompt } = truncation.limits;
         let is_large = [text.query, text.document].iter().any(|text| self.borders.is_large(text));
-        if truncation.truncate || truncation.limits != TokenLimits::NONE || !is_plain || !is_large {
+        if truncation.truncate || prompt.is_some() || !is_large {
             return Ok(());
         }
         let count_query = || self.count_tokens(text.query);
@@ -226,19 +225,27 @@ impl PromptEncoder {
             Some(shared) => shared.query_tokens.get_or_init(count_query).clone()?,
             None => count_query()?,
         };
-        let frame = PairText { query: "", document: "", ..*text };
-        let frame = self.tokens(&frame, Needed::ALL, None)?.count(Owner::Frame);
-        let got = frame + query + self.count_tokens(text.document)?;
+        let document = self.count_tokens(text.document)?;
+        let frame = self.tokens(&PairText { query: "", document: "", ..*text }, Needed::ALL, None)?;
+        let texts =
+            query.min(query_limit.unwrap_or(usize::MAX)) + document.min(document_limit.unwrap_or(usize::MAX));
+        let got = frame.count(Owner::Frame) + texts;
         // Twice, because the tokens next to a division may be other ones than in the whole text.
-        if got > max.saturating_mul(2) { Err(Error::TooLong { got, max }) } else { Ok(()) }
+        if got > self.options.max_input_length.saturating_mul(2) {
+            Err(Error::TooLong { got, max: self.max_length(&frame) })
+        } else {
+            Ok(())
+        }
     }
 
     /// The number of tokens of a text, whose parts are encoded one by one.
     pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+        let Tokenizers { full, plain, .. } = &self.tokenizers;
+        let tokenizer = if self.options.parse_special_tokens { full } else { plain };
         let (mut count, mut rest) = (0, text);
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(self.borders.part_length(rest));
-            count += self.tokenizers.plain.encode_fast(part, false).map_err(failed)?.len();
+            count += tokenizer.encode_fast(part, false).map_err(failed)?.len();
             rest = behind;
         }
         Ok(count)

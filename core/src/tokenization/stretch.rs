@@ -59,9 +59,23 @@ pub(super) type SharedRuns = OnceLock<Result<Vec<Option<Vec<Run>>>, Error>>;
 /// Bytes that were skipped after a run.
 struct Gap {
     run: usize,
+    /// The index of the piece whose text has the bytes.
+    piece: usize,
     slot: Slot,
     /// The least number of tokens of the slot that must be encoded.
     min_tokens: usize,
+}
+
+impl Gap {
+    /// The tokens of the slot at the end that truncation keeps.
+    fn count_kept(&self, runs: &[Run], direction: TruncationDirection) -> usize {
+        let (before, behind) = runs.split_at(self.run + 1);
+        let kept = match direction {
+            TruncationDirection::Right => before,
+            TruncationDirection::Left => behind,
+        };
+        kept.iter().flat_map(Run::owners).filter(|owner| *owner == self.slot.into()).count()
+    }
 }
 
 impl Needed {
@@ -69,18 +83,25 @@ impl Needed {
     pub(super) const ALL: Self =
         Self { query: usize::MAX, document: usize::MAX, direction: TruncationDirection::Right };
 
-    /// The limits of `truncation` for inputs of at most `max` tokens. If nothing may be cut, all tokens are
-    /// needed, because the error states their number.
+    /// The limits of `truncation` for inputs of at most `max` tokens. Of a text that may not be cut, all
+    /// tokens are needed, because the error states their number.
     pub(super) fn new(truncation: Truncation, max: usize) -> Self {
-        if !truncation.truncate {
-            return Self { direction: truncation.direction, ..Self::ALL };
-        }
         let limits = truncation.limits;
+        let is_cut = truncation.truncate || limits.prompt.is_some();
+        let needed = |limit: Option<usize>| match limit {
+            Some(limit) if limit < max => limit,
+            _ if is_cut => max,
+            _ => usize::MAX,
+        };
         Self {
-            query: limits.query.unwrap_or(max).min(max),
-            document: limits.document.unwrap_or(max).min(max),
+            query: needed(limits.query),
+            document: needed(limits.document),
             direction: truncation.direction,
         }
+    }
+
+    fn tokens_of_piece(self, piece: &Piece) -> usize {
+        slot_of(piece).map_or(usize::MAX, |slot| self.tokens_of(slot))
     }
 
     fn tokens_of(self, slot: Slot) -> usize {
@@ -150,46 +171,49 @@ impl PromptEncoder {
         texts: &SlotTexts<'_>,
         needed: Needed,
     ) -> Result<Vec<Run>, Error> {
-        let mut attempt = 0;
+        let direction = needed.direction;
+        let mut kept: Vec<usize> =
+            pieces.iter().map(|piece| self.borders.first_kept(needed.tokens_of_piece(piece))).collect();
         loop {
-            let skipped = |piece: &Piece, text: &str| {
-                let max = slot_of(piece).map_or(usize::MAX, |slot| needed.tokens_of(slot));
-                self.borders.skipped(text, max, needed.direction, attempt)
+            let skipped = |index: usize, text: &str| {
+                let max = needed.tokens_of_piece(&pieces[index]);
+                self.borders.skipped(text, max, direction, kept[index])
             };
             let (runs, gaps) = self.encode_runs(pieces, begins, texts, skipped)?;
-            let are_enough = gaps.iter().all(|gap| {
-                let (before, behind) = runs.split_at(gap.run + 1);
-                let kept = match needed.direction {
-                    TruncationDirection::Right => before,
-                    TruncationDirection::Left => behind,
-                };
-                let owners = kept.iter().flat_map(Run::owners);
-                owners.filter(|owner| *owner == gap.slot.into()).count() >= gap.min_tokens
-            });
+            let mut are_enough = true;
+            for gap in &gaps {
+                let missing = gap.min_tokens.saturating_sub(gap.count_kept(&runs, direction));
+                if missing > 0 {
+                    are_enough = false;
+                    let (text, before) = (pieces[gap.piece].text(texts), kept[gap.piece]);
+                    kept[gap.piece] = self
+                        .borders
+                        .grow_kept(text, direction, before, missing, |part| self.count_tokens(part))?;
+                }
+            }
             if are_enough {
                 return Ok(runs);
             }
-            attempt += 1;
         }
     }
 
     /// Encodes literals and texts without control tokens between them as one string, except for the bytes
-    /// that `skipped` returns for the text of a piece.
+    /// that `skipped` returns for a piece and its text.
     fn encode_runs(
         &self,
         pieces: &[Piece],
         begins: bool,
         texts: &SlotTexts<'_>,
-        skipped: impl Fn(&Piece, &str) -> Option<SkippedBytes>,
+        skipped: impl Fn(usize, &str) -> Option<SkippedBytes>,
     ) -> Result<(Vec<Run>, Vec<Gap>), Error> {
         let (mut runs, mut gaps) = (Vec::new(), Vec::new());
         let mut run = Run::default();
-        for piece in pieces {
+        for (index, piece) in pieces.iter().enumerate() {
             let (text, slot) = (piece.text(texts), slot_of(piece));
-            match (skipped(piece, text), slot) {
+            match (skipped(index, text), slot) {
                 (Some(SkippedBytes { range, min_tokens }), Some(slot)) => {
                     run.push(&text[..range.start], Some(slot));
-                    gaps.push(Gap { run: runs.len(), slot, min_tokens });
+                    gaps.push(Gap { run: runs.len(), piece: index, slot, min_tokens });
                     runs.push(std::mem::take(&mut run).encoded(self, begins && runs.is_empty())?);
                     run.push(&text[range.end..], Some(slot));
                 }

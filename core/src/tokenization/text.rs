@@ -282,10 +282,10 @@ impl TextEncoder {
         // To know how long a large text is, it is not encoded whole.
         let is_counted = needed == usize::MAX && self.borders.is_large(text);
         let needed = if is_counted { self.options.max_input_length.saturating_add(1) } else { needed };
-        let mut attempt = 0;
+        let mut kept_bytes = self.borders.first_kept(needed);
         loop {
             let Some(SkippedBytes { range, min_tokens }) =
-                self.borders.skipped(text, needed, direction, attempt)
+                self.borders.skipped(text, needed, direction, kept_bytes)
             else {
                 let encoding = self.encode_sequence(&[prompt, text].concat(), place)?;
                 return Ok(Sequence::whole(encoding));
@@ -309,7 +309,8 @@ impl TextEncoder {
                 };
                 return Ok(Sequence { encoding: before, is_counted, missing, before_gap });
             }
-            attempt += 1;
+            let (missing, count) = (min_tokens - kept, |part: &str| self.count_tokens(part));
+            kept_bytes = self.borders.grow_kept(text, direction, kept_bytes, missing, count)?;
         }
     }
 

@@ -7,13 +7,13 @@
 use std::{
     collections::HashSet,
     ffi::OsString,
-    fs,
     num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgMatches, Command, CommandFactory, error::ErrorKind, parser::ValueSource};
 use serde::Deserialize;
+use text_embeddings_door::read_small_file;
 use toml::{Table, Value};
 
 use super::{Args, LoadTime};
@@ -112,7 +112,8 @@ impl ModelsFile {
     ///
     /// A sentence that names the file and the place in it.
     pub(crate) fn read_list(&self) -> Result<ModelList, String> {
-        let list = read_file(&self.path, &self.command, &self.arguments);
+        let content = read_small_file("--models-file", &self.path).map_err(|error| format!("{error:#}"))?;
+        let list = read_content(content, &self.command, &self.arguments);
         let checked = list.and_then(|list| list.check_models().map(|()| list));
         checked.map_err(|problem| format!("--models-file {}: {problem}", self.path.display()))
     }
@@ -220,8 +221,8 @@ fn named_models(ids: Vec<String>, server: &Args) -> Result<Vec<Args>, String> {
     Ok(args.collect())
 }
 
-fn read_file(file: &Path, command: &Command, arguments: &[OsString]) -> Result<ModelList, String> {
-    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+fn read_content(content: Vec<u8>, command: &Command, arguments: &[OsString]) -> Result<ModelList, String> {
+    let text = String::from_utf8(content).map_err(|error| error.to_string())?;
     let content: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         format!("line {line}: {}", error.message().replace('\n', ", "))
@@ -354,6 +355,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use clap::CommandFactory;
+    use std::fs;
 
     fn parse_arguments(arguments: &str) -> Result<Vec<Args>, String> {
         let arguments: Vec<OsString> = arguments.split_whitespace().map(Into::into).collect();
@@ -496,8 +498,14 @@ mod tests {
             let error = parse_file(&content, "").unwrap_err();
             assert!(error.contains(expected), "{content:?}: {error}");
         }
-        let error = parse_arguments("router --models-file /nowhere/models.toml").unwrap_err();
-        assert!(error.contains("--models-file /nowhere/models.toml: No such file"), "{error}");
+        for (path, problem) in [
+            ("/nowhere/models.toml", "cannot be read: No such file"),
+            ("/dev/zero", "is not a regular file: give one"),
+            ("/dev", "is not a regular file: give one"),
+        ] {
+            let error = parse_arguments(&format!("router --models-file {path}")).unwrap_err();
+            assert!(error.contains(&format!("`--models-file {path}` {problem}")), "{error}");
+        }
         let error = parse_file(&in_model(""), "--model-id b").unwrap_err();
         assert!(error.contains("cannot be used with"), "{error}");
     }

@@ -3,7 +3,7 @@
 //! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must
 //! hold: the message is the one that HTTP gives; a client's mistake is logged as information.
 
-use text_embeddings_core::error::{Cause, Error, ErrorKind};
+use text_embeddings_core::error::{Cause, Error, ErrorKind, shorten_message};
 use tonic::{Code, Status};
 
 /// The status of an error of the engine.
@@ -16,17 +16,18 @@ pub(super) fn status(error: Error) -> Status {
         ErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
         ErrorKind::Validation | ErrorKind::Empty => Code::InvalidArgument,
     };
+    let message = shorten_message(error.to_string());
     match error.cause() {
-        Cause::Request => tracing::info!(?code, "{error}"),
-        Cause::Load => tracing::warn!(?code, "{error}"),
-        Cause::Server => tracing::error!(?code, "{error}"),
+        Cause::Request => tracing::info!(?code, "{message}"),
+        Cause::Load => tracing::warn!(?code, "{message}"),
+        Cause::Server => tracing::error!(?code, "{message}"),
     }
-    Status::new(code, error.to_string())
+    Status::new(code, message)
 }
 
 /// The status of a message that its method does not take.
 pub(super) fn invalid(message: impl Into<String>) -> Status {
-    refuse(Status::invalid_argument(message))
+    refuse(Status::invalid_argument(shorten_message(message.into())))
 }
 
 /// Logs a refusal that the engine does not know of.

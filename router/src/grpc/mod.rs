@@ -41,9 +41,6 @@ use text_embeddings_door::Protocol;
 use crate::{auth::ApiKeys, state::AppState};
 use dispatch::CallDispatcher;
 
-/// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
-/// whatever `--payload-limit` says.
-const MESSAGE_LIMIT: usize = 4 << 20;
 /// The largest message in bytes to health and reflection, which take a name.
 const SMALL_MESSAGE_LIMIT: usize = 4 << 10;
 /// The message for a client without the key, which is text-embeddings-inference's.
@@ -79,7 +76,7 @@ fn model_app(state: AppState) -> io::Result<Router> {
 }
 
 fn grpc_routes(state: AppState) -> io::Result<Routes> {
-    let limit = message_limit(state.server.payload_limit);
+    let limit = state.server.message_limit;
     let key = Key(state.keys.clone());
     let (current, stop) = (state.current.clone(), state.stop.clone());
     let health = HealthServer::new(health::HealthService { current, stop })
@@ -126,11 +123,6 @@ fn grpc_routes(state: AppState) -> io::Result<Routes> {
             open,
         ));
     Ok(routes.routes())
-}
-
-/// The largest message that is read, in bytes.
-fn message_limit(payload_limit: usize) -> usize {
-    payload_limit.max(MESSAGE_LIMIT)
 }
 
 /// The reflection service's description of the services. Older clients ask with `v1alpha`.
@@ -209,7 +201,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_may_have_four_mebibytes_or_as_many_bytes_as_the_limit_says() {
-        assert_eq!([0, 4 << 20, 5_000_000].map(message_limit), [4 << 20, 4 << 20, 5_000_000]);
         // This server's `--payload-limit` is 100000. The field's number and its length take five bytes.
         let server = Server::start().await;
         let mut client = EmbedClient::new(server.channel.clone());
@@ -217,7 +208,7 @@ mod tests {
             prompt_name: Some("a".repeat(length - 5)),
             ..v1::EmbedRequest::default()
         };
-        let most = MESSAGE_LIMIT;
+        let most = crate::args::MESSAGE_LIMIT;
         assert_eq!(refusal(client.embed(message(most)).await).0, Code::FailedPrecondition, "it is read");
         for length in [most + 1, 6_000_000] {
             let (code, text) = refusal(client.embed(message(length)).await);

@@ -14,6 +14,7 @@ use axum::{
     response::Response,
 };
 use percent_encoding::percent_decode_str;
+use text_embeddings_door::{Account, UploadError};
 use tower_service::Service;
 
 use super::{
@@ -83,14 +84,14 @@ impl RequestDispatcher {
             }
             RequestTarget::Pending(model) => {
                 let limit = deadline::limit_of(request.headers())?;
+                let account = request.extensions().get::<Account>().cloned();
                 let answer = async {
-                    match self.state.current.load_model(&model).await {
-                        Ok(mut applications) => {
-                            let Ok(response) = applications.first.call(request).await;
-                            Ok(response)
-                        }
-                        Err(error) => Err(ApiError::from(error)),
-                    }
+                    let mut applications = tokio::select! {
+                        loaded = self.state.current.load_model(&model) => loaded?,
+                        cut = until_evicted(account) => return Err(ApiError::cut(cut)),
+                    };
+                    let Ok(response) = applications.first.call(request).await;
+                    Ok(response)
                 };
                 deadline::answer_within(limit, answer).await?
             }
@@ -114,7 +115,7 @@ impl RequestDispatcher {
         } else {
             let (parts, body) = request.into_parts();
             let raw = RawBody::from_request(Request::from_parts(parts.clone(), body), &self.state).await?;
-            let (raw, name) = raw.named_model(&parts.headers).await;
+            let (raw, name) = raw.named_model(&parts.headers).await?;
             request = Request::from_parts(parts, axum::body::Body::empty());
             raw.put_back(&mut request);
             name
@@ -191,6 +192,14 @@ impl RequestDispatcher {
         };
         let path = request.uri().path();
         self.routes.iter().find(|route| route.method == method && route.path == path)
+    }
+}
+
+/// Completes when the server has no more room for the bytes of a request that waits.
+async fn until_evicted(account: Option<Account>) -> UploadError {
+    match account {
+        Some(account) => account.until_evicted().await,
+        None => std::future::pending().await,
     }
 }
 

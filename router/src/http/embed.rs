@@ -145,7 +145,7 @@ impl From<EmbedSparseBody> for EmbedRequest {
 /// A value of a sparse vector that is not zero.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = SparseValue)]
-struct SparseValueBody {
+pub(crate) struct SparseValueBody {
     index: u32,
     value: f32,
 }
@@ -207,7 +207,7 @@ enum EmbedAllAnswer {
 /// A sparse vector for each input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedSparseResponse)]
-pub(crate) struct SparseVectorsBody(Vec<Vec<SparseValueBody>>);
+pub(crate) struct SparseVectorsBody(pub(crate) Vec<Vec<SparseValueBody>>);
 
 impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
     fn from(vectors: Vec<Vec<SparseValue>>) -> Self {

@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use text_embeddings_backend_core::amount;
-use text_embeddings_core::error::{Cause, Error, ErrorKind};
+use text_embeddings_core::error::{Cause, Error, ErrorKind, shorten_message};
 
 use super::{
     error_shapes::{ErrorShape, ErrorType},
@@ -62,6 +62,7 @@ impl From<Error> for ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, kind: ErrorType, cause: Cause, message: String) -> Self {
+        let message = shorten_message(message);
         Self { status, kind, cause, message, shape: None, retry_after: None }
     }
 

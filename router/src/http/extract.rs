@@ -29,7 +29,10 @@ use serde::{
 use serde_json::error::Category;
 use text_embeddings_core::error::Error;
 use text_embeddings_door::{Account, KeptBody, UploadError};
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::spawn_blocking,
+};
 use tracing::Span;
 
 use super::{
@@ -52,8 +55,6 @@ const MAX_INLINE: usize = 64 << 10;
 /// The number of such bodies that are parsed at a time. Its types may take several times its bytes,
 /// until a permit covers them.
 static PARSERS: Semaphore = Semaphore::const_new(4);
-/// The longest message in characters. The parser's messages repeat a client's text in full.
-const MAX_MESSAGE: usize = 400;
 /// The start of the message about a field of the body that is not there.
 const MISSING_FIELD: &str = "invalid request: missing field `";
 /// UTF-8's byte order mark, with which some programs on Windows begin a text.
@@ -75,17 +76,21 @@ struct ReadBefore(Arc<Mutex<Option<RawBody>>>);
 
 impl RawBody {
     /// The value of the body's field `model`, if it is a text. A body that no route takes has none.
-    pub(crate) async fn named_model(self, headers: &HeaderMap) -> (Self, Option<String>) {
+    ///
+    /// # Errors
+    ///
+    /// If the body had to make room for others.
+    pub(crate) async fn named_model(self, headers: &HeaderMap) -> Result<(Self, Option<String>), ApiError> {
         let media_type = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let Some(format) = media_type.map_or(Some(BodyFormat::Json), |it| BodyFormat::of_media_type(&it))
         else {
-            return (self, None);
+            return Ok((self, None));
         };
         if self.is_read_inline() {
             let name = model_field(&self.bytes, format);
-            return (self, name);
+            return Ok((self, name));
         }
-        let parser = PARSERS.acquire().await;
+        let parser = free_parser(self.kept.as_ref()).await?;
         let empty = Self { bytes: Vec::new(), encoding: BodyEncoding::Plain, kept: None };
         let work = spawn_blocking(move || {
             let name = match self.encoding {
@@ -98,7 +103,7 @@ impl RawBody {
             drop(parser);
             (self, name)
         });
-        work.await.unwrap_or((empty, None))
+        Ok(work.await.unwrap_or((empty, None)))
     }
 
     /// Whether reading it takes no longer than a thread of the runtime may be held, and no more memory than
@@ -110,6 +115,20 @@ impl RawBody {
     /// Gives the request this body, which was read from it.
     pub(crate) fn put_back(self, request: &mut Request) {
         request.extensions_mut().insert(ReadBefore(Arc::new(Mutex::new(Some(self)))));
+    }
+}
+
+/// Waits until one more body may be parsed.
+async fn free_parser(kept: Option<&KeptBody>) -> Result<SemaphorePermit<'static>, ApiError> {
+    let evicted = async {
+        match kept {
+            Some(kept) => kept.until_evicted().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        parser = PARSERS.acquire() => parser.map_err(|_| Error::Unhealthy.into()),
+        cut = evicted => Err(ApiError::cut(cut)),
     }
 }
 
@@ -150,7 +169,7 @@ impl FromRequest<AppState> for RawBody {
             Ok(encoding) => encoding,
             Err(given) => {
                 discard(request).await;
-                return Err(ApiError::content_encoding(&shorten_message(&given)));
+                return Err(ApiError::content_encoding(&given));
             }
         };
         let kept = request.extensions().get::<Account>().map(Account::keep_body);
@@ -255,16 +274,7 @@ impl UnparsedBody {
             }));
         }
         let RawBody { bytes, encoding, kept } = self.raw;
-        let evicted = async {
-            match &kept {
-                Some(kept) => kept.until_evicted().await,
-                None => std::future::pending().await,
-            }
-        };
-        let parser = tokio::select! {
-            parser = PARSERS.acquire() => parser,
-            cut = evicted => return Err(ApiError::cut(cut)),
-        };
+        let parser = free_parser(kept.as_ref()).await?;
         let (format, unknown, span) = (self.format, self.unknown, Span::current());
         let work = spawn_blocking(move || {
             let _entered = span.enter();
@@ -394,8 +404,8 @@ enum BodyMistake {
 impl From<BodyMistake> for ApiError {
     fn from(mistake: BodyMistake) -> Self {
         match mistake {
-            BodyMistake::Malformed(message) => Self::malformed(shorten_message(&message)),
-            BodyMistake::Invalid(message) => Self::invalid(shorten_message(&message)),
+            BodyMistake::Malformed(message) => Self::malformed(in_plain_words(&message)),
+            BodyMistake::Invalid(message) => Self::invalid(in_plain_words(&message)),
         }
     }
 }
@@ -537,17 +547,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<(T, Ig
     Ok((value, ignored))
 }
 
-/// Keeps the start, which names the field, and the end, which names the position.
-fn shorten_message(message: &str) -> String {
-    // The parser's names of types are Rust's.
-    let message = &message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER);
-    let length = message.chars().count();
-    if length <= MAX_MESSAGE {
-        return message.to_owned();
-    }
-    let start: String = message.chars().take(MAX_MESSAGE / 2).collect();
-    let end: String = message.chars().skip(length - MAX_MESSAGE / 2).collect();
-    format!("{start} … {end}")
+/// The message in words of JSON. The parser's names of types are Rust's.
+fn in_plain_words(message: &str) -> String {
+    message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER)
 }
 
 #[cfg(test)]
@@ -555,6 +557,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{rerank::RerankBody, testing};
+    use text_embeddings_core::error::MAX_MESSAGE;
 
     #[test]
     fn a_mistake_is_named_with_field_and_position() {
@@ -637,7 +640,7 @@ mod tests {
             message.starts_with("invalid request: `texts`") && message.ends_with("line 1 column 10023"),
             "{message}"
         );
-        assert!(message.chars().count() <= MAX_MESSAGE + 3);
+        assert_eq!(message.chars().count(), MAX_MESSAGE + 3);
     }
 
     #[tokio::test]

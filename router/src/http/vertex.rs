@@ -5,7 +5,10 @@
 //! parsed before the first is answered; if one fails, the request fails, and the error names the instance;
 //! the instances of a request hold at most a share of the permits, whatever their number.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Extension,
@@ -13,7 +16,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::service::{Answer, Cost};
@@ -72,6 +75,19 @@ pub(crate) enum Instance {
     Predict(PredictBody),
     Embed(EmbedBody),
     EmbedSparse(EmbedSparseBody),
+}
+
+impl InstancePrediction {
+    /// The values of its vectors, which may be much larger than the instance.
+    fn count_values(&self) -> usize {
+        match self {
+            Self::Embed(VectorsBody(vectors)) => vectors.iter().map(Vec::len).sum(),
+            Self::EmbedSparse(SparseVectorsBody(vectors)) => {
+                vectors.iter().map(|vector| 2 * vector.len()).sum()
+            }
+            Self::Rerank(_) | Self::Predict(_) => 0,
+        }
+    }
 }
 
 impl Instance {
@@ -163,6 +179,20 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     })
 }
 
+/// All answers, if their vectors have no more values than an answer may have.
+async fn within_limit(
+    state: &AppState,
+    answers: impl Stream<Item = Result<Answer<InstancePrediction>, ApiError>>,
+) -> Result<Vec<Answer<InstancePrediction>>, ApiError> {
+    let (mut all, mut values, mut answers) = (Vec::new(), 0, pin!(answers));
+    while let Some(answer) = answers.try_next().await? {
+        values += answer.value.count_values();
+        state.served().service.check_values(values)?;
+        all.push(answer);
+    }
+    Ok(all)
+}
+
 /// Answer several requests in one, as Vertex AI sends them. If one fails, so do all.
 #[utoipa::path(post, path = "/vertex", tag = TAG, request_body = VertexBody,
     responses(
@@ -177,13 +207,12 @@ pub(crate) async fn vertex(State(state): State<AppState>, body: UnparsedBody) ->
     let instances = body.read_with(move |body| parse_instances(body, model_type)).await??;
     let at_once =
         config.max_client_batch_size.min(limits.max_concurrent_requests.div_ceil(SHARE_OF_PERMITS)).max(1);
-    let answers: Vec<Answer<InstancePrediction>> = stream::iter(instances.into_iter().enumerate())
+    let answers = stream::iter(instances.into_iter().enumerate())
         .map(async |(index, instance)| {
             instance.answer(&state).await.map_err(|error| error.at(&instance_place(index)))
         })
-        .buffered(at_once)
-        .try_collect()
-        .await?;
+        .buffered(at_once);
+    let answers = within_limit(&state, answers).await?;
     let total = sum(answers.iter().map(|answer| answer.cost), arrival.elapsed());
     cost::log("vertex", &total);
     let predictions = answers.into_iter().map(|answer| answer.value).collect();

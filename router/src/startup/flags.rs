@@ -22,6 +22,8 @@ const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 /// `OpenAI`'s own limit. Clients of `OpenAI` send up to this many texts in one request.
 const DEFAULT_MAX_OPENAI_INPUTS: usize = 2048;
+/// The bytes of a value of a vector in JSON, such as `-0.07785141,`.
+const VALUE_BYTES: usize = 12;
 
 /// The flags about the model.
 ///
@@ -133,6 +135,7 @@ pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> Se
         min_score: args.min_score,
         max_client_batch_size: max_client_batch_size.unwrap_or(DEFAULT_MAX_CLIENT_BATCH_SIZE),
         max_openai_inputs: max_client_batch_size.unwrap_or(DEFAULT_MAX_OPENAI_INPUTS),
+        max_answer_values: args.door.max_unsent_bytes.get() / VALUE_BYTES,
         auto_truncate: args.model.auto_truncate,
         queue_timeout: args.queue_timeout,
     }

@@ -30,6 +30,8 @@ pub(super) struct MemoryPlan {
     pub(super) prefixes: u64,
     /// Bodies, texts, tokens and answers of clients if every limit on them is reached.
     pub(super) requests: u64,
+    /// The largest body that fits while it is the only one; absent if none does.
+    pub(super) payload: Option<usize>,
 }
 
 impl Available {
@@ -109,6 +111,11 @@ impl MemoryPlan {
             certain <= available.bytes,
             "there is too little memory ({self}; {available}): lower {advice}, or give it more memory"
         );
+        ensure!(
+            self.payload.is_some(),
+            "there is too little memory for a single request ({self}; {available}): lower {advice}, or give it \
+             more memory"
+        );
         if certain + self.requests > available.bytes {
             tracing::warn!(
                 "Clients can send enough at once to use up the memory: with {} for their requests the server \
@@ -130,8 +137,9 @@ impl fmt::Display for MemoryPlan {
     }
 }
 
-/// Plans the memory of a loaded model on the CPU, whose largest batch has `max_batch` tokens, and logs
-/// the plan; absent on other devices, and if the memory in use cannot be read.
+/// Plans the memory of a loaded model on the CPU, whose largest batch has `max_batch` tokens and whose
+/// longest input `max_length`, and logs the plan; absent on other devices, and if the memory in use cannot be
+/// read.
 ///
 /// # Errors
 ///
@@ -140,6 +148,7 @@ pub(super) fn planned(
     machine: &Machine,
     args: &Args,
     max_batch: usize,
+    max_length: usize,
     loaded: &Loaded,
 ) -> anyhow::Result<Option<MemoryPlan>> {
     let batch = loaded.backend.batch_bytes(max_batch) as u64;
@@ -149,11 +158,14 @@ pub(super) fn planned(
     let (Some(available), Some(held), "cpu") = (machine.memory, memory::held_bytes(), loaded.device) else {
         return Ok(None);
     };
+    let in_use = held + machine.residency.promised_bytes();
+    let room = available.bytes.saturating_sub(in_use + batch + prefixes);
     let plan = MemoryPlan {
-        loaded: held + machine.residency.promised_bytes(),
+        loaded: in_use,
         batch,
         prefixes,
-        requests: args.max_request_bytes(machine.tokenization_workers),
+        requests: args.max_request_bytes(machine.tokenization_workers, max_length),
+        payload: args.fitting_payload(room, max_length),
     };
     plan.check(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
@@ -176,8 +188,20 @@ mod tests {
     #[test]
     fn a_model_that_cannot_fit_is_refused_with_its_sizes() {
         let available = |bytes| Available { bytes, source: "this container may use" };
-        let plan = MemoryPlan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
+        let plan = MemoryPlan {
+            loaded: 700_000_000,
+            batch: 100_000_000,
+            prefixes: 200_000_000,
+            requests: 1,
+            payload: Some(1),
+        };
         assert!(plan.check(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
+        let no_request =
+            MemoryPlan { payload: None, ..plan }.check(available(1_000_000_000), BackendKind::Python);
+        let message = no_request.map_err(|error| error.to_string());
+        assert!(
+            message.is_err_and(|message| message.contains("too little memory for a single request (700 MB"))
+        );
         for (backend, advice) in [
             (
                 BackendKind::Candle,

@@ -10,7 +10,7 @@
 use std::{
     io,
     iter::successors,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -28,11 +28,11 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use text_embeddings_core::{
     infer::EngineGauges,
     metrics::{
-        ALL, BUILD_INFO, LOG_LINES_DROPPED, Metric, MetricKind, ModelMetrics, Observed, REQUEST_FAILURE,
-        REQUEST_INPUT_LENGTH, REQUESTS, TOKENIZER_REQUESTS,
+        ALL, BUILD_INFO, CONNECTIONS, Metric, MetricKind, ModelMetrics, OF_PROCESS, Observed,
+        REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS, TOKENIZER_REQUESTS, UNREAD_BYTES, UNSENT_BYTES,
     },
 };
-use text_embeddings_door::{Door, Protocol, Stop};
+use text_embeddings_door::{Door, HeldNow, Protocol, Stop};
 use tokio::net::TcpListener;
 
 use crate::{auth::ApiKeys, config::PrometheusPort, info, models::Models};
@@ -57,6 +57,8 @@ pub(crate) struct Metrics {
     process: metrics_process::Collector,
     /// Empty while the models load.
     served: Arc<RwLock<Option<WatchedModels>>>,
+    /// The door of all ports.
+    door: Arc<OnceLock<Door>>,
 }
 
 /// The part that is known when the models are loaded.
@@ -70,7 +72,14 @@ struct WatchedModels {
 impl Metrics {
     /// The metrics of a recorder.
     pub(crate) fn new(recorded: PrometheusHandle) -> Self {
-        Self { recorded, process: metrics_process::Collector::default(), served: Arc::default() }
+        let process = metrics_process::Collector::default();
+        Self { recorded, process, served: Arc::default(), door: Arc::default() }
+    }
+
+    /// Has the gauges of this door, the first time that it is called.
+    pub(crate) fn watch_door(&self, door: Door) {
+        // It is called once.
+        let _ = self.door.set(door);
     }
 
     /// Has the gauges of these models' engines, which are loaded, and buckets up to their longest input.
@@ -85,6 +94,13 @@ impl Metrics {
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
         self.process.collect();
+        if let Some(door) = self.door.get() {
+            let HeldNow { connections, unread_bytes, unsent_bytes } = door.held_now();
+            let all_models = ModelMetrics::default();
+            all_models.set_amount(CONNECTIONS, connections);
+            all_models.set_amount(UNREAD_BYTES, unread_bytes);
+            all_models.set_amount(UNSENT_BYTES, unsent_bytes);
+        }
         let watched = self.served.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(WatchedModels { engines, max_length }) = watched else {
             return self.recorded.render();
@@ -189,7 +205,7 @@ pub(crate) fn set_to_zero(models: &[ModelMetrics]) {
             name => (name, ("", &[])),
         };
         let (label, values) = labels;
-        let models = if name == LOG_LINES_DROPPED { &[ModelMetrics::default()] } else { models };
+        let models = if OF_PROCESS.contains(&name) { &[ModelMetrics::default()] } else { models };
         for model in models {
             match metric.kind {
                 MetricKind::Counter if values.is_empty() => {

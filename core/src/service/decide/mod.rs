@@ -30,6 +30,10 @@ use text_embeddings_backend_core::{Output, Wanted, amount};
 pub use decision::Decision;
 pub use text::DecisionText;
 
+/// The most bytes of text and instructions that a re-ranker reads for a request. It reads them once for each
+/// option, so that they may be a thousand times the request.
+const MAX_REPEATED_BYTES: usize = 16 << 20;
+
 /// A text and the questions about it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DecisionRequest {
@@ -244,6 +248,7 @@ impl Service {
             ))
             .into());
         }
+        check_repeated(&state, &questions)?;
         let takes_instruction = match &reranker.reading {
             Reading::Template(template) => template.has_instruction(),
             Reading::Joined => false,
@@ -275,6 +280,19 @@ impl Service {
     fn uncut_truncation(&self) -> Truncation {
         Truncation { truncate: false, ..self.truncation(Some(false), TruncationDirection::Right) }
     }
+}
+
+/// Refuses a text and instructions that are too long to be read once for each option.
+fn check_repeated(state: &str, questions: &[Question]) -> Result<(), Error> {
+    let bytes = questions.iter().map(|it| it.count_options() * (state.len() + it.instructions.len()));
+    let got: usize = bytes.sum();
+    if got <= MAX_REPEATED_BYTES {
+        return Ok(());
+    }
+    Err(Error::Validation(format!(
+        "this model is a re-ranker, which reads the text and the instructions once for each option: here that \
+         is {got} bytes, and at most {MAX_REPEATED_BYTES} are read; send a shorter text, or fewer options"
+    )))
 }
 
 /// A question in one order of its options.
@@ -326,5 +344,38 @@ impl Decider {
         } else {
             Err(Error::MissingValues)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::service::{ServiceConfig, testing::fixture_with};
+    use text_embeddings_backend_core::{AnswerTokens, Head};
+
+    fn choice(instructions: &str, options: usize) -> Question {
+        let options =
+            (0..options).map(|index| QuestionOption { name: format!("w{index}"), description: None });
+        let (place, kind) = ("q".to_owned(), QuestionKind::Choice(options.collect()));
+        Question { place, instructions: instructions.into(), kind }
+    }
+
+    #[tokio::test]
+    async fn a_re_ranker_does_not_read_a_long_text_once_for_each_of_many_options() {
+        let change = |config: &mut ServiceConfig| {
+            Arc::make_mut(&mut config.model).head = Head::answers(AnswerTokens::difference(1, Some(2)));
+        };
+        let service = fixture_with(1000, change).service;
+        let long = "w300 ".repeat(1 << 18);
+        for (state, instructions) in [(long.as_str(), "w1"), ("w1", &long)] {
+            let questions = vec![choice(instructions, 16)];
+            let request = DecisionRequest { state: state.into(), questions, both_orders: false };
+            let error = service.decide(request).await.unwrap_err().to_string();
+            assert!(error.contains("the text and the instructions once for each option"), "{error}");
+        }
+        let request =
+            DecisionRequest { state: "w1".into(), questions: vec![choice("w2", 16)], both_orders: false };
+        assert_eq!(service.decide(request).await.unwrap().value[0].probabilities.len(), 16);
     }
 }

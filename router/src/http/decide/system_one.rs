@@ -19,6 +19,9 @@ use super::{
 };
 use crate::http::json::JsonText;
 
+/// The most bytes of a question's id in messages. The place of each of its options begins with the id.
+const MAX_SHOWN_ID: usize = 100;
+
 /// A body of this dialect.
 #[derive(Deserialize)]
 pub(super) struct SystemOneBody {
@@ -71,11 +74,15 @@ impl SystemOneBody {
             both_orders: self.options_order == OptionsOrder::Both,
         });
         for (id, question) in self.questions.0 {
-            let (question, form) = build_question(&format!("questions.{id}"), &question)?;
+            let (question, form) = build_question(&format!("questions.{}", shown_id(&id)), &question)?;
             built.push_question(Some(id), question, form);
         }
         Ok(built)
     }
+}
+
+fn shown_id(id: &str) -> &str {
+    &id[..id.floor_char_boundary(MAX_SHOWN_ID)]
 }
 
 fn build_question(place: &str, json: &JsonText) -> Result<(Question, AnswerForm), String> {

@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs,
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use serde::Deserialize;
@@ -354,4 +355,31 @@ async fn a_model_that_does_not_decide_says_so_with_a_status_that_no_client_repea
     assert_eq!(multipart.status, 415);
     let gzip = [("Content-Encoding", "gzip")];
     assert_eq!(server.post("/v1/systemone", &body, &gzip).await.status, 415);
+}
+
+#[test]
+fn a_long_name_costs_its_length_once_and_is_cut_in_messages() {
+    let id = "i".repeat(500_000);
+    let options: BTreeMap<String, Value> =
+        (0..50_000).map(|index| (format!("o{index}"), Value::Null)).collect();
+    let choice = json!({ "type": "choice", "criteria": options });
+    let start = Instant::now();
+    let built = built_request(&json!({ "state": "", "questions": { id.as_str(): choice } }));
+    // Once for each option, it would be 25 GB.
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert_eq!(built.forms[0].name.as_ref(), Some(&id));
+    for question in [
+        json!({ "type": id }),
+        json!({ "type": "choice", "criteria": { id.as_str(): [1], "": null } }),
+        json!({ "type": "choice", "criteria": { id.as_str(): { id.as_str(): 1 } }, "instructions": nested(40) }),
+    ] {
+        let message = mistake_in(&json!({ "state": "", "questions": { id.as_str(): question } }).to_string());
+        assert!(message.len() < 1010, "{}", message.len());
+    }
+    assert!(built.request.questions[0].place.len() < 200);
+}
+
+/// Lists in each other.
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(Value::Null, |inner, _| json!([inner]))
 }
