@@ -290,10 +290,8 @@ def test_models_that_cannot_decide_do_not_start(tmp_path):
         assert f"is a decider of the family {family}" in refusal(folder, *DECIDER)
         (folder / mark).unlink()
     (folder / "config.json").unlink()
-    for mark, family in {"any2jev.json": "any2jev", "head.pt": "Kev"}.items():
-        (folder / mark).write_text("{}")
-        assert f"holds a decider of the family {family}" in refusal(folder)
-        (folder / mark).unlink()
+    (folder / "head.pt").write_text("{}")
+    assert "holds a decider of the family Kev" in refusal(folder)
 
 
 # A re-ranker as a decider
@@ -380,6 +378,73 @@ def test_laya_is_served_without_a_flag_and_cuts_no_state(served, tmp_path):
     assert "a hidden_size other than 64 times num_attention_heads" in changed("encoder/config.json", num_attention_heads=4)
     assert "encoder/config.json" in changed("encoder/config.json", model_type="bert")
     assert "lacks the token `[NONE]`" in changed("tokenizer/tokenizer_config.json", mask_token="[NONE]")
+
+
+# any2jev
+
+
+ANY2JEV = MODELS.parent / "any2jev/small"
+ANY2JEV_ROWS = json.loads(ANY2JEV.with_suffix(".expected.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize(("dtype", "most", "typical"), [("float32", 1e-4, 1e-5), ("bfloat16", 0.05, 0.015), ("int8", 0.06, 0.02)])
+def test_any2jevs_probabilities_are_those_of_its_authors(served, dtype, most, typical):
+    server = served(ANY2JEV, "--dtype", dtype)
+    differences = []
+    for row in ANY2JEV_ROWS:
+        answers = decide(server, row["body"])["answers"]
+        for key, expected in row["answers"].items():
+            found = probabilities(answers[key])
+            assert len(found) == len(expected["probabilities"])
+            differences += [abs(one - other) for one, other in zip(found, expected["probabilities"], strict=True)]
+            alone = decide(server, {**row["body"], "questions": {key: row["body"]["questions"][key]}})
+            assert alone["answers"][key] == answers[key], (dtype, key)
+            assert alone["usage"]["input_tokens"] == (expected.get("length") or len(expected["ids"]))
+    assert max(differences) < most and (sum(value**2 for value in differences) / len(differences)) ** 0.5 < typical
+
+
+def test_any2jev_computes_a_state_once_and_cuts_nothing(served):
+    server = served(ANY2JEV, "--dtype", "float32")
+    noul = {"type": "noul", "instructions": "x"}
+    questions = {str(index): {**noul, "instructions": f"Is it {index}?"} for index in range(50)}
+    state = "the river " * 300
+    tokens = decide(server, {"state": state, "questions": {"0": questions["0"]}})["usage"]["input_tokens"]
+    assert computed(server, {"state": "f" + state, "questions": questions}) < 2.5 * tokens
+    assert "and 1024 fit; nothing is cut" in refused(server, {"state": "red " * 2000, "questions": {"q": noul}})
+    choice = {"type": "choice", "instructions": "Which?", "criteria": {f"option {index} " * 9: None for index in range(100)}}
+    assert "and 1024 fit" in refused(server, {"state": "s", "questions": {"q": choice}})
+    assert server.get("/info").json()["model_type"] == {"decider": {"max_options": 255, "max_levels": 10}}
+
+
+def test_the_base_of_an_adapter_is_beside_it_or_on_the_hub(tmp_path):
+    folder = tmp_path / "adapters" / "any2jev"
+    shutil.copytree(ANY2JEV, folder)
+
+    def changed(file: str, **fields: object) -> str:
+        content = (folder / file).read_text()
+        (folder / file).write_text(json.dumps(json.loads(content) | fields))
+        message = refusal(folder, environment={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)})
+        (folder / file).write_text(content)
+        return message
+
+    missing = changed("any2jev.json")
+    assert "is an adapter of the model `example/qwen3-instruct`, which cannot be read" in missing
+    assert "next to the adapter's folder" in missing and "HF_HUB_OFFLINE" in missing
+    (folder.parent / "qwen3-instruct").symlink_to(FOLDER / MODEL)
+    assert "lacks the token `<|none|>`" in changed("any2jev.json", delimiters=["<|none|>"] * 5)
+    assert "`temperature` is not a positive number" in changed("any2jev.json", temperature=0)
+    assert "head_dim" in changed("any2jev.json", head_dim=0)
+    assert "states of another size" in changed("any2jev.json", hidden_size=25)
+    assert "any2jev.json is not what it should be" in changed("any2jev.json", max_state=-1)
+    assert "use_dora" in changed("adapter/adapter_config.json", use_dora=True)
+    assert "trainable_token_indices" in changed("adapter/adapter_config.json", trainable_token_indices={"lm_head": [1]})
+    assert "beyond the vocabulary" in changed("adapter/adapter_config.json", trainable_token_indices=[10**6])
+    (folder.parent / "qwen3-instruct").unlink()
+    (folder.parent / "qwen3-instruct").symlink_to(FOLDER / "llama-instruct")
+    assert "`model_type`" in changed("any2jev.json") and "qwen3" in changed("any2jev.json")
+    (folder.parent / "qwen3-instruct").unlink()
+    (folder.parent / "qwen3-instruct").symlink_to(folder)
+    assert "must not be an adapter itself" in changed("any2jev.json")
 
 
 # Compressed bodies, and gRPC

@@ -1,8 +1,11 @@
-//! The adapter of a task, which is stored in files of its own (PEFT), as in jina-embeddings-v5-text.
+//! An adapter, which is stored in files of its own (PEFT): of a task, as in jina-embeddings-v5-text, or the
+//! only one, as in any2jev.
 //!
-//! Input: the model's configuration and the chosen task. Output: the file of the adapter's matrices, and its
-//! scale in the configuration. What must hold: an adapter of another kind than low-rank matrices (`LoRA`) is
+//! Input: its folder; or the model's configuration and the chosen task. Output: the file of its matrices, and
+//! its scale. What must hold: an adapter of another kind than low-rank matrices (`LoRA`) is
 //! refused by name, so that a model is never served without its adapter.
+
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,7 +24,7 @@ const MODEL_TYPE: &str = "jina_embeddings_v5";
 const DEFAULT_TASK: &str = "retrieval";
 const REMEDY: &str = "the adapter of each task is in the folder `adapters`: download the model again with it";
 /// Settings of other kinds of adapters.
-const UNUSED: [&str; 8] = [
+const UNUSED: [&str; 7] = [
     "use_dora",
     "use_rslora",
     "fan_in_fan_out",
@@ -29,8 +32,19 @@ const UNUSED: [&str; 8] = [
     "rank_pattern",
     "alpha_pattern",
     "layers_to_transform",
-    "trainable_token_indices",
 ];
+/// The name of the table of tokens, whose rows an adapter may replace.
+const TOKEN_TABLE: &str = "embed_tokens";
+
+/// An adapter.
+pub(super) struct Adapter {
+    /// The file of its matrices.
+    pub(super) weights: ModelFile,
+    /// The factor of its products.
+    pub(super) scale: f64,
+    /// The tokens whose vectors it replaces.
+    pub(super) token_rows: Vec<u32>,
+}
 
 /// The fields of `adapter_config.json`.
 #[derive(Debug, Deserialize)]
@@ -39,8 +53,19 @@ struct AdapterConfig {
     r: u64,
     lora_alpha: f64,
     bias: Option<String>,
+    trainable_token_indices: Option<ReplacedRows>,
     #[serde(flatten)]
     others: serde_json::Map<String, Value>,
+}
+
+/// The tokens whose vectors are replaced.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ReplacedRows {
+    /// Of the table of tokens.
+    Ids(Vec<u32>),
+    /// Of a table by its name.
+    Tables(BTreeMap<String, Vec<u32>>),
 }
 
 /// Whether a setting has another value than its default.
@@ -67,10 +92,27 @@ pub(super) async fn open_adapter(
     if !is_inside(&folder) {
         return Err(files.missing(&folder, REMEDY));
     }
-    let text =
-        read_text(&files.require(&format!("{folder}/adapter_config.json"), Bound::Small, REMEDY).await?)?;
+    let adapter = read_adapter(files, &folder, REMEDY).await?;
+    config.raw["lora_scale"] = adapter.scale.into();
+    Ok(Some(adapter.weights))
+}
+
+/// Reads the adapter in a folder.
+pub(super) async fn read_adapter(
+    files: &Repository<'_>,
+    folder: &str,
+    remedy: &'static str,
+) -> Result<Adapter, FilesError> {
+    let path = format!("{folder}/adapter_config.json");
+    let text = read_text(&files.require(&path, Bound::Small, remedy).await?)?;
     let adapter: AdapterConfig = text.parse()?;
     let used = UNUSED.iter().find(|name| adapter.others.get(**name).is_some_and(is_set));
+    let token_rows = match adapter.trainable_token_indices {
+        None => Some(Vec::new()),
+        Some(ReplacedRows::Ids(ids)) => Some(ids),
+        Some(ReplacedRows::Tables(mut tables)) if tables.len() == 1 => tables.remove(TOKEN_TABLE),
+        Some(ReplacedRows::Tables(_)) => None,
+    };
     let refused = match used {
         _ if adapter.peft_type != "LORA" => Some(("peft_type", adapter.peft_type, "`LORA` is")),
         _ if adapter.bias.as_deref().is_some_and(|bias| bias != "none") => {
@@ -78,14 +120,17 @@ pub(super) async fn open_adapter(
         }
         _ if adapter.r == 0 => Some(("r", "0".to_owned(), "a positive rank is")),
         Some(name) => Some((*name, adapter.others[*name].to_string(), "nothing but its default is")),
+        None if token_rows.is_none() => {
+            Some(("trainable_token_indices", "tokens of other tables".to_owned(), "`embed_tokens` is"))
+        }
         None => None,
     };
     if let Some((field, value, known)) = refused {
         return Err(FilesError::UnsupportedField { path: text.path, field, value, known });
     }
-    config.raw["lora_scale"] = (adapter.lora_alpha / adapter.r as f64).into();
-    let weights = files.require(&format!("{folder}/adapter_model.safetensors"), Bound::ANY, REMEDY).await?;
-    Ok(Some(weights))
+    let weights = files.require(&format!("{folder}/adapter_model.safetensors"), Bound::ANY, remedy).await?;
+    let scale = adapter.lora_alpha / adapter.r as f64;
+    Ok(Adapter { weights, scale, token_rows: token_rows.unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -125,6 +170,11 @@ mod tests {
             (None, changed("none", "all"), "`bias`"),
             (None, changed("\"use_dora\":false", "\"use_dora\":true"), "`use_dora`"),
             (None, changed("{}", r#"{"q_proj":8}"#), "`rank_pattern`"),
+            (
+                None,
+                USUAL.to_owned() + r#","trainable_token_indices":{"lm_head":[1]}"#,
+                "`trainable_token_indices`",
+            ),
             (None, changed("\"r\":4", "\"r\":0"), "`r`"),
             (None, changed("\"r\":4", "\"r\":-1"), "invalid value"),
         ] {

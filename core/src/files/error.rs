@@ -208,6 +208,32 @@ pub enum FilesError {
         /// The family.
         family: &'static str,
     },
+    /// An adapter without the model to which it is added.
+    #[error(
+        "{place} is an adapter of the model `{base}`, which must be given with it, and must not be an adapter \
+         itself: serve the adapter with `--model-id`"
+    )]
+    LacksBase {
+        /// The folder or the repository.
+        place: String,
+        /// The name of the model to which it is added.
+        base: String,
+        /// The revision of that model.
+        revision: Option<String>,
+    },
+    /// The model to which an adapter is added cannot be read.
+    #[error(
+        "{place} is an adapter of the model `{base}`, which cannot be read: {cause} (a folder with the last part \
+         of its name next to the adapter's folder is used instead of the Hub)"
+    )]
+    Base {
+        /// The folder or the repository.
+        place: String,
+        /// The name of the model to which it is added.
+        base: String,
+        /// The reason.
+        cause: Box<FilesError>,
+    },
     /// The file is only a Git LFS pointer.
     #[error("{path} is only a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")]
     LfsPointer {

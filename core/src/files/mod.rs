@@ -19,12 +19,14 @@ mod module_settings;
 mod modules;
 mod names;
 mod onnx;
+mod pointer;
 mod progress;
 mod python;
 mod read;
 mod reading;
 mod remote;
 mod repository;
+mod small_files;
 mod source;
 mod static_embedding;
 mod templates;
@@ -42,7 +44,7 @@ pub use templates::ChosenTemplate;
 pub use text_embeddings_checkpoint::Format;
 pub use weights::StoredWeights;
 
-use read::read_model;
+use read::{GivenParts, read_model};
 use repository::Repository;
 use source::local;
 use weights::Selection;
@@ -59,19 +61,48 @@ pub async fn load(
     options: &HubOptions,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
+    match Box::pin(load_with(source, options, describe, None)).await {
+        Err(FilesError::LacksBase { place, base, revision }) => {
+            let found = Box::pin(load_base(source, options, describe, base.clone(), revision)).await;
+            let found = found.map_err(|cause| FilesError::Base { place, base, cause: Box::new(cause) })?;
+            Box::pin(load_with(source, options, describe, Some(&found))).await
+        }
+        other => other,
+    }
+}
+
+/// Reads the model to which the adapter `source` is added.
+async fn load_base(
+    source: &ModelSource,
+    options: &HubOptions,
+    describe: &Describe,
+    base: String,
+    revision: Option<String>,
+) -> Result<ModelFolder, FilesError> {
+    let base = pointer::base_source(source, base, revision)?;
+    load_with(&base, options, describe, None).await
+}
+
+/// Reads the model of `source`. `base` is the model to which it is added, if it is an adapter.
+async fn load_with(
+    source: &ModelSource,
+    options: &HubOptions,
+    describe: &Describe,
+    base: Option<&ModelFolder>,
+) -> Result<ModelFolder, FilesError> {
     let given = source.model_id.clone();
     if given == DEMO_MODEL_ID {
         let files = Repository::Memory(demo::files(source.reader.backend)?);
-        let model = read_model(&files, None, &source.reader, describe).await?;
+        let model = read_model(&files, GivenParts::default(), &source.reader, describe).await?;
         return Ok(ModelFolder { given_name: Some(given.clone()), model_id: given, ..model });
     }
     let (model_id, reader) = source.split_file()?;
     let model = match local(model_id)? {
         Some((root, file)) => {
             let selection = file.map(|file| Selection::new(model_id, file, &reader)).transpose()?;
-            read_model(&Repository::Folder(root), selection, &reader, describe).await?
+            read_model(&Repository::Folder(root), GivenParts { selection, base }, &reader, describe).await?
         }
-        None => remote::load_remote(source, options, describe).await?,
+        None => remote::load_remote(source, options, describe, base).await?,
     };
     Ok(ModelFolder { model_id: given, ..model })
 }

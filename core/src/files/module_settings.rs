@@ -47,11 +47,11 @@ pub(super) enum DenseRole {
 struct DenseConfig {
     in_features: usize,
     out_features: usize,
-    #[serde(default = "yes")]
+    #[serde(default = "default_yes")]
     bias: bool,
     /// A Python class, such as `torch.nn.modules.activation.Tanh`, which is also the default of
     /// sentence-transformers.
-    #[serde(default = "tanh")]
+    #[serde(default = "default_tanh")]
     activation_function: String,
     /// The feature of sentence-transformers that the module reads. The default is the pooled vector.
     module_input_name: Option<String>,
@@ -61,11 +61,11 @@ struct DenseConfig {
     use_residual: bool,
 }
 
-fn yes() -> bool {
+fn default_yes() -> bool {
     true
 }
 
-fn tanh() -> String {
+fn default_tanh() -> String {
     "torch.nn.modules.activation.Tanh".to_owned()
 }
 

@@ -27,11 +27,13 @@ pub(super) const SENTENCE_BERT: [&str; 7] = [
 
 /// The file that only Laya has.
 pub(super) const LAYA: &str = "rl_agent_config.json";
-/// The families of trained deciders, each with a file that only its models have. Only the head of Laya is
-/// computed, by the native code.
+/// The file that only any2jev's adapters have.
+pub(super) const POINTER: &str = "any2jev.json";
+/// The families of trained deciders, each with a file that only its models have. Only the heads of Laya and
+/// any2jev are computed, by the native code.
 pub(super) const TRAINED_DECIDERS: [(&str, &str); 7] = [
     (LAYA, "Laya"),
-    ("any2jev.json", "any2jev"),
+    (POINTER, "any2jev"),
     ("head.pt", "Kev"),
     ("nanojev_config.json", "Nano-Jev"),
     ("decision_config.json", "pplx-decider"),

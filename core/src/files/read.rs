@@ -8,34 +8,31 @@
 use std::path::Path;
 
 use text_embeddings_backend_core::{BackendKind, HeadModule};
-use text_embeddings_checkpoint::{CheckpointFile, ModelFile};
+use text_embeddings_checkpoint::ModelFile;
 
 use super::adapter::open_adapter;
 use super::config::{
-    BgeM3Files, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
-    TokenizerConfig, named_prompts,
+    BgeM3Files, ModelConfig, Module, PromptsConfig, SentenceBert, TokenizerConfig, named_prompts,
 };
 use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    Bound, CONFIG, LAYA, LOGIT_SCORE, MODULES, POOLING, PROMPTS, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG,
-    TRAINED_DECIDERS, is_graph, module_config,
+    Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS, is_graph,
+    module_config,
 };
-use super::reading::{FileText, check_small_file, read_text, remedy, run_ready};
+use super::pointer::{self, PointerFiles};
+use super::reading::{check_small_file, read_text, remedy, run_ready};
 use super::repository::Repository;
+use super::small_files::{
+    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
+};
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
-use super::{gguf, late_interaction, laya, modules, onnx, python, static_embedding, templates};
+use super::{gguf, late_interaction, laya, modules, python, static_embedding, templates};
 
-/// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
-/// re-ranker has.
-const JINA_BERT: &str = "JinaBertModel";
-const CLASSIFIER: &str = "classifier.weight";
-/// The output of an ONNX file with that head.
-const LOGITS: &str = "logits";
 /// The `model_type` of bge-m3, and the names of its additional outputs without their endings.
 const BGE_M3: &str = "xlm-roberta";
 const LEXICAL: &str = "sparse_linear";
@@ -51,21 +48,33 @@ impl ModelFolder {
     ///
     /// Any variant of [`FilesError`] about files. It names the missing, truncated or malformed file.
     pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
-        run_ready(read_model(&Repository::Folder(root.to_owned()), None, reader, describe))
+        run_ready(read_model(&Repository::Folder(root.to_owned()), GivenParts::default(), reader, describe))
     }
 }
 
-/// Reads the model of a repository for a backend. `selection` names its weights if the user does.
+/// The parts of a model that its repository does not decide.
+#[derive(Default)]
+pub(super) struct GivenParts<'a> {
+    /// The weights, if the user names them.
+    pub(super) selection: Option<Selection>,
+    /// The model to which it is added, if it is an adapter.
+    pub(super) base: Option<&'a ModelFolder>,
+}
+
+/// Reads the model of a repository for a backend.
 ///
 /// # Errors
 ///
 /// [`FilesError`] naming the file that is missing, damaged or not supported.
 pub(super) async fn read_model(
     repository: &Repository<'_>,
-    selection: Option<Selection>,
+    GivenParts { selection, base }: GivenParts<'_>,
     reader: &Reader,
     describe: &Describe,
 ) -> Result<ModelFolder, FilesError> {
+    if repository.has(POINTER) && reader.backend == BackendKind::Candle {
+        return read_pointer(repository, base, reader, describe).await;
+    }
     if repository.has(LAYA) && reader.backend == BackendKind::Candle {
         return read_laya(repository, selection, reader, describe).await;
     }
@@ -82,7 +91,7 @@ pub(super) async fn read_model(
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
             }
-            let sources = Sources { files: repository, folder: repository };
+            let sources = Sources { files: repository, folder: repository, weights: None };
             let model = sources.read(selected, reader, describe).await?;
             Ok(ModelFolder { trained_decider, ..model })
         }
@@ -98,7 +107,21 @@ async fn read_laya(
 ) -> Result<ModelFolder, FilesError> {
     let files = Repository::Memory(laya::unpack_files(repository).await?);
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
-    Sources { files: &files, folder: repository }.read(selected, reader, describe).await
+    Sources { files: &files, folder: repository, weights: None }.read(selected, reader, describe).await
+}
+
+/// Reads an adapter of the family any2jev, whose base is in another repository.
+async fn read_pointer(
+    repository: &Repository<'_>,
+    base: Option<&ModelFolder>,
+    reader: &Reader,
+    describe: &Describe,
+) -> Result<ModelFolder, FilesError> {
+    let Some(base) = base else { return Err(pointer::lacks_base(repository).await) };
+    let PointerFiles { files, weights } = pointer::unpack_files(repository, base).await?;
+    let files = Repository::Memory(files);
+    let sources = Sources { files: &files, folder: repository, weights: Some(weights) };
+    sources.read(Ok(Selection::File(POINTER.to_owned())), reader, describe).await
 }
 
 /// The family of trained deciders to which the repository belongs.
@@ -116,7 +139,8 @@ async fn read_static(
 ) -> Result<ModelFolder, FilesError> {
     let Unpacked { files, selection, tokens } = found.unpack_files(repository).await?;
     let files = Repository::Memory(files);
-    let model = Sources { files: &files, folder: repository }.read(Ok(selection), reader, describe).await?;
+    let sources = Sources { files: &files, folder: repository, weights: None };
+    let model = sources.read(Ok(selection), reader, describe).await?;
     Ok(ModelFolder { static_tokens: Some(tokens), ..model })
 }
 
@@ -134,7 +158,8 @@ async fn read_gguf(
     let weights = open_weights(folder, &selection).await?;
     let stem = weights[0].path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let files = Repository::Memory(gguf::unpack(&weights[0])?);
-    let model = Sources { files: &files, folder }.read(Ok(selection), reader, describe).await?;
+    let sources = Sources { files: &files, folder, weights: None };
+    let model = sources.read(Ok(selection), reader, describe).await?;
     Ok(ModelFolder { given_name: Some(stem), ..model })
 }
 
@@ -144,6 +169,8 @@ struct Sources<'r, 'a> {
     files: &'r Repository<'a>,
     /// The folder or repository that the user named, with the weights.
     folder: &'r Repository<'a>,
+    /// The files of the weights, if they are open.
+    weights: Option<Vec<ModelFile>>,
 }
 
 impl Sources<'_, '_> {
@@ -235,6 +262,9 @@ impl Sources<'_, '_> {
         config: &mut ModelConfig,
         reader: &Reader,
     ) -> Result<Vec<ModelFile>, FilesError> {
+        if let Some(weights) = &self.weights {
+            return Ok(weights.clone());
+        }
         let mut weights = open_weights(self.folder, selection).await?;
         weights.extend(open_adapter(self.files, config, reader).await?);
         Ok(weights)
@@ -316,68 +346,4 @@ impl Sources<'_, '_> {
         }
         Ok(None)
     }
-}
-
-async fn read_logit_score(
-    files: &Repository<'_>,
-    modules: &[Module],
-) -> Result<Option<LogitScore>, FilesError> {
-    // Some repositories name a folder that they do not have.
-    let named = modules::config_of(modules, "LogitScore").filter(|path| files.has(path));
-    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
-    if modules.iter().any(|module| module.class_name() == "LogitScore") {
-        let remedy = "modules.json names it; download the model again with this folder";
-        files.require(path, Bound::Small, remedy).await?;
-    }
-    files.read_json(path).await
-}
-
-fn has_unnamed_score(
-    config: &ModelConfig,
-    checkpoints: &[CheckpointFile],
-    graph: Option<&Path>,
-) -> Result<bool, FilesError> {
-    if config.architectures != [JINA_BERT] {
-        return Ok(false);
-    }
-    if let Some(graph) = graph {
-        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
-    }
-    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
-    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
-}
-
-async fn read_pooling(
-    files: &Repository<'_>,
-    modules: &[Module],
-) -> Result<Option<PoolingConfig>, FilesError> {
-    let path = modules::config_of(modules, "Pooling").unwrap_or_else(|| POOLING.to_owned());
-    if let Some(text) = files.read_text(&path).await? {
-        return PoolingConfig::from_text(&text).map(Some);
-    }
-    let is_named = modules.iter().any(|module| module.class_name() == "Pooling");
-    let has_bare_folder = path.rsplit_once('/').is_some_and(|(folder, _)| files.has(folder));
-    Ok((is_named || has_bare_folder).then(PoolingConfig::default))
-}
-
-async fn read_splade(files: &Repository<'_>, modules: &[Module]) -> Result<Option<SpladeFile>, FilesError> {
-    let Some(path) = modules::config_of(modules, "SpladePooling") else { return Ok(None) };
-    let Some(text) = files.read_text(&path).await? else { return Ok(None) };
-    let config = text.parse()?;
-    Ok(Some(SpladeFile { path: text.path, config }))
-}
-
-/// `sentence_bert_config.json`, or the first of its older names that exists.
-async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<SentenceBert>, FilesError> {
-    for name in SENTENCE_BERT {
-        let Some(text) = files.read_text(name).await? else { continue };
-        let found: SentenceBert = text.parse()?;
-        if found.do_lower_case {
-            let FileText { path, .. } = text;
-            let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
-            return Err(FilesError::UnsupportedField { path, field, value, known });
-        }
-        return Ok(Some(found));
-    }
-    Ok(None)
 }

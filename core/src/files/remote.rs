@@ -10,7 +10,7 @@ use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
 use super::hub::{Failure, Hub, HubRepository, Listing};
 use super::names::stays_below;
-use super::read::read_model;
+use super::read::{GivenParts, read_model};
 use super::repository::Repository;
 use super::source::{HubOptions, ModelSource};
 
@@ -24,6 +24,7 @@ pub(super) async fn load_remote(
     source: &ModelSource,
     options: &HubOptions,
     describe: &Describe,
+    base: Option<&ModelFolder>,
 ) -> Result<ModelFolder, FilesError> {
     if !stays_below(&source.revision) {
         return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
@@ -32,7 +33,8 @@ pub(super) async fn load_remote(
     let cache = hub.cache_root().to_owned();
     let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
     if options.offline {
-        return read_cached(&hub, &source.revision, describe, |reason| FilesError::NotCached {
+        let named = NamedRevision { revision: &source.revision, base };
+        return read_cached(&hub, named, describe, |reason| FilesError::NotCached {
             model_id,
             revision,
             cache,
@@ -41,10 +43,11 @@ pub(super) async fn load_remote(
         .await;
     }
     match hub.list_files().await {
-        Ok(listing) => read_listed(hub, listing, describe).await,
+        Ok(listing) => read_listed(hub, listing, describe, base).await,
         Err(Failure::Unreachable(reason)) => {
             let endpoint = hub.endpoint();
-            let model = read_cached(&hub, &source.revision, describe, |_| {
+            let named = NamedRevision { revision: &source.revision, base };
+            let model = read_cached(&hub, named, describe, |_| {
                 let (endpoint, reason) = (endpoint.to_owned(), reason.clone());
                 FilesError::Unreachable { endpoint, reason, cache }
             })
@@ -60,13 +63,18 @@ pub(super) async fn load_remote(
 }
 
 /// Reads the model, whose missing files the Hub sends, and records that it is complete.
-async fn read_listed(hub: Hub<'_>, listing: Listing, describe: &Describe) -> Result<ModelFolder, FilesError> {
+async fn read_listed(
+    hub: Hub<'_>,
+    listing: Listing,
+    describe: &Describe,
+    base: Option<&ModelFolder>,
+) -> Result<ModelFolder, FilesError> {
     let (sha, reader) = (listing.sha.clone(), hub.reader.clone());
     let cache = hub.cache_root().display().to_string();
     let repository = HubRepository::new(hub, listing);
     tracing::info!("fetching {} into {cache}", repository.place());
     let repository = Repository::Hub(Box::new(repository));
-    let model = read_model(&repository, None, &reader, describe).await?;
+    let model = read_model(&repository, GivenParts { selection: None, base }, &reader, describe).await?;
     if let Repository::Hub(repository) = &repository {
         repository.record_complete()?;
         tracing::info!("all files are in {}", repository.root().display());
@@ -74,17 +82,31 @@ async fn read_listed(hub: Hub<'_>, listing: Listing, describe: &Describe) -> Res
     Ok(ModelFolder { revision_sha: Some(sha), ..model })
 }
 
+/// The revision to read, and the model to which it is added if it is an adapter.
+#[derive(Clone, Copy)]
+struct NamedRevision<'a> {
+    revision: &'a str,
+    base: Option<&'a ModelFolder>,
+}
+
 /// Reads the copy in the cache. `incomplete` is the error if there is no copy, or if it lacks a file.
 async fn read_cached(
     hub: &Hub<'_>,
-    revision: &str,
+    NamedRevision { revision, base }: NamedRevision<'_>,
     describe: &Describe,
     incomplete: impl FnOnce(String) -> FilesError,
 ) -> Result<ModelFolder, FilesError> {
     let Some(cached) = hub.find_cached() else {
         return Err(incomplete(format!("it does not know the revision `{revision}`")));
     };
-    match read_model(&Repository::Folder(cached.root), None, &hub.reader, describe).await {
+    match read_model(
+        &Repository::Folder(cached.root),
+        GivenParts { selection: None, base },
+        &hub.reader,
+        describe,
+    )
+    .await
+    {
         Ok(model) => Ok(ModelFolder { revision_sha: Some(cached.sha), ..model }),
         Err(error) if error.is_about_absence() => Err(incomplete(error.to_string())),
         Err(error) => Err(error),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::{AnswerTokens, Head, WholeHead, amount};
 use tokenizers::Tokenizer;
 
-use super::{Laya, Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, Reranker, Sourced};
+use super::{Laya, Model, ModelFlags, ModelKind, Pointer, PromptFlag, Reading, Refusal, Reranker, Sourced};
 use crate::files::ModelFolder;
 use crate::templates::{MessageStyle, MessageTemplate};
 use crate::tokenization::{LabelTokens, MAX_OPTIONS};
@@ -38,6 +38,8 @@ pub enum Decider {
     Labels(LabelDecider),
     /// A trained decider of the family Laya.
     Laya(Laya),
+    /// A trained decider of the family any2jev.
+    Pointer(Pointer),
 }
 
 /// An instruct model that decides.
@@ -75,6 +77,10 @@ impl Decider {
             let (laya, head) = Laya::from_files(files, tokenizer)?;
             return Ok((Self::Laya(laya), head));
         }
+        if files.is_pointer() {
+            let (pointer, head) = Pointer::from_files(files, tokenizer)?;
+            return Ok((Self::Pointer(pointer), head));
+        }
         let (decider, head) = LabelDecider::resolve_labels(files, tokenizer, flags)?;
         Ok((Self::Labels(decider), head))
     }
@@ -84,7 +90,7 @@ impl Decider {
     pub fn max_options(&self) -> usize {
         match self {
             Self::Labels(decider) => decider.labels.max_options(),
-            Self::Laya(_) => MAX_OPTIONS,
+            Self::Laya(_) | Self::Pointer(_) => MAX_OPTIONS,
         }
     }
 }
@@ -131,6 +137,7 @@ impl fmt::Display for Decider {
         let prompt = match self {
             Self::Labels(decider) => &decider.conversation.source,
             Self::Laya(_) => "Laya's own, with a marker before each option",
+            Self::Pointer(_) => "any2jev's own, with tokens around each option",
         };
         write!(formatter, "Prompt: {prompt}; a question may have up to {options}")
     }

@@ -75,6 +75,10 @@ impl ModelFolder {
         model_type.contains("bert") && !self.is_named_reranker() && !self.config.is_reranker
     }
 
+    fn is_trained_decider(&self) -> bool {
+        self.is_laya() || self.is_pointer()
+    }
+
     fn is_causal(&self) -> bool {
         self.config.architectures.iter().any(|name| name.ends_with("ForCausalLM"))
     }
@@ -236,7 +240,7 @@ fn from_flag(
     let name = files.name();
     let architecture = files.architecture_names();
     match (requested, pooling) {
-        (requested, _) if files.is_laya() && requested != RequestedType::Decider => {
+        (requested, _) if files.is_trained_decider() && requested != RequestedType::Decider => {
             let advice = advice_without_head(files);
             Err(DetectError::NoClassificationHead { model_type: requested, name, architecture, advice })
         }
@@ -257,7 +261,9 @@ fn from_flag(
         {
             Ok(ModelType::ListwiseReranker)
         }
-        (RequestedType::Decider, None) if files.is_causal() || files.is_laya() => Ok(ModelType::Decider),
+        (RequestedType::Decider, None) if files.is_causal() || files.is_trained_decider() => {
+            Ok(ModelType::Decider)
+        }
         (RequestedType::ListwiseReranker | RequestedType::Decider, None) => {
             Err(DetectError::NotCausal { model_type: requested, name, architecture })
         }
@@ -294,6 +300,8 @@ fn advice_without_head(files: &ModelFolder) -> String {
 fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
     let (model_type, reason) = if files.is_laya() {
         (ModelType::Decider, "rl_agent_config.json says that it is a decider of the family Laya")
+    } else if files.is_pointer() {
+        (ModelType::Decider, "any2jev.json says that it is a decider of the family any2jev")
     } else if files.has_logit_score() {
         (ModelType::ListwiseReranker, "modules.json names a LogitScore")
     } else if files.ends_in_scores {

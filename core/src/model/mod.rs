@@ -10,6 +10,7 @@ mod embedder;
 mod flags;
 mod laya;
 mod limits;
+mod pointer;
 mod refusal;
 mod reranker;
 mod scoring;
@@ -23,13 +24,16 @@ pub use embedder::{CosineRanking, EmbeddingModel, InputType, Prompts, bare_token
 pub use flags::{FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use laya::Laya;
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
+pub use pointer::Pointer;
 pub use refusal::Refusal;
 pub use reranker::{Reading, Reranker, Sourced};
 pub use scoring::RerankScoring;
 
 use self::limits::LengthBounds;
 use crate::files::{ModelFolder, class_labels};
-use crate::tokenization::{Encoder, EncoderError, EncoderOptions, PromptEncoder, TextEncoder, TextOptions};
+use crate::tokenization::{
+    Encoder, EncoderError, EncoderOptions, MarkedLayout, PromptEncoder, TextEncoder, TextOptions,
+};
 
 /// The kind of a model, and how it is served.
 #[derive(Debug, Clone)]
@@ -183,8 +187,9 @@ impl Model {
             bare: embedder.and_then(|model| model.bare_tokens),
             late: self.reranker().and_then(|model| model.late.clone()),
             marked: match self.as_decider() {
-                Some(Decider::Laya(laya)) => Some(laya.tokens.clone()),
-                _ => None,
+                Some(Decider::Laya(laya)) => Some(MarkedLayout::Laya(laya.tokens.clone())),
+                Some(Decider::Pointer(pointer)) => Some(MarkedLayout::Pointer(pointer.tokens.clone())),
+                Some(Decider::Labels(_)) | None => None,
             },
         };
         let prompt_options = |default_instruction: Option<&String>| EncoderOptions {

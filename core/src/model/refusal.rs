@@ -218,6 +218,12 @@ pub enum Refusal {
         /// The setting, and its mistake.
         problem: String,
     },
+    /// A setting of any2jev's.
+    #[error("any2jev.json or tokenizer/tokenizer.json: {problem}: download the model again")]
+    PointerSettings {
+        /// The setting, and its mistake.
+        problem: String,
+    },
     /// The prompt of a family of re-rankers, for a decider.
     #[error(
         "`--chat-template {family}` is the prompt of re-rankers, and a decider reads a conversation: leave it \

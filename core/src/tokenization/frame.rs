@@ -23,10 +23,7 @@ impl Tokenizers {
     pub(super) fn new(mut full: Tokenizer) -> Result<Self, EncoderError> {
         full.with_truncation(None).map_err(EncoderError::tokenizer)?;
         full.with_padding(None);
-        let mut plain = Tokenizer::new(full.get_model().clone());
-        plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
-        plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
-        plain.with_post_processor(full.get_post_processor().cloned());
+        let plain = without_added_tokens(&full)?;
         let inner = without_mark(&plain)?.map(Box::new);
         let controls = Controls::new(&full);
         Ok(Self { full, plain, controls, inner })
@@ -53,6 +50,15 @@ impl Tokenizers {
         }
         Ok(())
     }
+}
+
+/// The tokenizer without its added tokens, for which they are text.
+pub(super) fn without_added_tokens(full: &Tokenizer) -> Result<Tokenizer, EncoderError> {
+    let mut plain = Tokenizer::new(full.get_model().clone());
+    plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
+    plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
+    plain.with_post_processor(full.get_post_processor().cloned());
+    Ok(plain)
 }
 
 /// The tokenizer without the mark that it puts before the first word of a text. `None` if it has no such

@@ -16,6 +16,15 @@ const QUESTION_ROOM: usize = 16;
 const FEWEST_OPTION: usize = 4;
 const FEWEST_QUESTION: usize = 8;
 
+/// The order of a question's texts and tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MarkedLayout {
+    /// Laya's: the question, its options, then the text.
+    Laya(MarkedTokens),
+    /// any2jev's: the text, then the question and its options.
+    Pointer(PointerTokens),
+}
+
 /// The tokens around a question's texts, and the limit on their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkedTokens {
@@ -29,6 +38,17 @@ pub struct MarkedTokens {
     pub marker_text: String,
     /// The most tokens of question and options.
     pub max_question: usize,
+}
+
+/// The tokens around the texts, and the limits on their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PointerTokens {
+    /// The tokens before the text, before the instructions, before and behind an option, and at the end.
+    pub delimiters: [u32; 5],
+    /// The most tokens of the text, with the one before it.
+    pub max_state: usize,
+    /// The most tokens of a question.
+    pub max_branch: usize,
 }
 
 /// A question with its options.
@@ -62,7 +82,13 @@ impl TextEncoder {
         question: &MarkedQuestion,
         shared: Option<&SharedQuery>,
     ) -> Result<Encoded, Error> {
-        let Some(tokens) = &self.options.marked else { return Err(other_model()) };
+        let tokens = match &self.options.marked {
+            Some(MarkedLayout::Laya(tokens)) => tokens,
+            Some(MarkedLayout::Pointer(tokens)) => {
+                return self.encode_pointer(state, question, tokens, shared);
+            }
+            None => return Err(other_model()),
+        };
         let mut options = Vec::with_capacity(question.options.len());
         let mut all = 0;
         for option in &question.options {

@@ -8,8 +8,9 @@
 use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
     borders::{Borders, SkippedBytes},
+    frame::without_added_tokens,
     late::LateTokens,
-    marked::MarkedTokens,
+    marked::MarkedLayout,
     stretch::Needed,
     tokens::{Owner, Sequence, Tokens, failed, is_special},
 };
@@ -52,7 +53,7 @@ pub struct TextOptions {
     /// How a model that reads queries and documents apart makes tokens of them.
     pub late: Option<LateTokens>,
     /// How a decider that marks the options of a question makes tokens of it.
-    pub marked: Option<MarkedTokens>,
+    pub marked: Option<MarkedLayout>,
 }
 
 /// The rules by which a model without layers makes tokens of a text.
@@ -91,7 +92,13 @@ impl TextEncoder {
         if options.bare.is_some() {
             tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         }
-        let mut plain = tokenizer.clone();
+        let mut plain = match &options.marked {
+            // Its texts follow tokens that many tokenizers do not call special.
+            Some(MarkedLayout::Pointer(_)) if !options.parse_special_tokens => {
+                without_added_tokens(&tokenizer)?
+            }
+            _ => tokenizer.clone(),
+        };
         plain.set_encode_special_tokens(!options.parse_special_tokens);
         let added = tokenizer.get_added_tokens_decoder();
         let special = added.into_iter().filter(|(_, token)| token.special);

@@ -77,7 +77,7 @@ fn check_decider(backend: &mut dyn Backend, encoder: &Encoder, decider: &Decider
             let inputs = PAIRS.map(|[question, text]| pair_input([text, question]));
             compute_outputs(backend, encoder, inputs, Wanted::WHOLE)?.map(|output| output.whole)
         }
-        Decider::Laya(_) => {
+        Decider::Laya(_) | Decider::Pointer(_) => {
             let inputs =
                 questions.each_ref().map(|question| Input::Question { state: PAIRS[0][0], question });
             compute_outputs(backend, encoder, inputs, Wanted::TOKENS)?.map(|output| output.tokens.values)

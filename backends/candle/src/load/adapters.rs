@@ -51,6 +51,12 @@ impl Checkpoint {
         adapters: &Adapters,
     ) -> Result<Option<Weight>, BackendError> {
         let (Some(name), &[rows, columns]) = (name.strip_suffix(".weight"), shape) else { return Ok(None) };
+        let delta = format!("{name}.token_adapter.trainable_tokens_delta");
+        if !adapters.token_rows.is_empty() && self.has(&delta) {
+            return self
+                .replaced_rows(&format!("{name}.weight"), &delta, [rows, columns], adapters)
+                .map(Some);
+        }
         let factors = match adapters.layout {
             AdapterLayout::Stacked { rank } => {
                 let stored = |part: &str| format!("{name}.parametrizations.weight.{part}");
@@ -82,6 +88,25 @@ impl Checkpoint {
             }
         };
         Ok(Some(factors.add_product([rows, columns], adapters.scale)))
+    }
+
+    /// A table of tokens with the rows that are stored with the adapter.
+    fn replaced_rows(
+        &self,
+        name: &str,
+        delta: &str,
+        [rows, columns]: [usize; 2],
+        adapters: &Adapters,
+    ) -> Result<Weight, BackendError> {
+        let original = self.stored_rows(name, &[rows, columns], 0..rows)?;
+        let count = adapters.token_rows.len();
+        let replaced = self.stored_rows(delta, &[count, columns], 0..count)?;
+        Ok(Weight::from_rows([rows, columns], |row, out| {
+            match adapters.token_rows.iter().position(|token| *token as usize == row) {
+                Some(place) => replaced.widen_row(place, out),
+                None => original.widen_row(row, out),
+            }
+        }))
     }
 
     fn has_shape(&self, name: &str, shape: &[usize]) -> bool {

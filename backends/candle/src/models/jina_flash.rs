@@ -102,5 +102,6 @@ fn adapters(value: &Value) -> Result<Option<Adapters>> {
         task: None,
         layout: AdapterLayout::Stacked { rank: rank.get() },
         scale: alpha / rank.get() as f32,
+        token_rows: Vec::new(),
     }))
 }

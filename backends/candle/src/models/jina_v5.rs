@@ -31,6 +31,7 @@ pub(super) fn adapted_plan(value: &Value) -> Result<Plan> {
             task: None,
             layout: AdapterLayout::OwnFile,
             scale: lora_scale.unwrap_or(1.0),
+            token_rows: Vec::new(),
         }),
         ..body
     })

@@ -26,6 +26,7 @@ mod modernbert;
 mod mpnet;
 mod nomic;
 mod parts;
+mod pointer;
 mod post_norm;
 mod qwen2;
 mod qwen3;
@@ -66,6 +67,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &[LAYA], plan: laya::laya_plan },
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
+    Architecture { model_types: &[POINTER], plan: pointer::pointer_plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },
     Architecture { model_types: &["qwen3_5", "qwen3_5_text"], plan: qwen3_5::text_plan },
     Architecture { model_types: &["qwen2_vl"], plan: qwen_vl::qwen2_plan },
@@ -107,6 +109,9 @@ const XLM_ROBERTA_FLASH: &str = "xlm-roberta-flash";
 /// The name for Laya, whose encoder is `ModernBERT`.
 const LAYA: &str = "laya";
 
+/// The name for any2jev, whose body is Qwen3.
+const POINTER: &str = "any2jev";
+
 /// The architecture of Stanford's `ColBERT`, whose checkpoint also has the matrix of the head.
 const STANFORD_COLBERT: &str = "HF_ColBERT";
 
@@ -115,6 +120,7 @@ fn name_of(config: &Value) -> Option<&str> {
     let code = config["auto_map"]["AutoConfig"].as_str();
     match config["model_type"].as_str() {
         Some("modernbert") if config["laya"].is_object() => Some(LAYA),
+        Some("qwen3") if config["any2jev"].is_object() => Some(POINTER),
         Some("bert") if config["position_embedding_type"] == "alibi" => Some(JINA_BERT),
         None | Some("xlm-roberta") if code.is_some_and(|code| code.ends_with("XLMRobertaFlashConfig")) => {
             Some(XLM_ROBERTA_FLASH)
@@ -142,7 +148,7 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     let Some(architecture) = found else {
         let known = ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types).copied();
         let known: Vec<_> =
-            known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH, LAYA].contains(name)).collect();
+            known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH, LAYA, POINTER].contains(name)).collect();
         return Err(BackendError::Architecture(format!(
             "config.json: model_type {} is not supported; supported: {}",
             name.map_or_else(|| "(missing)".to_owned(), |name| format!("{name:?}")),

@@ -11,6 +11,8 @@ pub(crate) struct Adapters {
     pub(crate) layout: AdapterLayout,
     /// The factor of the product.
     pub(crate) scale: f32,
+    /// The tokens whose vectors are stored with the adapter, in the order of these vectors.
+    pub(crate) token_rows: Vec<u32>,
 }
 
 /// How adapters of a matrix `X.weight` are stored.

@@ -5,9 +5,9 @@
 
 use text_embeddings_backend_core::Output;
 
-use super::{DecisionText, Question, QuestionKind, QuestionOption};
+use super::{AskedQuestion, DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
 use crate::{
-    model::Laya,
+    model::{Decider, Laya},
     service::compute::Inputs,
     tokenization::{Input, MarkedQuestion},
 };
@@ -16,6 +16,26 @@ use crate::{
 pub(super) struct MarkedInputs {
     pub(super) state: String,
     pub(super) questions: Vec<MarkedQuestion>,
+}
+
+impl MarkedInputs {
+    /// The texts as the decider's authors write them.
+    pub(super) fn from_request(
+        request: &DecisionRequest,
+        asked: &[AskedQuestion<'_>],
+        decider: &Decider,
+    ) -> Self {
+        let is_pointer = matches!(decider, Decider::Pointer(_));
+        let state = if is_pointer { request.state.flat_text() } else { request.state.spaced_text() };
+        let mut questions = Vec::with_capacity(asked.len());
+        for AskedQuestion { question, is_reversed } in asked {
+            questions.push(match decider {
+                Decider::Pointer(_) => question.pointed_question(*is_reversed),
+                Decider::Laya(_) | Decider::Labels(_) => question.marked_question(*is_reversed),
+            });
+        }
+        Self { state, questions }
+    }
 }
 
 impl Inputs for MarkedInputs {

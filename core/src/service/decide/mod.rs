@@ -7,7 +7,9 @@
 //! is computed once. A re-ranker reads a prompt for each option, with the text at its end.
 
 mod decision;
+mod flat;
 mod marked;
+mod pointer;
 mod prompt;
 mod text;
 
@@ -210,10 +212,8 @@ impl Service {
                 let inputs = Arc::new(Branches { beginning, questions: questions.collect() });
                 self.compute(&inputs, ModelTask::Decide(Wanted::WHOLE), truncation).await?
             }
-            Decider::Laya(_) => {
-                let questions = asked.iter().map(|it| it.question.marked_question(it.is_reversed));
-                let inputs =
-                    MarkedInputs { state: request.state.spaced_text(), questions: questions.collect() };
+            Decider::Laya(_) | Decider::Pointer(_) => {
+                let inputs = MarkedInputs::from_request(request, &asked, decider);
                 self.compute(&Arc::new(inputs), ModelTask::Decide(Wanted::TOKENS), truncation).await?
             }
         };
@@ -337,6 +337,7 @@ impl Decider {
                 found.map(|found| found.iter().map(|logit| decider.bounded_logit(*logit)).collect())
             }
             Self::Laya(decider) => decider.option_logits(question, output),
+            Self::Pointer(decider) => decider.option_logits(question, output),
         };
         let logits = logits.ok_or_else(|| Error::Inference("the backend left answers out".to_owned()))?;
         if logits.iter().all(|logit| logit.is_finite()) {

@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Deref};
 
+use super::flat::flat_json;
+
 /// A text as a model reads it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecisionText {
@@ -41,6 +43,12 @@ impl DecisionText {
             }
         }
         spaced
+    }
+
+    /// The string, or the JSON as lines.
+    #[must_use]
+    pub fn flat_text(&self) -> String {
+        if self.is_json { flat_json(&self.text) } else { self.text.clone() }
     }
 }
 

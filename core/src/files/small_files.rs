@@ -1,0 +1,89 @@
+//! Reads the small files that only some models have.
+//!
+//! Input: the repository. Output: their settings. What must hold: a file that exists but cannot be understood
+//! is an error.
+
+use std::path::Path;
+
+use text_embeddings_checkpoint::CheckpointFile;
+
+use super::config::{LogitScore, ModelConfig, Module, PoolingConfig, SentenceBert, SpladeFile};
+use super::error::FilesError;
+use super::names::{Bound, LOGIT_SCORE, POOLING, SENTENCE_BERT};
+use super::reading::FileText;
+use super::repository::Repository;
+use super::{modules, onnx};
+
+/// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
+/// re-ranker has.
+const JINA_BERT: &str = "JinaBertModel";
+const CLASSIFIER: &str = "classifier.weight";
+/// The output of an ONNX file with that head.
+const LOGITS: &str = "logits";
+
+pub(super) async fn read_logit_score(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<LogitScore>, FilesError> {
+    // Some repositories name a folder that they do not have.
+    let named = modules::config_of(modules, "LogitScore").filter(|path| files.has(path));
+    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
+    if modules.iter().any(|module| module.class_name() == "LogitScore") {
+        let remedy = "modules.json names it; download the model again with this folder";
+        files.require(path, Bound::Small, remedy).await?;
+    }
+    files.read_json(path).await
+}
+
+pub(super) fn has_unnamed_score(
+    config: &ModelConfig,
+    checkpoints: &[CheckpointFile],
+    graph: Option<&Path>,
+) -> Result<bool, FilesError> {
+    if config.architectures != [JINA_BERT] {
+        return Ok(false);
+    }
+    if let Some(graph) = graph {
+        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
+    }
+    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
+    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
+}
+
+pub(super) async fn read_pooling(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<PoolingConfig>, FilesError> {
+    let path = modules::config_of(modules, "Pooling").unwrap_or_else(|| POOLING.to_owned());
+    if let Some(text) = files.read_text(&path).await? {
+        return PoolingConfig::from_text(&text).map(Some);
+    }
+    let is_named = modules.iter().any(|module| module.class_name() == "Pooling");
+    let has_bare_folder = path.rsplit_once('/').is_some_and(|(folder, _)| files.has(folder));
+    Ok((is_named || has_bare_folder).then(PoolingConfig::default))
+}
+
+pub(super) async fn read_splade(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<SpladeFile>, FilesError> {
+    let Some(path) = modules::config_of(modules, "SpladePooling") else { return Ok(None) };
+    let Some(text) = files.read_text(&path).await? else { return Ok(None) };
+    let config = text.parse()?;
+    Ok(Some(SpladeFile { path: text.path, config }))
+}
+
+/// `sentence_bert_config.json`, or the first of its older names that exists.
+pub(super) async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<SentenceBert>, FilesError> {
+    for name in SENTENCE_BERT {
+        let Some(text) = files.read_text(name).await? else { continue };
+        let found: SentenceBert = text.parse()?;
+        if found.do_lower_case {
+            let FileText { path, .. } = text;
+            let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
+            return Err(FilesError::UnsupportedField { path, field, value, known });
+        }
+        return Ok(Some(found));
+    }
+    Ok(None)
+}
