@@ -413,6 +413,8 @@ def test_any2jev_computes_a_state_once_and_cuts_nothing(served):
     assert "and 1024 fit; nothing is cut" in refused(server, {"state": "red " * 2000, "questions": {"q": noul}})
     choice = {"type": "choice", "instructions": "Which?", "criteria": {f"option {index} " * 9: None for index in range(100)}}
     assert "and 1024 fit" in refused(server, {"state": "s", "questions": {"q": choice}})
+    deep = json.loads("[" * 32 + ",".join("1" * 150000) + "]" * 32)
+    assert "bytes as lines, which this model reads" in refused(server, {"state": deep, "questions": {"q": noul}})
     assert server.get("/info").json()["model_type"] == {"decider": {"max_options": 255, "max_levels": 10}}
 
 

@@ -14,7 +14,7 @@ os.environ.setdefault("TEXT_EMBEDDINGS_ROUTER", str(BINARY))
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("ir_measures", reason="the extra `eval` is not installed")
-from text_embeddings_router.evaluation import calibrate, command  # noqa: E402
+from text_embeddings_router.evaluation import calibrate, command, decisions  # noqa: E402
 from text_embeddings_router.evaluation.questions import QuestionsError, read  # noqa: E402
 
 CASES = json.loads((Path(__file__).parent / "trained_cases.json").read_text(encoding="utf-8"))
@@ -161,6 +161,41 @@ def test_calibrate_writes_a_file_that_names_the_model_and_the_data(demo, cases, 
     assert found["temperature"] > 0 and found["log_loss"] < found["log_loss_of_the_rate_alone"]
     assert [sorted(row)[1] for row in found["thresholds"]] == ["precision", "probability"]
     assert "sigmoid(raw / " in capsys.readouterr().out and file.with_suffix(".html").is_file()
+
+
+def test_decisions_get_a_temperature_for_each_type_that_the_server_takes(demo, tmp_path, capsys):
+    generator, rows = np.random.default_rng(5), []
+    for number in range(12):
+        rows.append({"type": "choice", "instructions": f"Which of {number}?", "criteria": {"red": None, "blue": None}})
+        rows.append({"type": "noul", "instructions": f"It is {number}."})
+    answers = {"choice": ["red", "blue"], "noul": [True, False]}
+    lines = [{"state": f"Text {at // 2}.", "question": row, "answer": generator.choice(answers[row["type"]]).item()} for at, row in enumerate(rows)]
+    file, out = tmp_path / "tickets.jsonl", tmp_path / "calibration.json"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command.run("calibrate", [str(file), "--url", demo.url, "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert set(found["decisions"]) == {"choice", "noul"} and found["data"]["questions"] == 24
+    with Server(DEMO, "--calibration", str(out)) as server:
+        temperatures = server.get("/info").json()["calibration"]["decisions"]
+        assert temperatures == {kind: found["decisions"].get(kind, {}).get("temperature", 1) for kind in ("choice", "score", "noul")}
+        with pytest.raises(SystemExit, match="calibrated already"):
+            command.run("calibrate", [str(file), "--url", server.url, "--out", str(out)])
+    for change, sentence in [({"answer": "pink"}, "line 1: `answer` 'pink' is not"), ({"question": 1}, "line 1: `question` needs a `type`")]:
+        file.write_text(json.dumps(lines[0] | change) + "\n")
+        with pytest.raises(SystemExit, match=sentence):
+            command.run("calibrate", [str(file), "--url", demo.url, "--out", str(out)])
+
+
+def test_a_temperature_is_found_again():
+    generator, rows, right = np.random.default_rng(1), [], []
+    for _ in range(3000):
+        logits = generator.normal(size=generator.integers(2, 6)) * 4
+        powers, softer = np.exp(logits), np.exp(logits / 3)
+        rows.append(powers / powers.sum())
+        right.append(int(generator.choice(len(logits), p=softer / softer.sum())))
+    found = decisions.fit(rows, right, [place // 3 for place in range(3000)])
+    assert found["temperature"] == pytest.approx(3, rel=0.1)
+    assert found["log_loss"] < found["log_loss_of_chance"] < found["log_loss_uncalibrated"]
 
 
 def test_without_a_server_or_with_too_many_the_usage_says_so(cases, capsys):

@@ -24,6 +24,8 @@ pub(crate) struct Info {
     pub(crate) machine: Machine,
     /// How the model computes.
     pub(crate) computation: Computation,
+    /// The hash of a prompt, by which a calibration knows its model; only of models that can have one.
+    pub(crate) prompt_hash: Option<String>,
     /// The two models, if it is a cascade.
     pub(crate) cascade: Option<CascadeArgs>,
 }

@@ -21,7 +21,7 @@ use text_embeddings_backend_core::{BackendError, Description, ModelFile, WeightC
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
     infer::Engine,
-    model::{Model, ModelFlags, ModelKind, RerankScoring, check_head},
+    model::{MadeFor, Model, ModelFlags, ModelKind, RerankScoring, check_head},
     service::Service,
     tokenization::{Encoder, Tokenization, load_tokenizer},
 };
@@ -82,6 +82,9 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
     if let Some(ChatTemplateSource::File(path)) = &args.model.chat_template {
         versions = versions.with_others(FileVersions::read_files([path.as_path()]));
     }
+    if let Some(path) = &args.model.calibration {
+        versions = versions.with_others(FileVersions::read_files([path.as_path()]));
+    }
     steps.done("files");
     Ok(FoundModel { flags, folder, versions, steps })
 }
@@ -114,8 +117,14 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         check::check_model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
     let limits = flags::engine_limits(args, machine, &model);
-    let config = flags::service_config(args, model, dimensions);
     let computation = describe_computation(&folder, &loaded);
+    let prompt = check::describe_prompt(&encoder, &model)?;
+    if let Some(calibration) = &flags.calibration {
+        let (model_sha, arithmetic) = (folder.revision_sha.clone(), computation.arithmetic.clone());
+        let served = MadeFor { model_id: args.model_id.clone(), model_sha, arithmetic, ..prompt.clone() };
+        calibration.check_model(&model, &served)?;
+    }
+    let config = flags::service_config(args, model, dimensions, flags.calibration);
     tracing::info!(
         "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {} MB",
         args.model_id,
@@ -140,6 +149,7 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         machine: machine.clone(),
         computation,
         cascade: None,
+        prompt_hash: prompt.prompt_hash,
     };
     let metrics = machine.metrics_of(&info.served_model_name);
     let tenant = Tenant {

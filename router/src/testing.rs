@@ -138,7 +138,7 @@ fn served(args: &Args, control: &Control) -> Served {
     let machine = Machine::from_args(args).unwrap();
     let model = model(args);
     let limits = engine_limits(args, &machine, &model);
-    let config = service_config(args, model, 3);
+    let config = service_config(args, model, 3, None);
     let info = Info {
         model_id: args.model_id.clone(),
         served_model_name: args.model_name().to_owned(),
@@ -156,6 +156,7 @@ fn served(args: &Args, control: &Control) -> Served {
             prefix_cache_bytes: args.model.prefix_cache_bytes,
         },
         cascade: None,
+        prompt_hash: None,
     };
     let tokenizer = tokenizer();
     let backend = LetterBackend {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use text_embeddings_backend_core::{BackendKind, ModelType, Pool, WeightChoices};
 
-use super::{Refusal, RequestedType, limits::LengthFlags};
+use super::{Calibration, Refusal, RequestedType, limits::LengthFlags};
 use crate::families::{Family, ScoreRule};
 use crate::tokenization::NamedAnswer;
 
@@ -45,6 +45,8 @@ pub struct ModelFlags {
     pub rerank_false_token: Option<NamedAnswer>,
     /// `--rerank-activation`
     pub rerank_activation: Option<ScoreRule>,
+    /// `--calibration`
+    pub calibration: Option<Calibration>,
     /// The flags about lengths.
     pub lengths: LengthFlags,
     /// The flags of [`FLAGS`] that were given, by name, in any order.
@@ -125,7 +127,7 @@ const CANDLE: &[BackendKind] = &[BackendKind::Candle];
 const PYTHON: &[BackendKind] = &[BackendKind::Python];
 
 /// Every flag that is not for all models. The first one that does not apply is named in the error.
-pub const FLAGS: [FlagScope; 16] = [
+pub const FLAGS: [FlagScope; 17] = [
     on_any_device("--onnx-file", KindScope::Any, &[BackendKind::Ort]),
     on_any_device("--python", KindScope::Any, PYTHON),
     on_any_device("--trust-remote-code", KindScope::Any, PYTHON),
@@ -134,6 +136,7 @@ pub const FLAGS: [FlagScope; 16] = [
     on_any_device("--default-instruction", KindScope::Rerankers, &BackendKind::ALL),
     on_any_device("--chat-template", KindScope::Prompted, &BackendKind::ALL),
     on_any_device("--rerank-activation", KindScope::Rerankers, &BackendKind::ALL),
+    on_any_device("--calibration", KindScope::Prompted, &BackendKind::ALL),
     on_any_device("--cutoff-layers", KindScope::Rerankers, CANDLE),
     on_any_device("--min-score", KindScope::Ranking, &BackendKind::ALL),
     on_any_device("--rerank-true-token", KindScope::Generative, &BackendKind::ALL),

@@ -4,6 +4,7 @@
 //! the log and the metrics read. What must hold: pure functions of their input; a file or flag that would
 //! give wrong answers is a [`Refusal`] that names it.
 
+mod calibration;
 mod decider;
 mod detect;
 mod embedder;
@@ -18,6 +19,7 @@ mod scoring;
 use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
 
+pub use calibration::{Calibration, DecisionTemperatures, MadeFor};
 pub use decider::{Decider, Deciding, LabelDecider};
 pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};

@@ -224,6 +224,14 @@ pub enum Refusal {
         /// The setting, and its mistake.
         problem: String,
     },
+    /// A calibration that cannot be applied.
+    #[error("`--calibration {path}`: {problem}", path = path.display())]
+    Calibration {
+        /// Its file.
+        path: PathBuf,
+        /// The reason.
+        problem: String,
+    },
     /// The prompt of a family of re-rankers, for a decider.
     #[error(
         "`--chat-template {family}` is the prompt of re-rankers, and a decider reads a conversation: leave it \

@@ -325,6 +325,9 @@ fn score_rule(flags: &ModelFlags, family: Option<&Family>, activation: Option<&s
     if let Some(rule) = flags.rerank_activation {
         return Sourced::new(rule, "`--rerank-activation`");
     }
+    if let Some((rule, path)) = flags.calibration.as_ref().and_then(|it| Some((it.score?, &it.path))) {
+        return Sourced::new(rule, format!("`--calibration {}`", path.display()));
+    }
     let (rule, mut source) = match family {
         Some(family) => (family.score, format!("the family {}", family.name)),
         None => (ScoreRule::SIGMOID, "the rule for all re-rankers".to_owned()),

@@ -27,7 +27,7 @@ mod tokenize;
 use crate::{
     error::Error,
     infer::{Engine, EngineGauges, Permit},
-    model::{Model, Reranker},
+    model::{Calibration, Model, Reranker},
     tokenization::Tokenization,
 };
 use score_cache::ModelScores;
@@ -56,6 +56,8 @@ const UNUSED_INTERVAL: Duration = Duration::from_millis(50);
 pub struct ServiceConfig {
     /// The model. A request for another kind of model answers [`crate::error::Error::ModelType`].
     pub model: Arc<Model>,
+    /// The numbers that were fitted to judged answers, if there are some.
+    pub calibration: Option<Arc<Calibration>>,
     /// The length of an embedding model's vectors; 0 for other models.
     pub dimensions: usize,
     /// The most texts of one rerank request (`--max-rerank-texts`).

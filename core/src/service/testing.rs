@@ -121,6 +121,7 @@ fn reranker_config() -> ServiceConfig {
 fn config(kind: ModelKind, head: Head) -> ServiceConfig {
     ServiceConfig {
         model: Arc::new(Model { kind, reason: String::new(), head, limits: InputLimits::default() }),
+        calibration: None,
         dimensions: 0,
         max_rerank_texts: 16,
         max_questions: 8,

@@ -1,8 +1,9 @@
 """`text-embeddings-router-calibrate`: from raw scores to probabilities, and from which score on a text counts
 as relevant.
 
-Input: judged questions and one server. Output: a JSON file with temperature, offset and thresholds, and the
-model, arithmetic, instruction and data that they hold for. What must hold: every stated probability of a
+Input: judged questions and one server. Output: a JSON file with temperature, offset and thresholds, or with a
+temperature for each type of decision, and the model, arithmetic, prompt, instruction and data that they hold
+for, which the server reads (`--calibration`). What must hold: every stated probability of a
 question comes from a fit without this question.
 """
 
@@ -22,9 +23,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, precision_recall_curve
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
-from . import report
+from . import decisions, report
 from .questions import Questions
-from .systems import Answers, add_arguments, asking, named, sampled, started
+from .systems import Answers, System, add_arguments, asking, named, sampled, started
 
 FOLDS = 5
 RESAMPLES = 200
@@ -86,6 +87,30 @@ def fit(scores: Any, labels: Any, groups: Any) -> tuple[dict[str, Any], Any]:
     }, held_out
 
 
+def made_for(info: dict[str, Any]) -> dict[str, Any]:
+    """The model that the numbers hold for, as the server knows it again."""
+    return {
+        "model_id": info.get("model_id"),
+        "model_sha": info.get("model_sha"),
+        "arithmetic": info.get("arithmetic", info.get("model_dtype")),
+        "prompt_hash": info.get("prompt_hash"),
+    }
+
+
+def decide(system: System, arguments: argparse.Namespace) -> None:
+    """Writes the temperatures of decisions."""
+    path = arguments.questions
+    if (system.info.get("calibration") or {}).get("decisions"):
+        sys.exit("Error: the server's answers are calibrated already: start it without --calibration")
+    asked = decisions.read_decisions(path)
+    fits = decisions.fit_types(path, asked, decisions.probabilities(system, asked))
+    data = {"name": path.stem, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "questions": len(asked)}
+    result = {**made_for(system.info), "data": data, "decisions": fits}
+    arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(pd.DataFrame(fits).T.to_string())
+    print(f"Written: {arguments.out}")
+
+
 def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     add_arguments(parser)
     parser.add_argument("--precision", type=float, action="append", default=[], help="find the threshold with this precision")
@@ -95,8 +120,12 @@ def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     servers = named(arguments)
     if len(servers) != 1:
         parser.error(f"calibrates one server, by --url or --model, not {len(servers)}")
-    questions = sampled(arguments)
     [(name, url, dtype)] = servers
+    if decisions.are_decisions(arguments.questions):
+        with started(name, url, dtype, asking(arguments)) as system:
+            decide(system, arguments)
+        return
+    questions = sampled(arguments)
     with started(name, url, dtype, asking(arguments)) as system:
         answers = system.answer(questions)
     scores, labels, groups = pairs(questions, answers)
@@ -115,10 +144,8 @@ def main(parser: argparse.ArgumentParser, given: list[str]) -> None:
     info = answers.info
     data = "".join(f"{query}\t{one}\t{grade}\n" for query in answers.scores for one, grade in sorted(questions.grades[query].items()))
     result = {
-        "model_id": info.get("model_id"),
-        "model_sha": info.get("model_sha"),
-        "arithmetic": info.get("arithmetic", info.get("model_dtype")),
-        "instruction": arguments.instruction,
+        **made_for(info),
+        "instruction": info.get("default_instruction") if arguments.instruction is None else arguments.instruction,
         "data": {"name": questions.name, "sha256": hashlib.sha256(data.encode()).hexdigest(), "pairs": len(scores), "relevant": int(labels.sum())},
         **found,
     }

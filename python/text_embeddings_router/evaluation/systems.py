@@ -56,8 +56,8 @@ class System:
     """A server. Re-rankers score, embedding models give cosines, classifiers the score of a label."""
 
     def __init__(self, name: str, client: Client, asking: Asking):
-        self.name, self.info = name, client.info()
-        self._client, self._asking = client, asking
+        self.name, self.info, self.client = name, client.info(), client
+        self._asking = asking
         self._vectors: dict[str, Any] = {}
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
@@ -66,10 +66,10 @@ class System:
             return self._cosines(query, texts)
         asking = self._asking
         if asking.pair is None:
-            ranks = self._client.rerank(query, texts, instruction=asking.instruction, raw_scores=True, truncate=True)
+            ranks = self.client.rerank(query, texts, instruction=asking.instruction, raw_scores=True, truncate=True)
             return [rank.score for rank in sorted(ranks, key=lambda rank: rank.index)]
         inputs = [asking.pair.replace("{query}", query).replace("{document}", text) for text in texts]
-        rows = self._client.predict(inputs, raw_scores=True, truncate=True)
+        rows = self.client.predict(inputs, raw_scores=True, truncate=True)
         return [next(entry.score for entry in row if asking.label in (None, entry.label)) for row in rows]
 
     def _cosines(self, query: str, texts: list[str]) -> list[float]:
@@ -77,7 +77,7 @@ class System:
         wanted = [self._asking.query_prefix + query, *(self._asking.document_prefix + text for text in texts)]
         missing = [text for text in dict.fromkeys(wanted) if text not in self._vectors]
         if missing:
-            self._vectors.update(zip(missing, map(np.array, self._client.embed(missing, truncate=True)), strict=True))
+            self._vectors.update(zip(missing, map(np.array, self.client.embed(missing, truncate=True)), strict=True))
         vectors = np.array([self._vectors[text] for text in wanted])
         return [float(score) for score in vectors[1:] @ vectors[0]]
 

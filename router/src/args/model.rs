@@ -99,6 +99,13 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Score")]
     pub(crate) rerank_activation: Option<ScoreRule>,
 
+    /// A file that `text-embeddings-router-calibrate` wrote for this model: scores of a re-ranker, or answers
+    /// of a decider, become probabilities as in its judged data.
+    ///
+    /// A file that was made for another model, prompt or arithmetic is refused. `GET /info` names it.
+    #[arg(long, env, help_heading = "Score", value_name = "FILE", conflicts_with = "rerank_activation")]
+    pub(crate) calibration: Option<PathBuf>,
+
     /// Let control tokens such as `<|im_end|>` in a client's text take effect.
     ///
     /// Only for comparisons with other servers, because a document can then answer for the model.

@@ -12,7 +12,7 @@ use axum::{
 };
 use serde::Serialize;
 use text_embeddings_core::{
-    model::{CosineRanking, ModelKind, Reranker},
+    model::{Calibration, CosineRanking, DecisionTemperatures, ModelKind, Reranker},
     tokenization::MAX_LEVELS,
 };
 use utoipa::ToSchema;
@@ -91,9 +91,43 @@ pub(crate) struct InfoBody<'a> {
     prefix_cache_bytes: usize,
     /// The size of the cache of computed scores, which all models share, in bytes; 0 if there is no cache.
     score_cache_bytes: usize,
+    /// The hash of a prompt of a re-ranker or a decider, by which a calibration knows its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_hash: Option<&'a str>,
+    /// The file of `--calibration`. Without one, scores and answers are not calibrated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibration: Option<CalibrationBody<'a>>,
     /// The two models, if it is a cascade. Everything else is the first model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     cascade: Option<CascadeBody<'a>>,
+}
+
+/// Numbers that were fitted to judged answers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CalibrationInfo)]
+struct CalibrationBody<'a> {
+    /// Its file.
+    file: String,
+    /// The name of the judged questions.
+    data: &'a str,
+    /// The score of a re-ranker as a function of the raw score x.
+    #[schema(example = "sigmoid((x-2.1)/1.5)")]
+    score: Option<String>,
+    /// The divisors of the logits of decisions, by the type of the question.
+    decisions: Option<BTreeMap<&'static str, f64>>,
+}
+
+impl<'a> CalibrationBody<'a> {
+    fn from_calibration(calibration: &'a Calibration) -> Self {
+        Self {
+            file: calibration.path.display().to_string(),
+            data: &calibration.data,
+            score: calibration.score.map(|rule| rule.to_string()),
+            decisions: calibration.decisions.map(|DecisionTemperatures { choice, score, noul }| {
+                BTreeMap::from([("choice", choice), ("score", score), ("noul", noul)])
+            }),
+        }
+    }
 }
 
 /// Two re-rankers, one after the other.
@@ -282,6 +316,8 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             pin_threads: machine.pin_threads,
             prefix_cache_bytes: computation.prefix_cache_bytes,
             score_cache_bytes: machine.score_cache_bytes(),
+            prompt_hash: info.prompt_hash.as_deref(),
+            calibration: config.calibration.as_deref().map(CalibrationBody::from_calibration),
             cascade: cascade.as_ref().map(CascadeBody::from),
             weights: &computation.weights,
         }

@@ -5,10 +5,11 @@
 //! is not served.
 
 use anyhow::ensure;
+use sha2::{Digest, Sha256};
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_backend_core::{Output, TokenVectors, amount};
 use text_embeddings_core::{
-    model::{Decider, EmbeddingModel, Model, ModelKind, Reranker},
+    model::{Decider, EmbeddingModel, MadeFor, Model, ModelKind, Reading, Reranker},
     tokenization::{
         Encoded, Encoder, Input, MarkedQuestion, PairText, Side, TokenLimits, Truncation, TruncationDirection,
     },
@@ -17,6 +18,9 @@ use text_embeddings_core::{
 /// Raw scores that are closer than this count as the same. It is far above the rounding of one prompt scored
 /// twice, and far below the difference of two prompts' scores by a model that reads them.
 const SAME_SCORE: f32 = 1e-5;
+
+/// The bytes of a hash that are kept.
+const HASH_BYTES: usize = 8;
 
 const PAIRS: [[&str; 2]; 2] = [
     ["What is the capital of China?", "The capital of China is Beijing."],
@@ -44,6 +48,50 @@ pub(super) fn check_model(
         ModelKind::Reranker(model) => check_reranker(backend, encoder, model).map(|()| 0),
         ModelKind::Decider(model) => check_decider(backend, encoder, model).map(|()| 0),
     }
+}
+
+/// The prompt as a calibration knows it again: a hash of the tokens of a fixed prompt, which changes with
+/// tokenizer and template, and the instruction. No hash for models that read no prompt.
+pub(super) fn describe_prompt(encoder: &Encoder, model: &Model) -> anyhow::Result<MadeFor> {
+    let truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+    let [[question, text], _] = PAIRS;
+    let takes_instruction = match model.reranker().map(|model| &model.reading) {
+        Some(Reading::Template(template)) => template.has_instruction(),
+        Some(Reading::Joined) | None => false,
+    };
+    // The instruction is compared as text.
+    let instruction = takes_instruction.then_some("instruction");
+    let pair = Input::Pair(PairText { instruction, query: question, document: text });
+    let asked = MarkedQuestion {
+        kind: 0,
+        text: question.to_owned(),
+        options: vec![text.to_owned(), question.to_owned()],
+    };
+    let prompts = match &model.kind {
+        ModelKind::Embedder(_) | ModelKind::Classifier(_) => return Ok(MadeFor::default()),
+        ModelKind::Reranker(model) if model.late.is_some() => {
+            let sides = [Side::Query, Side::Document].map(|side| Input::Late { side, text });
+            sides.iter().map(|side| encoder.encode(side, truncation, None)).collect::<Result<Vec<_>, _>>()?
+        }
+        ModelKind::Reranker(model) if model.reads_lists() => {
+            encoder.encode_list(&[pair], truncation, &|| false)?.prompts
+        }
+        ModelKind::Decider(decider) if !matches!(**decider, Decider::Labels(_)) => {
+            vec![encoder.encode(&Input::Question { state: text, question: &asked }, truncation, None)?]
+        }
+        ModelKind::Reranker(_) | ModelKind::Decider(_) => vec![encoder.encode(&pair, truncation, None)?],
+    };
+    let mut hash = Sha256::new();
+    for id in prompts.iter().flat_map(|prompt| &prompt.ids) {
+        hash.update(id.to_le_bytes());
+    }
+    let digest = hash.finalize();
+    let mut bytes = [0; HASH_BYTES];
+    bytes.copy_from_slice(&digest[..HASH_BYTES]);
+    let hash = format!("{:016x}", u64::from_be_bytes(bytes));
+    let instruction = model.reranker().and_then(Reranker::shown_instruction).map(str::to_owned);
+    Ok(MadeFor { prompt_hash: Some(hash), instruction, ..MadeFor::default() })
 }
 
 /// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than

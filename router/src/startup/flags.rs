@@ -9,7 +9,10 @@ use text_embeddings_backend::ON_CPU;
 use text_embeddings_backend_core::WeightChoices;
 use text_embeddings_core::{
     infer::EngineLimits,
-    model::{FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal, default_batch_tokens},
+    model::{
+        Calibration, FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal,
+        default_batch_tokens,
+    },
     service::ServiceConfig,
 };
 
@@ -40,6 +43,14 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
             Some(PromptFlag::File { path: path.clone(), source })
         }
     };
+    let calibration = match &model.calibration {
+        None => None,
+        Some(path) => {
+            let text = fs::read_to_string(path)
+                .map_err(|error| Refusal::Calibration { path: path.clone(), problem: error.to_string() })?;
+            Some(Calibration::from_text(path, &text)?)
+        }
+    };
     Ok(ModelFlags {
         model_type: model.model_type,
         pooling: args.pooling,
@@ -59,6 +70,7 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
         rerank_true_token: model.rerank_true_token.clone(),
         rerank_false_token: model.rerank_false_token.clone(),
         rerank_activation: model.rerank_activation,
+        calibration,
         lengths: LengthFlags {
             max_input_length: model.max_input_length.map(NonZeroUsize::get),
             max_batch_tokens: model.max_batch_tokens.map(NonZeroUsize::get),
@@ -82,6 +94,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--default-instruction" => is_set(&model.default_instruction),
         "--chat-template" => model.chat_template.is_some(),
         "--rerank-activation" => model.rerank_activation.is_some(),
+        "--calibration" => model.calibration.is_some(),
         "--cutoff-layers" => model.cutoff_layers.is_some(),
         "--rerank-true-token" => model.rerank_true_token.is_some(),
         "--min-score" => args.min_score.is_some(),
@@ -120,10 +133,16 @@ pub(crate) fn device_timeout(args: &Args) -> Option<Duration> {
 }
 
 /// The limits and defaults of requests to a model, whose vectors have `dimensions` values.
-pub(crate) fn service_config(args: &Args, model: Model, dimensions: usize) -> ServiceConfig {
+pub(crate) fn service_config(
+    args: &Args,
+    model: Model,
+    dimensions: usize,
+    calibration: Option<Calibration>,
+) -> ServiceConfig {
     let max_client_batch_size = args.max_client_batch_size.map(NonZeroUsize::get);
     ServiceConfig {
         model: Arc::new(model),
+        calibration: calibration.map(Arc::new),
         dimensions,
         // TEI's flag bounds re-ranking, too.
         max_rerank_texts: args
@@ -162,6 +181,12 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_table_is_given_by_a_value_that_is_not_empty() {
+        // It is read at once, and excludes `--rerank-activation`.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("c.json");
+        let content = r#"{"model_id":"m","arithmetic":"float32","prompt_hash":"1","data":{"name":"d"}}"#;
+        fs::write(&file, content).unwrap();
+        let calibrated = format!("--default-prompt x --calibration {}", file.display());
         for (flags, expected) in [
             ("", &[][..]),
             ("--dense-path= --default-prompt= --lora-task=", &[]),
@@ -176,7 +201,7 @@ mod tests {
             --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n \
             --no-cosine-rerank --min-score -0.5";
         let mut given = model_flags(&args(with_values)).unwrap().given;
-        given.extend(model_flags(&args("--default-prompt x")).unwrap().given);
+        given.extend(model_flags(&args(&calibrated)).unwrap().given);
         given.sort_unstable();
         let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
         names.sort_unstable();
@@ -192,7 +217,7 @@ mod tests {
     }
 
     fn config(flags: &str) -> ServiceConfig {
-        service_config(&args(flags), classifier_model(), 0)
+        service_config(&args(flags), classifier_model(), 0, None)
     }
 
     fn classifier_model() -> Model {

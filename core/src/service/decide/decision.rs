@@ -11,10 +11,10 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The softmax of logits; at least one, all finite.
-    pub(super) fn from_logits(logits: &[f64]) -> Self {
+    /// The softmax of logits, divided by a temperature; at least one, all finite.
+    pub(super) fn from_logits(logits: &[f64], temperature: f64) -> Self {
         let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let powers: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
+        let powers: Vec<f64> = logits.iter().map(|logit| ((logit - largest) / temperature).exp()).collect();
         let sum: f64 = powers.iter().sum();
         Self { probabilities: powers.iter().map(|power| power / sum).collect() }
     }
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn probabilities_are_finite_for_every_logit_and_the_first_of_equals_is_best() {
-        let found = Decision::from_logits(&[-3e38, 3e38, 3e38]);
+        let found = Decision::from_logits(&[-3e38, 3e38, 3e38], 1.0);
         assert_eq!(found.probabilities, [0.0, 0.5, 0.5]);
         assert_eq!(found.best_index(), 1);
         let both = made_decision(&[0.5, 0.25, 0.25]).mean_with_reversed(&made_decision(&[0.75, 0.25, 0.0]));
         assert_eq!(both.probabilities, [0.25, 0.25, 0.5]);
-        let sum: f64 = Decision::from_logits(&[0.1, 7.0, -2.0, 3.3]).probabilities.iter().sum();
+        let sum: f64 = Decision::from_logits(&[0.1, 7.0, -2.0, 3.3], 1.0).probabilities.iter().sum();
         assert!((sum - 1.0).abs() < 1e-15);
     }
 }

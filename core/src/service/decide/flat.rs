@@ -16,6 +16,26 @@ pub(super) fn flat_json(json: &str) -> String {
     }
 }
 
+/// At least the bytes of the lines of a JSON text: each value may begin a line, as deep as the value.
+pub(super) fn count_flat_bytes(json: &str) -> usize {
+    let (mut depth, mut bytes, mut in_string, mut is_escaped) = (0_usize, json.len(), false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                bytes += 2 * depth;
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            b',' if !in_string => bytes += 2 * depth + 2,
+            _ => {}
+        }
+    }
+    bytes
+}
+
 /// Reads a value that is `indent` levels deep.
 #[derive(Clone, Copy)]
 struct Flat {
@@ -113,6 +133,10 @@ mod tests {
             ("[]", ""),
         ] {
             assert_eq!(flat_json(json), expected, "{json}");
+            assert!(expected.len() <= count_flat_bytes(json), "{json}");
         }
+        let deep = format!("{}{}{}", "[".repeat(32), "1,".repeat(999) + "1", "]".repeat(32));
+        let (lines, counted) = (flat_json(&deep).len(), count_flat_bytes(&deep));
+        assert!((60_000..=counted).contains(&lines) && counted < 80_000, "{lines} {counted}");
     }
 }

@@ -7,10 +7,14 @@ use text_embeddings_backend_core::Output;
 
 use super::{AskedQuestion, DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
 use crate::{
+    error::Error,
     model::{Decider, Laya},
     service::compute::Inputs,
     tokenization::{Input, MarkedQuestion},
 };
+
+/// The most bytes of all texts as lines.
+const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// The questions of a request about its text.
 pub(super) struct MarkedInputs {
@@ -24,8 +28,11 @@ impl MarkedInputs {
         request: &DecisionRequest,
         asked: &[AskedQuestion<'_>],
         decider: &Decider,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let is_pointer = matches!(decider, Decider::Pointer(_));
+        if is_pointer {
+            check_lines(request)?;
+        }
         let state = if is_pointer { request.state.flat_text() } else { request.state.spaced_text() };
         let mut questions = Vec::with_capacity(asked.len());
         for AskedQuestion { question, is_reversed } in asked {
@@ -34,8 +41,34 @@ impl MarkedInputs {
                 Decider::Laya(_) | Decider::Labels(_) => question.marked_question(*is_reversed),
             });
         }
-        Self { state, questions }
+        Ok(Self { state, questions })
     }
+}
+
+/// Refuses values so deep in each other that their lines would take far more memory than the request.
+fn check_lines(request: &DecisionRequest) -> Result<(), Error> {
+    let mut got = request.state.count_flat_bytes();
+    for question in &request.questions {
+        got += question.instructions.count_flat_bytes();
+        got += match &question.kind {
+            QuestionKind::Choice(options) => options
+                .iter()
+                .filter_map(|it| it.description.as_ref())
+                .map(DecisionText::count_flat_bytes)
+                .sum(),
+            QuestionKind::Score(levels) => levels.iter().map(DecisionText::count_flat_bytes).sum::<usize>(),
+            QuestionKind::Noul { yes, no } => {
+                [yes, no].into_iter().flatten().map(DecisionText::count_flat_bytes).sum()
+            }
+        };
+    }
+    if got <= MAX_LINE_BYTES {
+        return Ok(());
+    }
+    Err(Error::Validation(format!(
+        "the texts are {got} bytes as lines, which this model reads, and at most {MAX_LINE_BYTES} are read: send \
+         less, or values that are not so deep in each other"
+    )))
 }
 
 impl Inputs for MarkedInputs {

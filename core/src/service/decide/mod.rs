@@ -213,13 +213,14 @@ impl Service {
                 self.compute(&inputs, ModelTask::Decide(Wanted::WHOLE), truncation).await?
             }
             Decider::Laya(_) | Decider::Pointer(_) => {
-                let inputs = MarkedInputs::from_request(request, &asked, decider);
+                let inputs = MarkedInputs::from_request(request, &asked, decider)?;
                 self.compute(&Arc::new(inputs), ModelTask::Decide(Wanted::TOKENS), truncation).await?
             }
         };
         let mut decisions = Vec::with_capacity(outputs.len());
         for (asked, output) in asked.iter().zip(&outputs) {
-            decisions.push(decider.read_decision(asked.question, output)?);
+            let temperature = self.decision_temperature(asked.question);
+            decisions.push(decider.read_decision(asked.question, output, temperature)?);
         }
         let reversed = decisions.split_off(request.questions.len());
         let mut reversed = reversed.iter();
@@ -240,6 +241,7 @@ impl Service {
     ) -> Result<Answer<Vec<Decision>>, Failed> {
         let DecisionRequest { state, questions, .. } = request;
         let counts: Vec<usize> = questions.iter().map(Question::count_options).collect();
+        let temperatures: Vec<f64> = questions.iter().map(|it| self.decision_temperature(it)).collect();
         let (got, max) = (counts.iter().sum::<usize>(), self.config.max_rerank_texts);
         if got > max {
             return Err(Error::Validation(format!(
@@ -262,11 +264,22 @@ impl Service {
         let scores = self.raw_scores(&admitted, &inputs, self.uncut_truncation());
         let (scores, cost) = self.in_time(&admitted, scores).await?;
         let mut logits = scores.iter().map(|score| f64::from(score.raw));
-        let decisions = counts.iter().map(|&count| {
+        let decisions = counts.iter().zip(temperatures).map(|(&count, temperature)| {
             let logits: Vec<f64> = logits.by_ref().take(count).collect();
-            Decision::from_logits(&logits)
+            Decision::from_logits(&logits, temperature)
         });
         Ok(Answer { value: decisions.collect(), cost })
+    }
+
+    /// The divisor of the logits of a question, from `--calibration`.
+    fn decision_temperature(&self, question: &Question) -> f64 {
+        let calibration = self.config.calibration.as_ref();
+        let Some(fitted) = calibration.and_then(|calibration| calibration.decisions) else { return 1.0 };
+        match question.kind {
+            QuestionKind::Choice(_) => fitted.choice,
+            QuestionKind::Score(_) => fitted.score,
+            QuestionKind::Noul { .. } => fitted.noul,
+        }
     }
 
     /// How the model decides; otherwise the error of a request to decide.
@@ -329,7 +342,12 @@ impl Question {
 
 impl Decider {
     /// The decision from the logits of all labels, or of the marked tokens.
-    fn read_decision(&self, question: &Question, output: &Output) -> Result<Decision, Error> {
+    fn read_decision(
+        &self,
+        question: &Question,
+        output: &Output,
+        temperature: f64,
+    ) -> Result<Decision, Error> {
         let logits: Option<Vec<f64>> = match self {
             Self::Labels(decider) => {
                 let places = decider.labels.label_places(question.label_kind());
@@ -341,7 +359,7 @@ impl Decider {
         };
         let logits = logits.ok_or_else(|| Error::Inference("the backend left answers out".to_owned()))?;
         if logits.iter().all(|logit| logit.is_finite()) {
-            Ok(Decision::from_logits(&logits))
+            Ok(Decision::from_logits(&logits, temperature))
         } else {
             Err(Error::MissingValues)
         }

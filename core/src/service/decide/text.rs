@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref};
 
-use super::flat::flat_json;
+use super::flat::{count_flat_bytes, flat_json};
 
 /// A text as a model reads it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +43,11 @@ impl DecisionText {
             }
         }
         spaced
+    }
+
+    /// At least the bytes of [`Self::flat_text`].
+    pub(super) fn count_flat_bytes(&self) -> usize {
+        if self.is_json { count_flat_bytes(&self.text) } else { self.text.len() }
     }
 
     /// The string, or the JSON as lines.
