@@ -23,6 +23,8 @@ RATE = float(os.environ.get("SOAK_ATTACKS") or 0)
 # Flags under which stopped clients are ended soon.
 FLAGS = (*TIMES, "--grpc-port", "0") if RATE else ()
 AT_A_TIME = 8
+# MiB that attacks which run at the moment may hold.
+HELD = 64 if RATE else 0
 LONG = 1_900_000
 # A frame of zstd whose blocks of four bytes are 128 KiB each.
 BOMB = bytes.fromhex("28b52ffd0038")
