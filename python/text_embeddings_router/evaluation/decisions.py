@@ -111,8 +111,7 @@ def fit(rows: list[Any], right: list[int], groups: list[int]) -> dict[str, Any]:
     """The temperature of a type, and the loss of questions whose states the fit has not seen."""
     held_out = []
     for seen, unseen in GroupKFold(min(FOLDS, len(set(groups)))).split(rows, groups=groups):
-        pick = lambda values, places: [values[place] for place in places]
-        temperature = temperature_of(pick(rows, seen), pick(right, seen))
+        temperature = temperature_of([rows[place] for place in seen], [right[place] for place in seen])
         held_out += [log_loss([rows[place]], [right[place]], temperature) for place in unseen]
     return {
         "temperature": temperature_of(rows, right),
