@@ -244,7 +244,7 @@ class TestOpenAI:
         for name in ("int8", "uint8", "binary", "ubinary"):
             assert ask(output_dtype=name) == ask(embedding_type=name) == forms[name], name
         # Its own default is base64, from which it reads float32.
-        with pytest.raises(openai.UnprocessableEntityError, match="would read these integers as float32"):
+        with pytest.raises(openai.UnprocessableEntityError, match="would read these numbers as float32"):
             self.client(embedder).embeddings.create(model="any", input=INPUTS, extra_body={"output_dtype": "int8"})
 
     def test_voyages_fields(self, embedder):

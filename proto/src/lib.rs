@@ -73,8 +73,12 @@ mod tests {
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
             scores_depend_on_request=27 bool
         Metadata: listwise_prompts=20 uint32, dropped_texts=21 uint32?, cached_texts=22 uint32?
-        EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*, dimensions=22 uint32?
-        EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*
+        EmbedRequest: number_type=20 NumberType
+        EmbedResponse: encoded=20 bytes
+        EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*, dimensions=22 uint32?, \
+            number_type=23 NumberType
+        TokenEmbedding: encoded=20 bytes
+        EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*, encoded=22 bytes
         RerankRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?, \
             chunking=23 Chunking, highlight=24 uint32
         RerankStreamRequest: instruction=20 string?, top_n=21 uint32?, min_score=22 float?, \

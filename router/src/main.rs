@@ -38,6 +38,7 @@ mod telemetry;
 #[cfg(test)]
 mod testing;
 mod transports;
+mod vector_numbers;
 
 use std::{
     fmt::Write as _,

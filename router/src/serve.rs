@@ -79,6 +79,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::{grpc, http::testing::Server};
+    use base64::{Engine, prelude::BASE64_STANDARD};
     use serde_json::{Value, json};
     use text_embeddings_proto::v1::{
         self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
@@ -406,6 +407,11 @@ mod tests {
             text(""),
             v1::EmbedRequest { normalize: Some(false), ..text("Z행성a") },
             v1::EmbedRequest { dimensions: Some(2), ..text("ZaZ") },
+            v1::EmbedRequest { number_type: 1, ..text("ZaZ") },
+            v1::EmbedRequest { number_type: 2, ..text("ZaZ") },
+            v1::EmbedRequest { number_type: 3, ..text("ZaZ") },
+            v1::EmbedRequest { number_type: 4, ..text("ZaZ") },
+            v1::EmbedRequest { number_type: 5, normalize: Some(false), ..text("ZaZ") },
             v1::EmbedRequest { dimensions: Some(0), ..text("ZaZ") },
             v1::EmbedRequest { dimensions: Some(4), ..text("ZaZ") },
             v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("ZaZ") },
@@ -415,16 +421,25 @@ mod tests {
             text("#"),
         ];
         for message in table {
+            let types = ["float", "float16", "int8", "uint8", "binary", "ubinary"];
+            let output_dtype = types[message.number_type as usize];
             let side = ["Right", "Left"][message.truncation_direction as usize];
             let body = json!({
                 "inputs": message.inputs, "truncate": message.truncate, "truncation_direction": side,
                 "normalize": message.normalize.unwrap_or(true), "prompt_name": message.prompt_name,
-                "dimensions": message.dimensions
+                "dimensions": message.dimensions,
+                "output_dtype": output_dtype,
+                "encoding_format": if message.number_type == 0 { "float" } else { "base64" }
             });
-            let vector = |values: Vec<f32>| values.into_iter().map(digits).collect::<Value>();
+            // Bytes of gRPC are base64 in JSON.
+            let vector = |values: Vec<f32>, encoded: Vec<u8>| match message.number_type {
+                0 => values.into_iter().map(digits).collect::<Value>(),
+                _ => BASE64_STANDARD.encode(encoded).into(),
+            };
             let expected = over_http(&server, "/embed", &body).await;
             let found = client.embed(message.clone()).await;
-            assert_eq!(over_grpc(found, |answer| json!([vector(answer.embeddings)])), expected, "{body}");
+            let found = over_grpc(found, |answer| json!([vector(answer.embeddings, answer.encoded)]));
+            assert_eq!(found, expected, "{body}");
             let v1::EmbedRequest {
                 inputs,
                 truncate,
@@ -432,6 +447,7 @@ mod tests {
                 truncation_direction,
                 prompt_name,
                 dimensions,
+                number_type,
             } = message;
             let message = v1::EmbedAllRequest {
                 inputs,
@@ -440,10 +456,12 @@ mod tests {
                 prompt_name,
                 normalize: normalize.unwrap_or(true),
                 dimensions,
+                number_type,
                 ..v1::EmbedAllRequest::default()
             };
             let tokens = |answer: v1::EmbedAllResponse| {
-                let tokens = answer.token_embeddings.into_iter().map(|token| vector(token.embeddings));
+                let tokens = answer.token_embeddings.into_iter();
+                let tokens = tokens.map(|token| vector(token.embeddings, token.encoded));
                 json!([tokens.collect::<Value>()])
             };
             let expected = over_http(&server, "/embed_all", &body).await;

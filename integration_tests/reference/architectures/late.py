@@ -25,7 +25,7 @@ from tokenizers import AddedToken
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, numbers, random_tensor, store, write_json
 from .decoders import QWEN3
-from .encoders import EUROBERT
+from .encoders import EUROBERT, JINA_V3, SMALL
 from .lfm2 import LFM2
 from .lfm2 import layers as lfm2_layers
 from .served import BERT, MODERNBERT, ROBERTA, model, special_ids
@@ -52,7 +52,8 @@ class Late:
     document_length: int
     expansion: bool = True
     attended: bool = False
-    stanford: bool = False
+    # Stanford's layout, with this prefix of the body's tensors.
+    stanford: str | None = None
     # Kept punctuation.
     skipped: list[str] | None = None
     # The layout of sentence-transformers: the texts before queries and documents.
@@ -62,6 +63,8 @@ class Late:
     fill: int | None = None
     residuals: tuple[int, ...] = ()
 
+
+MARKERS = {None: ["[Q] ", "[D] "], "bert": ["[unused0]", "[unused1]"], "roberta": ["[QueryMarker]", "[DocumentMarker]"]}
 
 FIXTURES = {
     "colbert-pylate": Late("BertModel", BERT, "bert", 401, 17, 32, 40),
@@ -84,7 +87,8 @@ FIXTURES = {
         fill=15,
         residuals=(28, 28),
     ),
-    "colbert-stanford": Late("BertModel", BERT, "bert", 404, 13, 32, 44, stanford=True),
+    "colbert-jina": Late("JinaEmbeddingsV3Model", SMALL | JINA_V3, "xlm-roberta", 410, 16, 32, 37, attended=True, stanford="roberta"),
+    "colbert-stanford": Late("BertModel", BERT, "bert", 404, 13, 32, 44, stanford="bert"),
 }
 
 
@@ -97,7 +101,7 @@ def save_parts(folder: Path, late: Late) -> tuple[Made, Fixture]:
     """Saves body and tokenizer, with the markers in the vocabulary."""
     made = TOKENIZERS[late.tokenizer]()
     if late.prompts is None:
-        with_markers(made, ["[unused0]", "[unused1]"] if late.stanford else ["[Q] ", "[D] "])
+        with_markers(made, MARKERS[late.stanford])
     elif late.prompts[0] == "[Q] ":
         # As sentence-transformers saves the markers of a folder that it converts.
         made.tokenizer.add_special_tokens([AddedToken(prompt, special=True, normalized=False) for prompt in late.prompts])
@@ -160,16 +164,35 @@ def save_own(folder: Path, late: Late) -> None:
 
 def save_stanford(folder: Path, late: Late) -> None:
     """The layout of Stanford's ColBERT: prefixed body and matrix in one file."""
-    tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    tensors = {f"{late.stanford}.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors["linear.weight"] = projection(folder, late)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
-    settings = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "query_token": "[Q]", "doc_token": "[D]"}
+    query, document = MARKERS[late.stanford]
+    settings = {"query_token_id": query, "doc_token_id": document, "query_token": "[Q]", "doc_token": "[D]"}
     settings |= {"query_maxlen": late.query_length, "doc_maxlen": late.document_length, "similarity": "cosine"}
     settings |= {"dim": late.width, "mask_punctuation": True, "attend_to_mask_tokens": late.attended, "nbits": 2}
     (folder / "artifact.metadata").write_text(json.dumps(settings, indent=2))
+
+
+def with_jinas_config(folder: Path) -> None:
+    """Replaces transformers' config.json by one with the keys of jina-colbert-v2's, which names code in another
+    repository. The tensors have that code's names already: transformers renames them when it reads and writes."""
+    config = json.loads((folder / "config.json").read_text())
+    place = "jinaai/xlm-roberta-flash-implementation--"
+    mine = {
+        "auto_map": {
+            "AutoConfig": f"{place}configuration_xlm_roberta.XLMRobertaFlashConfig",
+            "AutoModel": f"{place}modeling_xlm_roberta.XLMRobertaModel",
+        },
+        "model_type": "xlm-roberta",
+        "position_embedding_type": "rotary",
+        "rotary_emb_base": config.pop("rope_parameters")["rope_theta"],
+        "use_flash_attn": True,
+    }
+    write_json(folder / "config.json", config | mine)
 
 
 @torch.no_grad()
@@ -194,6 +217,8 @@ def write(name: str) -> str:
             "documents": [{"text": t, "vectors": numbers(v)} for t, v in zip(DOCUMENTS, documents, strict=True)],
             "scores": [[float(f"{score:.7g}") for score in row] for row in scores],
         }
+        if late.stanford == "roberta":
+            with_jinas_config(fresh)
         shutil.rmtree(FOLDER / name, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         shutil.copytree(fresh, FOLDER / name, copy_function=shutil.copyfile)

@@ -17,6 +17,7 @@ use super::{
     stream::{AnswerStream, without_headers},
     wire::{answered, direction},
 };
+use crate::vector_numbers::{NEEDS_UNIT_LENGTH, NumberType, Numbers};
 
 fn encoding(truncate: bool, side: i32, prompt_name: Option<String>) -> Result<EmbedEncoding, Status> {
     Ok(EmbedEncoding {
@@ -32,15 +33,49 @@ fn only<T: Default>(answers: Vec<T>) -> T {
     answers.into_iter().next().unwrap_or_default()
 }
 
+/// The type of numbers that a message names.
+fn number_type(number: i32) -> Result<NumberType, Status> {
+    match v1::NumberType::try_from(number) {
+        Ok(v1::NumberType::Float) => Ok(NumberType::Float),
+        Ok(v1::NumberType::Float16) => Ok(NumberType::Float16),
+        Ok(v1::NumberType::Int8) => Ok(NumberType::Int8),
+        Ok(v1::NumberType::Uint8) => Ok(NumberType::Uint8),
+        Ok(v1::NumberType::Binary) => Ok(NumberType::Binary),
+        Ok(v1::NumberType::Ubinary) => Ok(NumberType::Ubinary),
+        Err(_) => Err(invalid(format!("`number_type` {number} is unknown: give a number from 0 to 5"))),
+    }
+}
+
+/// A vector as a message has it: floats in a field of their own, other numbers as bytes.
+struct WireVector {
+    floats: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl WireVector {
+    fn new(vector: Vec<f32>, numbers: NumberType) -> Self {
+        match numbers.convert(vector) {
+            Numbers::Float(floats) => Self { floats, bytes: Vec::new() },
+            others => Self { floats: Vec::new(), bytes: others.into_bytes() },
+        }
+    }
+}
+
 async fn embed(service: Service, message: v1::EmbedRequest) -> Result<Answer<v1::EmbedResponse>, Status> {
+    let numbers = number_type(message.number_type)?;
+    let normalize = message.normalize.unwrap_or(true);
+    if numbers.needs_unit_length() && !normalize {
+        return Err(invalid(format!("Input validation error: {NEEDS_UNIT_LENGTH}")));
+    }
     let request = EmbedRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
         inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
-        normalize: message.normalize.unwrap_or(true),
+        normalize,
         dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
     answered("tei.v1.Embed/Embed", service.embed_vectors(request).await, |vectors, metadata| {
-        v1::EmbedResponse { embeddings: only(vectors), metadata }
+        let WireVector { floats, bytes } = WireVector::new(only(vectors), numbers);
+        v1::EmbedResponse { embeddings: floats, metadata, encoded: bytes }
     })
 }
 
@@ -66,23 +101,26 @@ async fn embed_all(
     service: Service,
     message: v1::EmbedAllRequest,
 ) -> Result<Answer<v1::EmbedAllResponse>, Status> {
+    let numbers = number_type(message.number_type)?;
     let request = EmbedRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
         inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
-        normalize: message.normalize,
+        normalize: message.normalize || numbers.needs_unit_length(),
         dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
     let outputs = wanted(&message.outputs)?;
     answered("tei.v1.Embed/EmbedAll", service.embed(request, outputs).await, |outputs, metadata| {
         let EmbedOutputs { dense, sparse, tokens } = only(outputs);
+        let token = |vector| {
+            let WireVector { floats, bytes } = WireVector::new(vector, numbers);
+            v1::TokenEmbedding { embeddings: floats, encoded: bytes }
+        };
+        let WireVector { floats, bytes } = WireVector::new(dense.unwrap_or_default(), numbers);
         v1::EmbedAllResponse {
-            token_embeddings: tokens
-                .unwrap_or_default()
-                .into_iter()
-                .map(|embeddings| v1::TokenEmbedding { embeddings })
-                .collect(),
+            token_embeddings: tokens.unwrap_or_default().into_iter().map(token).collect(),
             metadata,
-            embeddings: dense.unwrap_or_default(),
+            embeddings: floats,
+            encoded: bytes,
             sparse_embeddings: sparse.unwrap_or_default().into_iter().map(sparse_value).collect(),
         }
     })
@@ -275,6 +313,16 @@ mod tests {
                 v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("a") },
                 invalid(
                     "Input validation error: `default-prompt-name` is set to `q` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
+                ),
+            ),
+            (
+                v1::EmbedRequest { number_type: 6, ..text("a") },
+                invalid("`number_type` 6 is unknown: give a number from 0 to 5"),
+            ),
+            (
+                v1::EmbedRequest { number_type: 2, ..text("a") },
+                invalid(
+                    "Input validation error: `int8` and `uint8` are for vectors of length one: leave `normalize` out, or ask for another type",
                 ),
             ),
             (

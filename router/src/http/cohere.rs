@@ -198,6 +198,8 @@ struct VectorsByType {
     #[serde(skip_serializing_if = "Option::is_none")]
     float: Option<Vec<EncodedVector>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    float16: Option<Vec<EncodedVector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     int8: Option<Vec<EncodedVector>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     uint8: Option<Vec<EncodedVector>>,
@@ -216,6 +218,7 @@ impl VectorsByType {
             let place = match format {
                 EncodingFormat::Float => &mut by_type.float,
                 EncodingFormat::Base64 => &mut by_type.base64,
+                EncodingFormat::Float16 => &mut by_type.float16,
                 EncodingFormat::Int8 => &mut by_type.int8,
                 EncodingFormat::Uint8 => &mut by_type.uint8,
                 EncodingFormat::Binary => &mut by_type.binary,
@@ -229,7 +232,7 @@ impl VectorsByType {
 }
 
 fn encode_all(vectors: &[Vec<f32>], format: EncodingFormat) -> Vec<EncodedVector> {
-    vectors.iter().map(|vector| VectorEncoding::from_format(format).encode_vector(vector)).collect()
+    VectorEncoding::from_format(format).encode_all(vectors.iter().cloned())
 }
 
 /// The metadata of an answer, as Cohere has them.

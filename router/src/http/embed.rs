@@ -2,12 +2,16 @@
 //!
 //! Input: `inputs` as a text, token ids or a list of texts and token ids, and how they become vectors.
 //! Output: a list with one element for each input, also for one input: `[float]`, or `[[float]]` with a
-//! vector for each token, or `[{index, value}]`.
+//! vector for each token, or `[{index, value}]`, or an object with the requested outputs. What must hold:
+//! vectors are written as `vector_encoding.rs` says.
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{SparseValue, Wanted};
-use text_embeddings_core::service::{EmbedOutputs, EmbedRequest};
+use text_embeddings_core::{
+    error::Error,
+    service::{Answer, EmbedOutputs, EmbedRequest, Service},
+};
 use utoipa::ToSchema;
 
 use super::{
@@ -17,8 +21,9 @@ use super::{
     responses::InferenceErrors,
     schemas::TAG,
     shared::{TruncationSide, encoding, respond, yes},
+    vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
-use crate::state::AppState;
+use crate::{state::AppState, vector_numbers::NEEDS_UNIT_LENGTH};
 
 /// The inputs to embed.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -42,17 +47,47 @@ pub(crate) struct EmbedBody {
     /// The number of a vector's first values to return (Matryoshka).
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
+    /// The outputs to compute in one forward pass. The answer then has an object for each input. Absent or
+    /// null: the vector of each input.
+    #[schema(default = json!(null), min_items = 1)]
+    outputs: Option<Vec<OutputName>>,
+    /// The notation of vectors, or the type of their numbers.
+    #[serde(default)]
+    #[schema(default = "float")]
+    encoding_format: EncodingFormat,
+    /// The type of the numbers. With `encoding_format` `base64`, their bytes. vLLM's name is `embed_dtype`.
+    #[serde(alias = "embed_dtype")]
+    #[schema(default = json!(null))]
+    output_dtype: Option<EncodingFormat>,
 }
 
-impl From<EmbedBody> for EmbedRequest {
-    fn from(body: EmbedBody) -> Self {
-        Self {
-            inputs: body.inputs.0,
-            encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
-            normalize: body.normalize,
-            dimensions: body.dimensions,
-        }
+impl EmbedBody {
+    /// The vectors of the inputs, or the outputs that the body names.
+    pub(crate) async fn answer(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
+        let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
+            .map_err(Error::Validation)?;
+        check_scaling(vectors, self.normalize)?;
+        let request = EmbedRequest {
+            inputs: self.inputs.0,
+            encoding: encoding(self.truncate, self.truncation_direction, self.prompt_name),
+            normalize: self.normalize,
+            dimensions: self.dimensions,
+        };
+        let Some(outputs) = self.outputs else {
+            let answer = service.embed_vectors(request).await?;
+            return Ok(answer.map(|values| EmbedAnswer::Vectors(vectors.encode_all(values))));
+        };
+        let answer = service.embed(request, OutputName::wanted(&outputs)).await?;
+        Ok(answer.map(|outputs| EmbedAnswer::from_outputs(outputs, vectors)))
     }
+}
+
+/// Refuses numbers whose scale is made for vectors of length one for vectors that keep their length.
+fn check_scaling(vectors: VectorEncoding, normalize: bool) -> Result<(), Error> {
+    if vectors.numbers.needs_unit_length() && !normalize {
+        return Err(Error::Validation(NEEDS_UNIT_LENGTH.to_owned()));
+    }
+    Ok(())
 }
 
 /// The inputs to embed token by token.
@@ -70,10 +105,9 @@ pub(crate) struct EmbedAllBody {
     /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
-    /// Whether vectors are scaled to length one.
-    #[serde(default)]
+    /// Whether vectors are scaled to length one. int8 and uint8 values are always of such vectors.
     #[schema(default = false)]
-    normalize: bool,
+    normalize: Option<bool>,
     /// The number of each vector's first values to return (Matryoshka).
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
@@ -81,6 +115,14 @@ pub(crate) struct EmbedAllBody {
     /// null: the vectors of the tokens.
     #[schema(default = json!(null), min_items = 1)]
     outputs: Option<Vec<OutputName>>,
+    /// The notation of vectors, or the type of their numbers.
+    #[serde(default)]
+    #[schema(default = "float")]
+    encoding_format: EncodingFormat,
+    /// The type of the numbers. With `encoding_format` `base64`, their bytes. vLLM's name is `embed_dtype`.
+    #[serde(alias = "embed_dtype")]
+    #[schema(default = json!(null))]
+    output_dtype: Option<EncodingFormat>,
 }
 
 /// An output of an embedding model.
@@ -103,14 +145,25 @@ impl OutputName {
     }
 }
 
-impl From<EmbedAllBody> for EmbedRequest {
-    fn from(body: EmbedAllBody) -> Self {
-        Self {
-            inputs: body.inputs.0,
-            encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
-            normalize: body.normalize,
-            dimensions: body.dimensions,
-        }
+impl EmbedAllBody {
+    /// The vectors of the tokens, or the outputs that the body names.
+    async fn answer(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
+        let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
+            .map_err(Error::Validation)?;
+        let normalize = self.normalize.unwrap_or(vectors.numbers.needs_unit_length());
+        check_scaling(vectors, normalize)?;
+        let request = EmbedRequest {
+            inputs: self.inputs.0,
+            encoding: encoding(self.truncate, self.truncation_direction, self.prompt_name),
+            normalize,
+            dimensions: self.dimensions,
+        };
+        let wanted = self.outputs.as_deref().map(OutputName::wanted);
+        let answer = service.embed(request, wanted.unwrap_or(Wanted::TOKENS)).await?;
+        Ok(answer.map(|outputs| match wanted {
+            None => EmbedAnswer::from_tokens(outputs, vectors),
+            Some(_) => EmbedAnswer::from_outputs(outputs, vectors),
+        }))
     }
 }
 
@@ -156,19 +209,28 @@ impl From<SparseValue> for SparseValueBody {
     }
 }
 
-/// A vector for each input.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = EmbedResponse)]
-pub(crate) struct VectorsBody(pub(crate) Vec<Vec<f32>>);
+/// The answer of `/embed` and `/embed_all`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum EmbedAnswer {
+    Vectors(Vec<EncodedVector>),
+    Tokens(Vec<Vec<EncodedVector>>),
+    Outputs(Vec<OutputsBody>),
+}
 
-/// A vector for each token of each input.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = EmbedAllResponse)]
-pub(crate) struct TokenVectorsBody(Vec<Vec<Vec<f32>>>);
+impl EmbedAnswer {
+    fn from_tokens(outputs: Vec<EmbedOutputs>, vectors: VectorEncoding) -> Self {
+        let tokens = outputs.into_iter().filter_map(|output| output.tokens);
+        Self::Tokens(tokens.map(|tokens| vectors.encode_all(tokens)).collect())
+    }
 
-impl From<Vec<EmbedOutputs>> for TokenVectorsBody {
-    fn from(outputs: Vec<EmbedOutputs>) -> Self {
-        Self(outputs.into_iter().filter_map(|output| output.tokens).collect())
+    fn from_outputs(outputs: Vec<EmbedOutputs>, vectors: VectorEncoding) -> Self {
+        let body = |EmbedOutputs { dense, sparse, tokens }| OutputsBody {
+            dense: dense.map(|vector| vectors.encode_vector(vector)),
+            sparse: sparse.map(sparse_body),
+            tokens: tokens.map(|tokens| vectors.encode_all(tokens)),
+        };
+        Self::Outputs(outputs.into_iter().map(body).collect())
     }
 }
 
@@ -178,29 +240,46 @@ impl From<Vec<EmbedOutputs>> for TokenVectorsBody {
 pub(crate) struct OutputsBody {
     /// The vector of the input.
     #[serde(skip_serializing_if = "Option::is_none")]
-    dense: Option<Vec<f32>>,
+    dense: Option<EncodedVector>,
     /// The weights of vocabulary entries, by ascending index.
     #[serde(skip_serializing_if = "Option::is_none")]
     sparse: Option<Vec<SparseValueBody>>,
     /// The vectors of the tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<Vec<Vec<f32>>>,
+    tokens: Option<Vec<EncodedVector>>,
 }
 
-impl From<EmbedOutputs> for OutputsBody {
-    fn from(EmbedOutputs { dense, sparse, tokens }: EmbedOutputs) -> Self {
-        let sparse = sparse.map(|entries| entries.into_iter().map(SparseValueBody::from).collect());
-        Self { dense, sparse, tokens }
-    }
+/// A vector for each input.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EmbedResponse)]
+pub(crate) struct VectorsBody(Vec<Vec<f32>>);
+
+/// A vector for each token of each input.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EmbedAllResponse)]
+pub(crate) struct TokenVectorsBody(Vec<Vec<Vec<f32>>>);
+
+/// The answer of `/embed`. Other types and notations of numbers are the second form. If the request has
+/// `outputs`, an object for each input.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EmbedAnswer)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum DescribedEmbedAnswer {
+    Vectors(VectorsBody),
+    Encoded(Vec<EncodedVector>),
+    Outputs(Vec<OutputsBody>),
 }
 
-/// The answer of `/embed_all`. If the request has `outputs`, an object for each input.
+/// The answer of `/embed_all`. Other types and notations of numbers are the second form. If the request has
+/// `outputs`, an object for each input.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EmbedAllAnswer)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-enum EmbedAllAnswer {
+enum DescribedTokensAnswer {
     Tokens(TokenVectorsBody),
+    Encoded(Vec<Vec<EncodedVector>>),
     Outputs(Vec<OutputsBody>),
 }
 
@@ -211,27 +290,32 @@ pub(crate) struct SparseVectorsBody(pub(crate) Vec<Vec<SparseValueBody>>);
 
 impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
     fn from(vectors: Vec<Vec<SparseValue>>) -> Self {
-        Self(
-            vectors
-                .into_iter()
-                .map(|vector| vector.into_iter().map(SparseValueBody::from).collect())
-                .collect(),
-        )
+        Self(vectors.into_iter().map(sparse_body).collect())
     }
 }
 
-/// Embed texts or token ids: a vector for each. Only with an embedding model.
+fn sparse_body(vector: Vec<SparseValue>) -> Vec<SparseValueBody> {
+    vector.into_iter().map(SparseValueBody::from).collect()
+}
+
+/// Embed texts or token ids: a vector for each, or several outputs at once.
+///
+/// Only with an embedding model.
 #[utoipa::path(post, path = "/embed", tag = TAG, request_body = EmbedBody,
     responses(
-        (status = 200, description = "The vectors, in the order of the inputs", body = VectorsBody),
+        (
+            status = 200,
+            description = "The vectors, or the requested outputs, in the order of the inputs",
+            body = DescribedEmbedAnswer
+        ),
         InferenceErrors
     ))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
-    let answer = state.served().service.embed_vectors(body.into()).await?;
-    Ok(respond(&state, format, "embed", answer, VectorsBody))
+    let answer = body.answer(&state.served().service).await?;
+    Ok(respond(&state, format, "embed", answer, |body| body))
 }
 
 /// Embed texts or token ids: a vector for each token, or several outputs at once.
@@ -242,7 +326,7 @@ pub(crate) async fn embed(
         (
             status = 200,
             description = "The vectors of each input's tokens, or the requested outputs",
-            body = EmbedAllAnswer
+            body = DescribedTokensAnswer
         ),
         InferenceErrors
     ))]
@@ -250,14 +334,8 @@ pub(crate) async fn embed_all(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
-    let Some(outputs) = body.outputs.as_deref().map(OutputName::wanted) else {
-        let answer = state.served().service.embed(body.into(), Wanted::TOKENS).await?;
-        return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody::from));
-    };
-    let answer = state.served().service.embed(body.into(), outputs).await?;
-    Ok(respond(&state, format, "embed_all", answer, |outputs| {
-        outputs.into_iter().map(OutputsBody::from).collect::<Vec<_>>()
-    }))
+    let answer = body.answer(&state.served().service).await?;
+    Ok(respond(&state, format, "embed_all", answer, |body| body))
 }
 
 /// Embed texts or token ids: a sparse vector for each.
@@ -290,30 +368,16 @@ mod tests {
         tokenization::TruncationDirection,
     };
 
-    fn encoding() -> EmbedEncoding {
-        EmbedEncoding::default()
-    }
-
     #[test]
-    fn a_body_has_teis_defaults() {
+    fn a_sparse_body_has_teis_defaults_and_each_field_arrives() {
         let body = r#"{"inputs":"a","unknown":{"x":1}}"#;
-        let inputs = || EmbedInputs::single(EmbedInput::Text("a".to_owned()));
-        let request = EmbedRequest::from(serde_json::from_str::<EmbedBody>(body).unwrap());
-        let expected =
-            EmbedRequest { inputs: inputs(), encoding: encoding(), normalize: true, dimensions: None };
-        assert_eq!(request, expected);
-        let expected = EmbedRequest { normalize: false, ..expected };
-        let request = EmbedRequest::from(serde_json::from_str::<EmbedAllBody>(body).unwrap());
-        assert_eq!(request, expected);
+        let inputs = EmbedInputs::single(EmbedInput::Text("a".to_owned()));
         let request = EmbedRequest::from(serde_json::from_str::<EmbedSparseBody>(body).unwrap());
+        let expected =
+            EmbedRequest { inputs, encoding: EmbedEncoding::default(), normalize: false, dimensions: None };
         assert_eq!(request, expected);
-    }
-
-    #[test]
-    fn each_field_arrives_and_null_stands_for_its_absence() {
         let fields = json!({
-            "inputs": [1, 2], "truncate": false, "truncation_direction": "left", "prompt_name": "query",
-            "normalize": false, "dimensions": 7
+            "inputs": [1, 2], "truncate": false, "truncation_direction": "left", "prompt_name": "query"
         });
         let encoding = EmbedEncoding {
             truncate: Some(false),
@@ -322,22 +386,8 @@ mod tests {
             input_type: None,
         };
         let inputs = EmbedInputs::single(EmbedInput::Ids(vec![1, 2]));
-        let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields.clone()).unwrap());
-        let expected = EmbedRequest {
-            inputs: inputs.clone(),
-            encoding: encoding.clone(),
-            normalize: false,
-            dimensions: Some(7),
-        };
-        assert_eq!(request, expected);
-        let request = EmbedRequest::from(serde_json::from_value::<EmbedAllBody>(fields.clone()).unwrap());
-        assert_eq!(request, expected);
         let request = EmbedRequest::from(serde_json::from_value::<EmbedSparseBody>(fields).unwrap());
-        assert_eq!(request, EmbedRequest { dimensions: None, ..expected });
-
-        let fields = json!({"inputs": "a", "truncate": null, "prompt_name": null, "dimensions": null});
-        let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields).unwrap());
-        assert_eq!((request.encoding, request.dimensions), (self::encoding(), None));
+        assert_eq!(request, EmbedRequest { inputs, encoding, ..expected });
     }
 
     #[test]
@@ -434,6 +484,59 @@ mod tests {
         let answer = server.post("/embed_all", r#"{"inputs":["Zab",[57]]}"#, &[]).await;
         let expected = "[[[1.0,0.0,1.0],[1.0,1.0,2.0],[1.0,1.0,3.0]],[[1.0,0.0,1.0]]]";
         assert_eq!((answer.status, answer.body.as_str()), (200, expected));
+    }
+
+    #[tokio::test]
+    async fn vectors_have_the_type_and_the_notation_that_the_body_names() {
+        let server = Server::start_with("--model-type embedding").await;
+        let table = [
+            ("/embed", json!({"inputs": "ZZZb", "output_dtype": "int8"}), "[[76,0,102]]"),
+            ("/embed", json!({"inputs": "ZZZb", "embed_dtype": "float16"}), "[[0.60009766,0.0,0.7998047]]"),
+            ("/embed", json!({"inputs": "ZZZb", "encoding_format": "ubinary"}), "[[160]]"),
+            ("/embed", json!({"inputs": "ZZZb", "outputs": ["dense"]}), r#"[{"dense":[0.6,0.0,0.8]}]"#),
+            (
+                "/embed",
+                json!({"inputs": "ZZZb", "normalize": false, "output_dtype": "float16", "encoding_format": "base64"}),
+                r#"["AEIAAABE"]"#,
+            ),
+            (
+                "/embed_all",
+                json!({"inputs": "Zb", "output_dtype": "uint8"}),
+                "[[[218,128,218],[185,128,242]]]",
+            ),
+            ("/embed_all", json!({"inputs": "Zb", "output_dtype": "binary"}), "[[[32],[32]]]"),
+            (
+                "/embed_all",
+                json!({"inputs": "Zb", "normalize": false, "output_dtype": "ubinary", "encoding_format": "base64"}),
+                r#"[["oA==","oA=="]]"#,
+            ),
+            (
+                "/embed_all",
+                json!({"inputs": "ZZZb", "normalize": true, "outputs": ["tokens", "dense"], "output_dtype": "int8", "dimensions": 1}),
+                r#"[{"dense":[127],"tokens":[[127],[127],[127],[127]]}]"#,
+            ),
+        ];
+        for (path, fields, expected) in table {
+            let answer = server.post(path, &fields.to_string(), &[]).await;
+            assert_eq!((answer.status, answer.body.as_str()), (200, expected), "{path} {fields}");
+        }
+        for path in ["/embed", "/embed_all"] {
+            for (fields, part) in [
+                (json!({"normalize": false, "output_dtype": "int8"}), NEEDS_UNIT_LENGTH),
+                (json!({"encoding_format": "int8", "output_dtype": "uint8"}), "contradicts another field"),
+                (json!({"output_dtype": "base64"}), "send base64 as `encoding_format`"),
+                (json!({"output_dtype": "int4"}), "unknown variant `int4`"),
+            ] {
+                let mut body = fields.clone();
+                body["inputs"] = json!("a");
+                let answer = server.post(path, &body.to_string(), &[]).await;
+                assert!(
+                    answer.status == 422 && answer.body.contains(part),
+                    "{path} {fields} {}",
+                    answer.body
+                );
+            }
+        }
     }
 
     #[tokio::test]

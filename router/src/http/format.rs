@@ -230,10 +230,11 @@ mod tests {
             "/predict" => {
                 [json!({"inputs": [["q", "ZZ"], ["q", "a"]]}), json!({"inputs": [["a", "b", "c"]]})]
             }
-            "/embeddings" => [json!({"input": "ab", "encoding_format": "base64"}), json!({"input": [[-1]]})],
+            "/embeddings" => [json!({"input": "ab", "encoding_format": "float16"}), json!({"input": [[-1]]})],
             "/v1/embeddings" => [json!({"input": ["Za", [57, 65]]}), json!({"input": null})],
             "/v1/embed" | "/v2/embed" => {
-                let types = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
+                // Base64 stands for the bytes, which MessagePack has.
+                let types = ["float", "float16", "int8", "uint8", "binary", "ubinary"];
                 [json!({"texts": ["Za"], "embedding_types": types}), json!({"texts": "Za"})]
             }
             _ => [json!({"inputs": ["Za", "b"]}), json!({"inputs": {"a": 1}})],

@@ -32,7 +32,9 @@ pub(crate) struct OpenAiBody {
     #[serde(default)]
     #[schema(default = "float")]
     encoding_format: EncodingFormat,
-    /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes.
+    /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes. vLLM's
+    /// name is `embed_dtype`.
+    #[serde(alias = "embed_dtype")]
     #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
     /// Jina's name for `encoding_format`.
@@ -114,8 +116,8 @@ struct OpenAiUsage {
 
 impl EmbeddingsBody {
     /// The body for the vectors of a request that took `tokens` tokens.
-    pub(crate) fn new(vectors: &[Vec<f32>], encoding: VectorEncoding, model: &str, tokens: usize) -> Self {
-        let data = vectors.iter().enumerate().map(|(index, vector)| EmbeddingBody {
+    pub(crate) fn new(vectors: Vec<Vec<f32>>, encoding: VectorEncoding, model: &str, tokens: usize) -> Self {
+        let data = vectors.into_iter().enumerate().map(|(index, vector)| EmbeddingBody {
             object: "embedding",
             embedding: encoding.encode_vector(vector),
             index,
@@ -137,12 +139,12 @@ fn is_sdks(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with(SDK_HEADERS))
 }
 
-/// Refuses base64 of integers to `OpenAI`'s SDK, which asks for base64 unless it is told otherwise, and reads
+/// Refuses base64 of other numbers to `OpenAI`'s SDK, which asks for base64 unless it is told otherwise, and reads
 /// float32 values from it.
 fn check_base64(encoding: VectorEncoding, headers: &HeaderMap) -> Result<(), ApiError> {
-    if encoding.is_base64_of_integers() && is_sdks(headers) {
+    if encoding.is_base64_of_others() && is_sdks(headers) {
         return Err(ApiError::invalid(
-            "OpenAI's client would read these integers as float32: send `encoding_format` `float` in addition"
+            "OpenAI's client would read these numbers as float32: send `encoding_format` `float` in addition"
                 .to_owned(),
         ));
     }
@@ -192,7 +194,7 @@ pub(crate) async fn embeddings(
     let tokens = answer.cost.tokens;
     let model = &state.served().info.served_model_name;
     Ok(respond(&state, format, "v1/embeddings", answer, |vectors| {
-        EmbeddingsBody::new(&vectors, encoding, model, tokens)
+        EmbeddingsBody::new(vectors, encoding, model, tokens)
     }))
 }
 
@@ -243,7 +245,7 @@ mod tests {
         }));
         assert_eq!((request.dimensions, request.encoding.truncate), (Some(2), Some(false)));
         assert_eq!(request.encoding.input_type, Some(InputType::Document));
-        assert!(encoding.is_base64_of_integers());
+        assert!(encoding.is_base64_of_others());
         let (request, encoding) = split(json!({
             "input": ["a"], "output_dtype": null, "input_type": null, "truncation": null,
             "embedding_type": "ubinary"
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn base64_holds_the_values_as_little_endian_float32() {
         let body = EmbeddingsBody::new(
-            &[vec![1.0, -2.5], vec![]],
+            vec![vec![1.0, -2.5], vec![]],
             VectorEncoding::from_format(EncodingFormat::Base64),
             "m",
             9,
@@ -266,7 +268,7 @@ mod tests {
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPwAAIMA=","index":0},{"object":"embedding","embedding":"","index":1}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
         assert_eq!(serde_json::to_string(&body).unwrap(), expected);
         let body = EmbeddingsBody::new(
-            &[vec![1.0, -2.5]],
+            vec![vec![1.0, -2.5]],
             VectorEncoding::from_format(EncodingFormat::Float),
             "m",
             9,
@@ -319,7 +321,7 @@ mod tests {
             (
                 r#"{"input":"a","encoding_format":"int4"}"#,
                 422,
-                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `base64`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
+                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
                 "Validation",
             ),
             (
@@ -404,7 +406,7 @@ mod tests {
             let answer = server.post("/v1/embeddings", &body.to_string(), &sdk).await;
             let is_base64 = body["encoding_format"] == "base64";
             assert_eq!(answer.status, if is_base64 { 422 } else { 200 }, "{body}");
-            assert_eq!(answer.body.contains("would read these integers as float32"), is_base64);
+            assert_eq!(answer.body.contains("would read these numbers as float32"), is_base64);
         }
         for (body, problem) in [
             (

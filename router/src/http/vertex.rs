@@ -23,7 +23,7 @@ use text_embeddings_core::service::{Answer, Cost};
 use utoipa::ToSchema;
 
 use super::{
-    embed::{EmbedBody, EmbedSparseBody, SparseVectorsBody, VectorsBody},
+    embed::{DescribedEmbedAnswer, EmbedAnswer, EmbedBody, EmbedSparseBody, SparseVectorsBody},
     error::ApiError,
     extract::{DecodedBody, UnparsedBody},
     format::BodyFormat,
@@ -62,7 +62,8 @@ pub(crate) struct VertexAnswer {
 pub(crate) enum InstancePrediction {
     Rerank(Ranks),
     Predict(PredictionsBody),
-    Embed(VectorsBody),
+    #[schema(value_type = DescribedEmbedAnswer)]
+    Embed(EmbedAnswer),
     EmbedSparse(SparseVectorsBody),
 }
 
@@ -123,10 +124,7 @@ impl Instance {
                     InstancePrediction::Predict(PredictionsBody::new(predictions, is_batch))
                 })
             }
-            Self::Embed(body) => service
-                .embed_vectors(body.into())
-                .await?
-                .map(|vectors| InstancePrediction::Embed(VectorsBody(vectors))),
+            Self::Embed(body) => body.answer(service).await?.map(InstancePrediction::Embed),
             Self::EmbedSparse(body) => {
                 let vectors = service.embed_sparse(body.into()).await?;
                 vectors.map(|vectors| InstancePrediction::EmbedSparse(vectors.into()))
