@@ -3,7 +3,7 @@
 Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Tensor names, metadata
 and quantisation come from llama.cpp's own `gguf` package. The converter's changes to values and tokens are
 repeated here: it interleaves the rows of Llama's queries and keys, adds one to the weights of Gemma's norms,
-changes Qwen3.5's linear attention (`of_qwen35`),
+changes Qwen3.5's linear attention (`of_qwen35`), drops a dimension of LFM2's taps,
 transposes the second matrices of experts and drops their bias, drops adapters, marks WordPiece pieces that
 begin a word instead of those that continue one, removes RoBERTa's unused positions, writes a score for each
 piece instead of merges, and keeps of a re-ranker's output embedding only the rows of `yes` and `no`.
@@ -30,12 +30,13 @@ ARCHITECTURES = {
     "eurobert": gguf.MODEL_ARCH.EUROBERT,
     "llama_bidirec": gguf.MODEL_ARCH.LLAMA_EMBED,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
+    "lfm2": gguf.MODEL_ARCH.LFM2,
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA_EMBEDDING,
 }
 LLAMAS = ("llama", "llama_bidirec")
 GEMMAS = ("gemma", "gemma3_text")
-DECODERS = ("qwen3", "qwen2", "qwen3_5_text", "eurobert", *LLAMAS, *GEMMAS)
+DECODERS = ("qwen3", "qwen2", "qwen3_5_text", "lfm2", "eurobert", *LLAMAS, *GEMMAS)
 # The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
@@ -140,6 +141,8 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap, recipe: Recipe)
                 continue
             if model_type == "qwen3_5_text":
                 bare, value = of_qwen35(bare, value, config)
+            if bare.endswith("conv.conv.weight"):
+                value = value.squeeze(1)
             if model_type in GEMMAS and bare.endswith("norm.weight"):
                 value = value + 1
             gated = next((part for part in ("mlp.gated_layers", "mlp.up_gated_layer") if part in bare), None)
@@ -300,6 +303,17 @@ def add_qwen35_settings(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
 
 
+def add_lfm2_settings(writer: gguf.GGUFWriter, config: dict) -> None:
+    """The sizes of LFM2: heads of keys by layer, and the width of its MLPs, which config.json lacks."""
+    keys = config["num_key_value_heads"]
+    writer.add_head_count_kv([0 if kind == "conv" else keys for kind in config["layer_types"]])
+    writer.add_layer_norm_rms_eps(config["norm_eps"])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+    width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
+    writer.kv_data[0].pop("lfm2.feed_forward_length")
+    writer.add_feed_forward_length(multiple * -(-width // multiple))
+
+
 def dense_modules(folder: Path) -> dict[str, np.ndarray]:
     files = {number: folder / f"{number}_Dense/model.safetensors" for number in (2, 3)}
     found = {number: models.read_tensors(file)["linear.weight"] for number, file in files.items() if file.exists()}
@@ -318,8 +332,9 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     add_sizes(writer, config, config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0)
     tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers), recipe)
     if model_type in DECODERS:
-        add_decoder_sizes(writer, config)
-        if model_type == "eurobert" or config.get("is_causal") is False:
+        (add_lfm2_settings if model_type == "lfm2" else add_decoder_sizes)(writer, config)
+        is_bidirectional = model_type == "eurobert" or config["architectures"] == ["Lfm2BidirectionalModel"]
+        if is_bidirectional or config.get("is_causal") is False:
             writer.add_causal_attention(False)
         if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
             tensors["rope_freqs.weight"] = divisors_of_llama3(config)

@@ -78,6 +78,14 @@ def eurobert(folder: Path) -> Path:
     return model
 
 
+def lfm2(fixture: str, folder: Path) -> Path:
+    """An LFM2 with a byte-level tokenizer."""
+    model = models.copy(FIXTURES / "architectures" / fixture, folder)
+    shutil.copy(models.MODELS / "tied-f32-bare/tokenizer.json", model)
+    set_rows(model, json.loads((models.MODELS / "tied-f32-bare/config.json").read_text())["vocab_size"])
+    return model
+
+
 def with_tokenizer_of(served: str, fixture: str, folder: Path) -> Path:
     """A reference model with the part of another one's tokenizer that its vocabulary has rows for."""
     model = models.copy(FIXTURES / "architectures" / fixture, folder)

@@ -1,10 +1,13 @@
 """Re-ranking with an embedding model: sentence-transformers' cosines in every dialect, over HTTP and gRPC."""
 
+import json
+
 import cohere
+import numpy as np
 import pytest
 from grpc_client import messages
 from reference_data import TEXTS, VECTORS
-from server import MODELS, ROOT, Server
+from server import MODELS, ROOT, Server, refusal
 from vectors import cosine
 
 SERVED = ROOT / "integration_tests/reference/fixtures/served"
@@ -65,6 +68,36 @@ def test_info_says_how(embedder, served):
         "document_prompt": "",
     }
     assert served("tied-bf16").get("/info").json()["cosine_reranking"] is None
+
+
+def max_sims(query: list, documents: list) -> np.ndarray:
+    """FlagEmbedding's `colbert_score`: the mean of the largest cosines of the query's vectors."""
+    return np.array([(np.array(query) @ np.array(document).T).max(axis=1).mean() for document in documents])
+
+
+def test_bge_m3_compares_vectors_of_tokens_if_a_flag_says_so(served):
+    rows = json.loads((SERVED / "bge-m3.expected.json").read_text(encoding="utf-8"))["rows"]
+    rows = [row for row in rows if row["colbert"] and row["max_length"] is None]
+    server = served(SERVED / "bge-m3", "--maxsim-rerank")
+    texts, vectors = [row["inputs"][0] for row in rows], [row["colbert"] for row in rows]
+    assert len(rows) >= 4
+    for query, of_query in zip(texts, vectors, strict=True):
+        expected = max_sims(of_query, vectors)
+        raw = server.scores(query, texts, raw_scores=True)
+        assert raw == pytest.approx(expected * len(of_query), abs=TOLERANCE * len(of_query))
+        assert server.scores(query, texts, raw_scores=False) == pytest.approx((expected + 1) / 2, abs=TOLERANCE)
+        alone = server.scores(query, texts[1:2], raw_scores=True)
+        assert alone == pytest.approx(raw[1:2], abs=TOLERANCE)
+    # A query for each document.
+    answer = server.post("/score", {"queries": texts, "documents": texts[::-1], "use_activation": False}).json()
+    own = [max_sims(query, [document])[0] * len(query) for query, document in zip(vectors, vectors[::-1], strict=True)]
+    assert [row["score"] for row in answer["data"]] == pytest.approx(own, abs=TOLERANCE * 40)
+    ranking = server.get("/info").json()["cosine_reranking"]
+    assert ranking == {"raw_score": "maxsim", "score": "(x+1)/2", "query_prompt": "", "document_prompt": ""}
+
+
+def test_a_model_without_token_vectors_does_not_compare_them():
+    assert "`--maxsim-rerank` is for embedding models with a layer" in refusal(MODELS / MODEL, "--maxsim-rerank")
 
 
 def test_a_flag_keeps_teis_refusal(served):

@@ -23,6 +23,7 @@ from gguf_models import (
     eurobert,
     gemma,
     jina_v3,
+    lfm2,
     llama,
     nomic_moe,
     padded,
@@ -89,6 +90,8 @@ CASES = {
     "Llama": (llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "Qwen2": (qwen2, Recipe(), MEAN, MEAN),
     "Qwen3.5": (same(PRISM), Recipe(name=PRISM.name), (), ()),
+    "LFM2": (partial(lfm2, "lfm2-causal"), Recipe(pooling=Pooling.CLS), ("--pooling", "cls"), ()),
+    "LFM2 without a causal mask": (partial(lfm2, "lfm2-bidirectional"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "BERT": (
         same(SERVED / "bert-embedding-mean"),
         Recipe(pooling=Pooling.MEAN, without=("cls.weight", "cls.bias")),

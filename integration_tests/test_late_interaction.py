@@ -5,10 +5,12 @@ Each folder of `reference/fixtures/late` is a small random model, and `NAME.expe
 vectors of queries and documents, and the score of each pair: `reference/architectures/late.py`.
 """
 
+import base64
 import json
 import shutil
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from models import edit_json
@@ -70,6 +72,37 @@ def test_scores_are_sums_of_the_best_cosines(serving, name):
     results = server.post("/v2/rerank", body).json()["results"]
     best = sorted(range(len(raw)), key=lambda index: -raw[index])[:2]
     assert [result["index"] for result in results] == best
+
+
+def test_token_vectors_have_other_types_and_notations(serving):
+    """As on the other routes: numpy rounds and packs the same values."""
+    server, text = serving("colbert-pylate"), EXPECTED["colbert-pylate"]["documents"][1]["text"]
+    floats = vectors(server, text, "document").astype(np.float32)
+    steps = 127 / min(1, 8 / floats.shape[1] ** 0.5)
+    integers = np.clip(np.rint(floats * np.float32(steps)), -127, 127)
+    bits = np.packbits(floats > 0, axis=1)
+    expected = {
+        "float": (floats, "<f4"),
+        "float16": (floats.astype(np.float16), "<f2"),
+        "int8": (integers, "i1"),
+        "uint8": (integers + 128, "u1"),
+        "binary": (bits.astype(int) - 128, "i1"),
+        "ubinary": (bits, "u1"),
+    }
+    body = {"inputs": [text, text], "prompt_name": "document"}
+    for dtype, (values, layout) in expected.items():
+        for path, more in (("/embed_all", {}), ("/embed", {"outputs": ["tokens"]})):
+            fields = body | more | {"output_dtype": dtype}
+            plain = server.post(path, fields).json()
+            coded = server.post(path, fields | {"encoding_format": "base64"}).json()
+            packed = server.post(path, fields | {"encoding_format": "base64"}, headers={"Accept": "application/msgpack"})
+            packed = msgpack.unpackb(packed.content)
+            for index in (0, 1):
+                lists, texts, raw = ((rows[index]["tokens"] if more else rows[index]) for rows in (plain, coded, packed))
+                np.testing.assert_array_equal(np.array(lists, np.float32), values.astype(np.float32), dtype)
+                decoded = [np.frombuffer(base64.b64decode(one, validate=True), layout) for one in texts]
+                np.testing.assert_array_equal(np.array(decoded, np.float32), values.astype(np.float32), dtype)
+                assert raw == [base64.b64decode(one) for one in texts]
 
 
 def test_vectors_of_documents_are_kept_for_other_queries(serving):

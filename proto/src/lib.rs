@@ -68,7 +68,7 @@ mod tests {
             score_activation=31 string?, reranker=32 RerankerInfo, backend=33 string, weights=34 string, \
             arithmetic=35 string, cosine_reranking=36 CosineReranking, \
             score_cache_bytes=37 uint64
-        CosineReranking: score=20 string, query_prompt=21 string, document_prompt=22 string
+        CosineReranking: score=20 string, query_prompt=21 string, document_prompt=22 string, raw_score=23 string
         RerankerInfo: family=20 string?, family_reason=21 string?, prompt=22 string, answers=23 string?, \
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
             scores_depend_on_request=27 bool

@@ -37,7 +37,7 @@ pub(crate) enum NumberType {
 
 /// The values of a vector.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Numbers {
+pub(crate) enum VectorNumbers {
     Float(Vec<f32>),
     Float16(Vec<f16>),
     Signed(Vec<i8>),
@@ -51,19 +51,21 @@ impl NumberType {
     }
 
     /// The values of a vector in this type.
-    pub(crate) fn convert(self, vector: Vec<f32>) -> Numbers {
+    pub(crate) fn convert_vector(self, vector: Vec<f32>) -> VectorNumbers {
         match self {
-            Self::Float => Numbers::Float(vector),
-            Self::Float16 => Numbers::Float16(round_to_half(&vector)),
-            Self::Int8 => Numbers::Signed(round_to_int8(&vector)),
-            Self::Uint8 => Numbers::Unsigned(round_to_int8(&vector).into_iter().map(add_offset).collect()),
-            Self::Binary => Numbers::Signed(pack_bits(&vector).map(subtract_offset).collect()),
-            Self::Ubinary => Numbers::Unsigned(pack_bits(&vector).collect()),
+            Self::Float => VectorNumbers::Float(vector),
+            Self::Float16 => VectorNumbers::Float16(round_to_half(&vector)),
+            Self::Int8 => VectorNumbers::Signed(round_to_int8(&vector)),
+            Self::Uint8 => {
+                VectorNumbers::Unsigned(round_to_int8(&vector).into_iter().map(add_offset).collect())
+            }
+            Self::Binary => VectorNumbers::Signed(pack_bits(&vector).map(subtract_offset).collect()),
+            Self::Ubinary => VectorNumbers::Unsigned(pack_bits(&vector).collect()),
         }
     }
 }
 
-impl Numbers {
+impl VectorNumbers {
     /// The bytes of the numbers, little-endian.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
@@ -139,8 +141,16 @@ mod tests {
                 f32::from_bits(bits.swap_bytes())
             };
             let values: Vec<f32> = vector.as_bytes().chunks(8).map(value).collect();
-            assert_eq!(NumberType::Binary.convert(values.clone()), Numbers::Signed(binary), "{values:?}");
-            assert_eq!(NumberType::Ubinary.convert(values.clone()), Numbers::Unsigned(ubinary), "{values:?}");
+            assert_eq!(
+                NumberType::Binary.convert_vector(values.clone()),
+                VectorNumbers::Signed(binary),
+                "{values:?}"
+            );
+            assert_eq!(
+                NumberType::Ubinary.convert_vector(values.clone()),
+                VectorNumbers::Unsigned(ubinary),
+                "{values:?}"
+            );
         }
     }
 
@@ -148,14 +158,14 @@ mod tests {
     fn integers_are_rounded_to_the_nearest_and_clipped() {
         // Up to 64 dimensions, the range is [-1, 1], and nothing is clipped.
         let short = vec![1.0, -1.0, 0.0, 0.5 / 127.0, 1.5 / 127.0, -0.6 / 127.0, 0.25];
-        let signed = Numbers::Signed(vec![127, -127, 0, 0, 2, -1, 32]);
-        assert_eq!(NumberType::Int8.convert(short.clone()), signed);
-        let unsigned = Numbers::Unsigned(vec![255, 1, 128, 128, 130, 127, 160]);
-        assert_eq!(NumberType::Uint8.convert(short), unsigned);
+        let signed = VectorNumbers::Signed(vec![127, -127, 0, 0, 2, -1, 32]);
+        assert_eq!(NumberType::Int8.convert_vector(short.clone()), signed);
+        let unsigned = VectorNumbers::Unsigned(vec![255, 1, 128, 128, 130, 127, 160]);
+        assert_eq!(NumberType::Uint8.convert_vector(short), unsigned);
         // With 1024, it is [-0.25, 0.25].
         let mut long = vec![0.0; 1024];
         long[..5].copy_from_slice(&[0.25, -0.25, 0.9, -0.9, 1.0 / 508.0]);
-        let Numbers::Signed(values) = NumberType::Int8.convert(long) else { unreachable!() };
+        let VectorNumbers::Signed(values) = NumberType::Int8.convert_vector(long) else { unreachable!() };
         assert_eq!((values.len(), &values[..6]), (1024, &[127, -127, 127, -127, 1, 0][..]));
     }
 
@@ -176,6 +186,6 @@ mod tests {
         ];
         let expected: Vec<u8> = table.iter().flat_map(|(_, bits)| bits.to_le_bytes()).collect();
         let values = table.map(|(value, _)| value).to_vec();
-        assert_eq!(NumberType::Float16.convert(values).into_bytes(), expected);
+        assert_eq!(NumberType::Float16.convert_vector(values).into_bytes(), expected);
     }
 }

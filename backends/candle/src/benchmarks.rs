@@ -27,6 +27,7 @@ use crate::{
         stored::StoredMatrix,
         threads::Threads,
     },
+    similarity::CpuSimilarity,
 };
 use criterion::{Criterion, Throughput, measurement::WallTime};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -36,7 +37,9 @@ use std::{
     io::{self, Write},
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Activation, BatchBuilder, Packing, Text, Wanted};
+use text_embeddings_backend_core::{
+    Activation, BatchBuilder, Packing, Text, TokenSimilarity, TokenVectors, Wanted,
+};
 
 /// Sizes of the 0.6B model.
 const HIDDEN: usize = 1024;
@@ -164,6 +167,7 @@ pub fn run() -> BenchmarkResult {
     let (set, threads) = (bench.compute.set, bench.compute.threads.count());
     writeln!(io::stdout(), "{set}, threads: {threads}")?;
     products(&mut bench)?;
+    similarities(&mut bench)?;
     attentions(&mut bench)?;
     norms(&mut bench)?;
     steps(&mut bench)?;
@@ -201,6 +205,23 @@ fn products(bench: &mut Bench) -> BenchmarkResult {
                 })?;
             }
         }
+    }
+    Ok(())
+}
+
+/// `MaxSim` of a query with documents, whose vectors are kept as float32.
+fn similarities(bench: &mut Bench) -> BenchmarkResult {
+    let (queries, rows, width) = (32, 180, 128);
+    let similarity = CpuSimilarity::new(bench.compute.set, Threads::start(bench.compute.threads.count())?)?;
+    let query = TokenVectors { values: bench.random(queries * width), width };
+    for count in [100, 1000] {
+        let documents: Vec<TokenVectors> =
+            (0..count).map(|_| TokenVectors { values: bench.random(rows * width), width }).collect();
+        let documents: Vec<&TokenVectors> = documents.iter().collect();
+        let name = format!("MaxSim {queries} vectors, {count} documents of {rows}x{width}");
+        bench.run(&name, OperandFormat::F32, 2 * count * rows * queries * width, |_| {
+            std::hint::black_box(similarity.sum_max_products(&query, &documents));
+        })?;
     }
     Ok(())
 }

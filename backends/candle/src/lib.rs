@@ -138,6 +138,10 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
     }
     // Pinned threads have a caller's thread of their own, which a load would hold from others.
     let threads = if options.pin_threads { Threads::start_pinned } else { Threads::share_threads };
+    // Vectors are compared on a thread of the request, which is not pinned.
+    let comparing =
+        if options.pin_threads { Threads::start(1) } else { Threads::share_threads(options.threads) };
+    let similarity = Arc::new(CpuSimilarity::new(set, comparing?)?);
     let operations = CpuOperations::on(threads(options.threads)?, set, computed)?;
     let backend = model.load_on(operations, options)?;
     Ok(Loaded {
@@ -147,7 +151,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
         numbers,
         instruction_set: Some(set.to_string()),
         prefix_cache_bytes: kept_bytes(backend.as_ref(), options),
-        similarity: Arc::new(CpuSimilarity::from_set(set)?),
+        similarity,
         backend,
     })
 }
@@ -180,7 +184,7 @@ fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Re
         numbers,
         instruction_set: None,
         prefix_cache_bytes,
-        similarity: Arc::new(CpuSimilarity::from_set(InstructionSet::best())?),
+        similarity: Arc::new(CpuSimilarity::new(InstructionSet::best(), Threads::start(1)?)?),
     })
 }
 

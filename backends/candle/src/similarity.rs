@@ -14,17 +14,34 @@ use crate::kernels::{
 };
 use text_embeddings_backend_core::{BackendError, TokenSimilarity, TokenVectors};
 
-/// Compares on the caller's thread: the threads of the model may be computing a batch.
+/// The documents that a thread compares before it takes the next ones.
+const DOCUMENTS_PER_ITEM: usize = 16;
+
+/// Compares with the model's threads where they are free, else on the caller's thread.
 pub(crate) struct CpuSimilarity {
+    threads: Threads,
+    /// One thread, for the documents of an item.
     compute: Compute,
 }
 
 impl CpuSimilarity {
     /// # Errors
     ///
-    /// None: one thread is the caller's own.
-    pub(crate) fn from_set(set: InstructionSet) -> Result<Self, BackendError> {
-        Ok(Self { compute: Compute { set, threads: Threads::start(1)? } })
+    /// [`BackendError::Load`] if the system refuses threads.
+    pub(crate) fn new(set: InstructionSet, threads: Threads) -> Result<Self, BackendError> {
+        Ok(Self { threads, compute: Compute { set, threads: Threads::start(1)? } })
+    }
+
+    /// The sums of some documents.
+    fn fill_sums(&self, query: &Matrix, documents: &[&TokenVectors], sums: &mut [f64]) {
+        let mut words = Words::default();
+        for (document, sum) in documents.iter().zip(sums) {
+            let (values, width) = (document.values.as_slice(), document.width);
+            let mut operand = self.compute.operand(values, width, OperandFormat::F32, words, |row, _| row);
+            let maxima = self.compute.max_products(&operand, query);
+            *sum = maxima.into_iter().map(f64::from).sum();
+            words = operand.take_words();
+        }
     }
 }
 
@@ -32,16 +49,9 @@ impl TokenSimilarity for CpuSimilarity {
     fn sum_max_products(&self, query: &TokenVectors, documents: &[&TokenVectors]) -> Vec<f64> {
         let rows = [StoredMatrix::from_values(&query.values, query.width)];
         let query = Matrix::pack(&self.compute, &rows, OperandFormat::F32, ColumnOrder::Plain);
-        let mut words = Words::default();
-        let mut sums = Vec::with_capacity(documents.len());
-        for document in documents {
-            let (values, width) = (document.values.as_slice(), document.width);
-            let memory = std::mem::take(&mut words);
-            let mut operand = self.compute.operand(values, width, OperandFormat::F32, memory, |row, _| row);
-            let maxima = self.compute.max_products(&operand, &query);
-            sums.push(maxima.into_iter().map(f64::from).sum());
-            words = operand.take_words();
-        }
+        let mut sums = vec![0.0; documents.len()];
+        let items = documents.chunks(DOCUMENTS_PER_ITEM).zip(sums.chunks_mut(DOCUMENTS_PER_ITEM));
+        self.threads.for_each(items, |(documents, sums)| self.fill_sums(&query, documents, sums));
         sums
     }
 }
@@ -62,10 +72,11 @@ mod tests {
             TokenVectors { values, width }
         };
         for set in InstructionSet::available() {
-            let similarity = CpuSimilarity::from_set(set).unwrap();
+            let similarity = CpuSimilarity::new(set, Threads::start(2).unwrap()).unwrap();
             for (count, width) in [(1, 1), (2, 17), (31, 48), (32, 96), (33, 128), (70, 9)] {
                 let query = random(count, width);
-                let documents: Vec<_> = [1, 5, 6, 7, 29, 180].map(|count| random(count, width)).into();
+                let counts = [1, 5, 6, 7, 29, 180].into_iter().cycle().take(2 * DOCUMENTS_PER_ITEM + 3);
+                let documents: Vec<_> = counts.map(|count| random(count, width)).collect();
                 let documents: Vec<_> = documents.iter().collect();
                 let found = similarity.sum_max_products(&query, &documents);
                 let expected = PlainSimilarity.sum_max_products(&query, &documents);

@@ -7,9 +7,11 @@
 
 mod architectures;
 mod config;
+mod lfm2;
 mod metadata_reader;
 mod qwen35;
 mod reader;
+mod tensor_names;
 mod translate;
 
 pub use self::{

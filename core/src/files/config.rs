@@ -163,7 +163,7 @@ impl PoolingConfig {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BgeM3Files {
     pub(super) lexical: Option<ModelFile>,
-    pub(super) token_vectors: Option<ModelFile>,
+    pub(crate) token_vectors: Option<ModelFile>,
 }
 
 /// `1_SpladePooling/config.json`.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::{BackendKind, Head, Pool, Pooling, Wanted};
 use tokenizers::Tokenizer;
 
-use super::{ModelFlags, Refusal};
+use super::{EmbedderRanking, ModelFlags, Refusal};
 use crate::families::ScoreRule;
 use crate::files::{ModelFolder, StaticTokens, embedding_head};
 use crate::tokenization::BareTokens;
@@ -44,24 +44,52 @@ pub struct EmbeddingModel {
     pub cosine_ranking: Option<CosineRanking>,
 }
 
-/// Re-ranking with an embedding model: the raw score is the cosine of the vectors of query and document.
+/// Re-ranking with an embedding model: the raw score compares the vectors of query and document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CosineRanking {
+    /// The vectors that are compared.
+    pub compared: ComparedVectors,
     /// The prompt before a query; may be empty.
     pub query_prompt: String,
     /// The prompt before a document; may be empty.
     pub document_prompt: String,
 }
 
+/// The vectors of query and document that re-ranking compares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ComparedVectors {
+    /// Of whole texts. The raw score is their cosine.
+    #[default]
+    Whole,
+    /// Of the tokens but the first of each text, as bge-m3's authors compare them. The raw score is the sum,
+    /// over the query's vectors, of the largest cosine with a vector of the document (`MaxSim`).
+    Tokens,
+}
+
+impl ComparedVectors {
+    /// The raw score in one word.
+    #[must_use]
+    pub fn raw_score(self) -> &'static str {
+        match self {
+            Self::Whole => "cosine",
+            Self::Tokens => "maxsim",
+        }
+    }
+}
+
 impl CosineRanking {
-    /// The rule from a cosine to the default score.
+    /// The rule from a cosine, or the mean of the cosines of the query's vectors, to the default score.
     pub const SCORE: ScoreRule = ScoreRule::COSINE;
 
     fn from_flags(flags: &ModelFlags, outputs: Wanted, prompts: &Prompts) -> Option<Self> {
-        if flags.no_cosine_rerank || !outputs.whole {
-            return None;
-        }
+        let compared = match flags.embedder_ranking {
+            _ if !outputs.whole => return None,
+            EmbedderRanking::Refused => return None,
+            EmbedderRanking::Cosine => ComparedVectors::Whole,
+            EmbedderRanking::MaxSim => ComparedVectors::Tokens,
+        };
         Some(Self {
+            compared,
             query_prompt: prompts.for_input_type(InputType::Query).to_owned(),
             document_prompt: prompts.for_input_type(InputType::Document).to_owned(),
         })
@@ -169,6 +197,9 @@ impl EmbeddingModel {
             Some(pooling) if flags.backend == BackendKind::Python => Head::embedding(pooling, Vec::new()),
             _ => embedding_head(files, pool)?,
         };
+        if flags.embedder_ranking == EmbedderRanking::MaxSim && files.bge_m3.token_vectors.is_none() {
+            return Err(Refusal::NoTokenVectors);
+        }
         let (outputs, prompts) = (head.outputs(), Prompts::resolve(files, flags)?);
         let model = Self {
             pool,
@@ -278,13 +309,16 @@ mod tests {
     fn an_embedding_model_re_ranks_unless_it_has_no_vector_of_the_text_or_a_flag_forbids_it() {
         let prompts =
             Prompts { named: [("query".to_owned(), "Q: ".to_owned())].into(), ..Prompts::default() };
-        let ranking = CosineRanking { query_prompt: "Q: ".to_owned(), document_prompt: String::new() };
-        for (outputs, no_cosine_rerank, expected) in [
-            (Wanted::WHOLE, false, Some(ranking)),
-            (Wanted::WHOLE, true, None),
-            (Wanted::SPARSE, false, None),
+        let ranking = |compared| {
+            Some(CosineRanking { compared, query_prompt: "Q: ".to_owned(), document_prompt: String::new() })
+        };
+        for (outputs, embedder_ranking, expected) in [
+            (Wanted::WHOLE, EmbedderRanking::Cosine, ranking(ComparedVectors::Whole)),
+            (Wanted::WHOLE, EmbedderRanking::MaxSim, ranking(ComparedVectors::Tokens)),
+            (Wanted::WHOLE, EmbedderRanking::Refused, None),
+            (Wanted::SPARSE, EmbedderRanking::Cosine, None),
         ] {
-            let flags = ModelFlags { no_cosine_rerank, ..ModelFlags::default() };
+            let flags = ModelFlags { embedder_ranking, ..ModelFlags::default() };
             assert_eq!(CosineRanking::from_flags(&flags, outputs, &prompts), expected, "{outputs:?}");
         }
     }

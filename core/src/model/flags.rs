@@ -29,8 +29,8 @@ pub struct ModelFlags {
     pub default_prompt: Option<String>,
     /// `--default-prompt-name`
     pub default_prompt_name: Option<String>,
-    /// `--no-cosine-rerank`: whether an embedding model refuses to re-rank.
-    pub no_cosine_rerank: bool,
+    /// `--no-cosine-rerank` and `--maxsim-rerank`
+    pub embedder_ranking: EmbedderRanking,
     /// `--default-instruction`, which may be empty: no instruction.
     pub default_instruction: Option<String>,
     /// `--chat-template`
@@ -51,6 +51,18 @@ pub struct ModelFlags {
     pub lengths: LengthFlags,
     /// The flags of [`FLAGS`] that were given, by name, in any order.
     pub given: Vec<&'static str>,
+}
+
+/// How an embedding model re-ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EmbedderRanking {
+    /// By the cosine of whole texts' vectors.
+    #[default]
+    Cosine,
+    /// By the vectors of tokens.
+    MaxSim,
+    /// Not at all, as text-embeddings-inference.
+    Refused,
 }
 
 /// `--chat-template`: where a re-ranker's prompt comes from.
@@ -143,6 +155,7 @@ pub const FLAGS: [FlagScope; 17] = [
     on_any_device("--default-prompt", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--default-prompt-name", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--no-cosine-rerank", KindScope::Embedders, &BackendKind::ALL),
+    on_any_device("--maxsim-rerank", KindScope::Embedders, CANDLE),
     on_any_device("--dense-path", KindScope::Embedders, &[BackendKind::Candle, BackendKind::Ort]),
     on_any_device("--lora-task", KindScope::Embedders, CANDLE),
 ];

@@ -81,6 +81,12 @@ pub enum Refusal {
         /// The most tokens of a query.
         length: usize,
     },
+    /// The flag is for models with a layer for the vectors of tokens.
+    #[error(
+        "`--maxsim-rerank` is for embedding models with a layer for the vectors of tokens, a file \
+         `colbert_linear.pt` or `colbert_linear.safetensors` (bge-m3), which this one does not have: leave it out"
+    )]
+    NoTokenVectors,
     /// A pooling that a table of vectors does not have.
     #[error(
         "`--pooling {pool}` is not for static embeddings, which are the mean of their tokens' vectors: leave \

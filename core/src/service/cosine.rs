@@ -1,23 +1,24 @@
-//! Scores pairs with an embedding model: the cosine of the query's vector and the document's.
+//! Scores pairs with an embedding model: the cosine of the query's vector and the document's, or `MaxSim` of
+//! the vectors of their tokens.
 //!
-//! Input: a request that lists its pairs. Output: one cosine for each pair, in order. What must hold: the
-//! vectors equal the ones of `/embed` with the model's prompts for queries and documents; a query that all
-//! pairs share is embedded once; a pair's cosine does not depend on the other pairs.
+//! Input: a request that lists its pairs. Output: one raw score for each pair, in order. What must hold: the
+//! vectors equal the ones of `/embed` and `/embed_all` with the model's prompts for queries and documents; a
+//! query that all pairs share is embedded once; a pair's score does not depend on the other pairs.
 
 use super::{
     Cost, Service,
     compute::{Computed, Inputs, ModelTask},
     request::{Admitted, Failed},
-    scoring::RawScore,
+    scoring::{RawScore, query_scores, unit_vectors},
 };
 use crate::{
     error::Error,
-    model::CosineRanking,
+    model::{ComparedVectors, CosineRanking},
     postprocess::cosine,
     tokenization::{Input, PairSide, PairText, TokenLimits, Truncation},
 };
 use std::sync::Arc;
-use text_embeddings_backend_core::{Output, Wanted};
+use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
 
 /// The queries of a request's pairs, then their documents, as inputs of their own.
 struct PairSides<I> {
@@ -59,8 +60,8 @@ impl CosineRanking {
 }
 
 impl Service {
-    /// The cosine of each pair, in the order of the request.
-    pub(super) async fn pair_cosines<I: Inputs>(
+    /// The raw score of each pair, in the order of the request.
+    pub(super) async fn compare_vectors<I: Inputs>(
         &self,
         admitted: &Admitted,
         pairs: &Arc<I>,
@@ -70,10 +71,17 @@ impl Service {
         let queries = if pairs.have_one_query() { 1 } else { pairs.count() };
         let sides =
             Arc::new(PairSides { pairs: Arc::clone(pairs), ranking: ranking.clone(), truncation, queries });
-        let task = ModelTask::Embed(Wanted::WHOLE);
+        let wanted = match ranking.compared {
+            ComparedVectors::Whole => Wanted::WHOLE,
+            ComparedVectors::Tokens => Wanted::TOKENS,
+        };
+        let task = ModelTask::Embed(wanted);
         let Computed { outputs, cost } = self.compute_admitted(admitted, &sides, task, truncation).await?;
         if !outputs.iter().all(Output::is_finite) {
             return Err(Error::MissingValues.into());
+        }
+        if ranking.compared == ComparedVectors::Tokens {
+            return Ok((self.token_scores(outputs, queries).await?, cost));
         }
         let (queries, documents) = outputs.split_at(queries);
         // A common query repeats; other queries are as many as the documents.
@@ -81,6 +89,32 @@ impl Service {
         let cosines = pairs.map(|(query, document)| cosine(&query.whole, &document.whole));
         Ok((cosines.map(RawScore::from_value).collect(), cost))
     }
+
+    /// `MaxSim` of each pair, from the outputs of `queries` queries and then of the documents.
+    async fn token_scores(&self, outputs: Vec<Output>, queries: usize) -> Result<Vec<RawScore>, Error> {
+        let similarity = Arc::clone(&self.similarity);
+        // Some hundred milliseconds for a large request, which must not hold up other requests.
+        let scores = tokio::task::spawn_blocking(move || {
+            let vectors: Vec<TokenVectors> =
+                outputs.into_iter().map(|output| unit_vectors(without_first(output.tokens))).collect();
+            let (queries, documents) = vectors.split_at(queries);
+            if let [query] = queries {
+                return query_scores(similarity.as_ref(), query, &documents.iter().collect::<Vec<_>>());
+            }
+            let mut scores = Vec::with_capacity(documents.len());
+            for (query, document) in queries.iter().zip(documents) {
+                scores.extend(query_scores(similarity.as_ref(), query, &[document])?);
+            }
+            Ok(scores)
+        });
+        scores.await.map_err(|_| Error::Unhealthy)?
+    }
+}
+
+/// The vectors of all tokens but the first, the beginning of the text.
+fn without_first(mut tokens: TokenVectors) -> TokenVectors {
+    tokens.values.drain(..tokens.width.min(tokens.values.len()));
+    tokens
 }
 
 #[cfg(test)]
@@ -102,7 +136,8 @@ mod tests {
     fn fixture(max_batch_tokens: usize) -> Fixture {
         embedding_fixture(max_batch_tokens, |config: &mut ServiceConfig| {
             let (query_prompt, document_prompt) = (QUERY.to_owned(), DOCUMENT.to_owned());
-            embedder(config).cosine_ranking = Some(CosineRanking { query_prompt, document_prompt });
+            embedder(config).cosine_ranking =
+                Some(CosineRanking { query_prompt, document_prompt, ..CosineRanking::default() });
         })
     }
 

@@ -49,7 +49,7 @@ impl PairScoring<'_> {
     pub(super) fn score_probability(self, raw: RawScore) -> f32 {
         match self {
             Self::Reranker(model) => model.score.value.probability(raw.per_vector),
-            Self::Cosine(_) => CosineRanking::SCORE.probability(raw.raw),
+            Self::Cosine(_) => CosineRanking::SCORE.probability(raw.per_vector),
         }
     }
 
@@ -57,7 +57,7 @@ impl PairScoring<'_> {
     pub(super) fn default_score(self, raw: RawScore) -> f32 {
         match self {
             Self::Reranker(model) => model.default_score(raw.raw, raw.per_vector),
-            Self::Cosine(_) => CosineRanking::SCORE.apply(raw.raw),
+            Self::Cosine(_) => CosineRanking::SCORE.apply(raw.per_vector),
         }
     }
 }

@@ -495,8 +495,11 @@ mod tests {
     #[tokio::test]
     async fn an_embedding_model_scores_windows_and_sentences_too() {
         let fixture = embedding_fixture(1000, |config: &mut ServiceConfig| {
-            embedder(config).cosine_ranking =
-                Some(CosineRanking { query_prompt: "w700 ".to_owned(), document_prompt: "w800 ".to_owned() });
+            embedder(config).cosine_ranking = Some(CosineRanking {
+                query_prompt: "w700 ".to_owned(),
+                document_prompt: "w800 ".to_owned(),
+                ..CosineRanking::default()
+            });
         });
         let texts = [random_text(&mut StdRng::seed_from_u64(4), 1500)];
         let asked = RerankRequest {

@@ -213,7 +213,9 @@ impl Service {
         let scoring = self.pair_scoring()?;
         let (raw, cost) = match scoring {
             PairScoring::Reranker(_) => self.raw_scores(admitted, pairs, truncation).await?,
-            PairScoring::Cosine(ranking) => self.pair_cosines(admitted, pairs, ranking, truncation).await?,
+            PairScoring::Cosine(ranking) => {
+                self.compare_vectors(admitted, pairs, ranking, truncation).await?
+            }
         };
         let scores = raw.into_iter().map(|raw| Score {
             raw: raw.raw,

@@ -121,7 +121,11 @@ fn max_similarities(
 }
 
 /// The scores of one query's documents.
-fn query_scores(
+///
+/// # Errors
+///
+/// As for [`RerankScoring::raw_scores`].
+pub(super) fn query_scores(
     similarity: &dyn TokenSimilarity,
     query: &TokenVectors,
     documents: &[&TokenVectors],

@@ -178,8 +178,9 @@ def save_stanford(folder: Path, late: Late) -> None:
 
 
 def with_jinas_config(folder: Path) -> None:
-    """Replaces transformers' config.json by one with the keys of jina-colbert-v2's, which names code in another
-    repository. The tensors have that code's names already: transformers renames them when it reads and writes."""
+    """Replaces transformers' config.json by one with the keys of jina-colbert-v2's, which names code in
+    another repository. The tensors have that code's names already: transformers renames them when it reads
+    and writes."""
     config = json.loads((folder / "config.json").read_text())
     place = "jinaai/xlm-roberta-flash-implementation--"
     mine = {

@@ -17,7 +17,7 @@ use super::{
     stream::{AnswerStream, without_headers},
     wire::{answered, direction},
 };
-use crate::vector_numbers::{NEEDS_UNIT_LENGTH, NumberType, Numbers};
+use crate::vector_numbers::{NEEDS_UNIT_LENGTH, NumberType, VectorNumbers};
 
 fn encoding(truncate: bool, side: i32, prompt_name: Option<String>) -> Result<EmbedEncoding, Status> {
     Ok(EmbedEncoding {
@@ -54,8 +54,8 @@ struct WireVector {
 
 impl WireVector {
     fn new(vector: Vec<f32>, numbers: NumberType) -> Self {
-        match numbers.convert(vector) {
-            Numbers::Float(floats) => Self { floats, bytes: Vec::new() },
+        match numbers.convert_vector(vector) {
+            VectorNumbers::Float(floats) => Self { floats, bytes: Vec::new() },
             others => Self { floats: Vec::new(), bytes: others.into_bytes() },
         }
     }
@@ -111,13 +111,12 @@ async fn embed_all(
     let outputs = wanted(&message.outputs)?;
     answered("tei.v1.Embed/EmbedAll", service.embed(request, outputs).await, |outputs, metadata| {
         let EmbedOutputs { dense, sparse, tokens } = only(outputs);
-        let token = |vector| {
-            let WireVector { floats, bytes } = WireVector::new(vector, numbers);
-            v1::TokenEmbedding { embeddings: floats, encoded: bytes }
-        };
+        let tokens = tokens.unwrap_or_default().into_iter().map(|vector| WireVector::new(vector, numbers));
         let WireVector { floats, bytes } = WireVector::new(dense.unwrap_or_default(), numbers);
         v1::EmbedAllResponse {
-            token_embeddings: tokens.unwrap_or_default().into_iter().map(token).collect(),
+            token_embeddings: tokens
+                .map(|WireVector { floats, bytes }| v1::TokenEmbedding { embeddings: floats, encoded: bytes })
+                .collect(),
             metadata,
             embeddings: floats,
             encoded: bytes,

@@ -57,6 +57,7 @@ impl From<&info::Info> for v1::InfoResponse {
 /// How an embedding model re-ranks.
 fn cosine_info(ranking: &CosineRanking) -> v1::CosineReranking {
     v1::CosineReranking {
+        raw_score: ranking.compared.raw_score().to_owned(),
         score: CosineRanking::SCORE.to_string(),
         query_prompt: ranking.query_prompt.clone(),
         document_prompt: ranking.document_prompt.clone(),

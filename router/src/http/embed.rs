@@ -63,7 +63,7 @@ pub(crate) struct EmbedBody {
 
 impl EmbedBody {
     /// The vectors of the inputs, or the outputs that the body names.
-    pub(crate) async fn answer(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
+    pub(crate) async fn embed_inputs(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
         let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
             .map_err(Error::Validation)?;
         check_scaling(vectors, self.normalize)?;
@@ -147,7 +147,7 @@ impl OutputName {
 
 impl EmbedAllBody {
     /// The vectors of the tokens, or the outputs that the body names.
-    async fn answer(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
+    async fn embed_inputs(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
         let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
             .map_err(Error::Validation)?;
         let normalize = self.normalize.unwrap_or(vectors.numbers.needs_unit_length());
@@ -225,12 +225,12 @@ impl EmbedAnswer {
     }
 
     fn from_outputs(outputs: Vec<EmbedOutputs>, vectors: VectorEncoding) -> Self {
-        let body = |EmbedOutputs { dense, sparse, tokens }| OutputsBody {
+        let bodies = outputs.into_iter().map(|EmbedOutputs { dense, sparse, tokens }| OutputsBody {
             dense: dense.map(|vector| vectors.encode_vector(vector)),
             sparse: sparse.map(sparse_body),
             tokens: tokens.map(|tokens| vectors.encode_all(tokens)),
-        };
-        Self::Outputs(outputs.into_iter().map(body).collect())
+        });
+        Self::Outputs(bodies.collect())
     }
 }
 
@@ -314,7 +314,7 @@ pub(crate) async fn embed(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
-    let answer = body.answer(&state.served().service).await?;
+    let answer = body.embed_inputs(&state.served().service).await?;
     Ok(respond(&state, format, "embed", answer, |body| body))
 }
 
@@ -334,7 +334,7 @@ pub(crate) async fn embed_all(
     State(state): State<AppState>,
     ParsedBody(body, format): ParsedBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
-    let answer = body.answer(&state.served().service).await?;
+    let answer = body.embed_inputs(&state.served().service).await?;
     Ok(respond(&state, format, "embed_all", answer, |body| body))
 }
 

@@ -196,10 +196,11 @@ impl<'a> From<&'a Reranker> for RerankerBody<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CosineReranking)]
 pub(crate) struct CosineRankingBody<'a> {
-    /// The raw score: `cosine`, of the vectors of query and document.
+    /// The raw score: `cosine`, of the vectors of query and document, or `maxsim`, of their tokens' vectors.
     #[schema(example = "cosine")]
     raw_score: &'static str,
-    /// The score as a function of the raw score x, unless the request asks for raw scores.
+    /// The score as a function of the raw score x, unless the request asks for raw scores. With `maxsim`, x
+    /// is the raw score divided by the number of the query's vectors.
     #[schema(example = "(x+1)/2")]
     score: String,
     /// The prompt before the query; may be empty.
@@ -211,7 +212,7 @@ pub(crate) struct CosineRankingBody<'a> {
 impl<'a> CosineRankingBody<'a> {
     fn from_ranking(ranking: &'a CosineRanking) -> Self {
         Self {
-            raw_score: "cosine",
+            raw_score: ranking.compared.raw_score(),
             score: CosineRanking::SCORE.to_string(),
             query_prompt: &ranking.query_prompt,
             document_prompt: &ranking.document_prompt,

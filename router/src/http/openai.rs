@@ -139,8 +139,8 @@ fn is_sdks(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with(SDK_HEADERS))
 }
 
-/// Refuses base64 of other numbers to `OpenAI`'s SDK, which asks for base64 unless it is told otherwise, and reads
-/// float32 values from it.
+/// Refuses base64 of other numbers to `OpenAI`'s SDK, which asks for base64 unless it is told otherwise, and
+/// reads float32 values from it.
 fn check_base64(encoding: VectorEncoding, headers: &HeaderMap) -> Result<(), ApiError> {
     if encoding.is_base64_of_others() && is_sdks(headers) {
         return Err(ApiError::invalid(

@@ -12,7 +12,7 @@ use utoipa::{
     openapi::{RefOr, Schema},
 };
 
-use crate::vector_numbers::{NumberType, Numbers};
+use crate::vector_numbers::{NumberType, VectorNumbers};
 
 /// A type of numbers or a notation, by the name that clients give it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -39,7 +39,7 @@ pub(crate) enum EncodingFormat {
 
 impl EncodingFormat {
     /// The type of numbers; float32 for base64, which does not name one.
-    fn numbers(self) -> NumberType {
+    fn number_type(self) -> NumberType {
         match self {
             Self::Float | Self::Base64 => NumberType::Float,
             Self::Float16 => NumberType::Float16,
@@ -62,19 +62,19 @@ pub(crate) struct VectorEncoding {
 /// A vector in an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EncodedVector {
-    List(Numbers),
+    List(VectorNumbers),
     Bytes(Vec<u8>),
 }
 
 impl Serialize for EncodedVector {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::List(Numbers::Float(values)) => values.serialize(serializer),
-            Self::List(Numbers::Float16(values)) => {
+            Self::List(VectorNumbers::Float(values)) => values.serialize(serializer),
+            Self::List(VectorNumbers::Float16(values)) => {
                 serializer.collect_seq(values.iter().map(|value| value.to_f32()))
             }
-            Self::List(Numbers::Signed(values)) => values.serialize(serializer),
-            Self::List(Numbers::Unsigned(values)) => values.serialize(serializer),
+            Self::List(VectorNumbers::Signed(values)) => values.serialize(serializer),
+            Self::List(VectorNumbers::Unsigned(values)) => values.serialize(serializer),
             Self::Bytes(bytes) if serializer.is_human_readable() => {
                 serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
             }
@@ -102,14 +102,14 @@ impl PartialSchema for EncodedVector {
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
 enum DescribedVector {
-    Numbers(Vec<f32>),
+    VectorNumbers(Vec<f32>),
     Base64(String),
 }
 
 impl VectorEncoding {
     /// The encoding that one name means: base64 is of float32 values.
     pub(crate) fn from_format(format: EncodingFormat) -> Self {
-        Self { numbers: format.numbers(), is_bytes: format == EncodingFormat::Base64 }
+        Self { numbers: format.number_type(), is_bytes: format == EncodingFormat::Base64 }
     }
 
     /// The encoding that a body's fields ask for: `OpenAI`'s `encoding_format`, Voyage's `output_dtype`,
@@ -148,7 +148,7 @@ impl VectorEncoding {
 
     /// A vector in this encoding.
     pub(crate) fn encode_vector(self, vector: Vec<f32>) -> EncodedVector {
-        let numbers = self.numbers.convert(vector);
+        let numbers = self.numbers.convert_vector(vector);
         if self.is_bytes { EncodedVector::Bytes(numbers.into_bytes()) } else { EncodedVector::List(numbers) }
     }
 
@@ -192,8 +192,9 @@ mod tests {
 
     #[test]
     fn fields_agree_or_are_refused() {
-        let encoding =
-            |numbers: EncodingFormat, is_bytes| Ok(VectorEncoding { numbers: numbers.numbers(), is_bytes });
+        let encoding = |numbers: EncodingFormat, is_bytes| {
+            Ok(VectorEncoding { numbers: numbers.number_type(), is_bytes })
+        };
         let two =
             |name: &str| Err(format!("`{name}` contradicts another field: ask for one type of numbers"));
         for (format, dtype, kind, expected) in [

@@ -124,7 +124,7 @@ impl Instance {
                     InstancePrediction::Predict(PredictionsBody::new(predictions, is_batch))
                 })
             }
-            Self::Embed(body) => body.answer(service).await?.map(InstancePrediction::Embed),
+            Self::Embed(body) => body.embed_inputs(service).await?.map(InstancePrediction::Embed),
             Self::EmbedSparse(body) => {
                 let vectors = service.embed_sparse(body.into()).await?;
                 vectors.map(|vectors| InstancePrediction::EmbedSparse(vectors.into()))

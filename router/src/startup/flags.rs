@@ -10,7 +10,7 @@ use text_embeddings_backend_core::WeightChoices;
 use text_embeddings_core::{
     infer::EngineLimits,
     model::{
-        Calibration, FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal,
+        Calibration, EmbedderRanking, FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal,
         default_batch_tokens,
     },
     service::ServiceConfig,
@@ -62,7 +62,11 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
         },
         default_prompt: args.default_prompt.clone(),
         default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
-        no_cosine_rerank: args.no_cosine_rerank,
+        embedder_ranking: match (args.no_cosine_rerank, args.maxsim_rerank) {
+            (true, _) => EmbedderRanking::Refused,
+            (false, true) => EmbedderRanking::MaxSim,
+            (false, false) => EmbedderRanking::Cosine,
+        },
         default_instruction: model.default_instruction.clone(),
         chat_template,
         parse_special_tokens: model.parse_special_tokens,
@@ -101,6 +105,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--default-prompt" => is_set(&args.default_prompt),
         "--default-prompt-name" => is_set(&args.default_prompt_name),
         "--no-cosine-rerank" => args.no_cosine_rerank,
+        "--maxsim-rerank" => args.maxsim_rerank,
         "--dense-path" => is_set(&args.dense_path),
         "--lora-task" => is_set(&args.lora_task),
         _ => false,
@@ -186,13 +191,13 @@ mod tests {
         let file = folder.path().join("c.json");
         let content = r#"{"model_id":"m","arithmetic":"float32","prompt_hash":"1","data":{"name":"d"}}"#;
         fs::write(&file, content).unwrap();
-        let calibrated = format!("--default-prompt x --calibration {}", file.display());
+        let calibrated = format!("--default-prompt x --maxsim-rerank --calibration {}", file.display());
         for (flags, expected) in [
             ("", &[][..]),
             ("--dense-path= --default-prompt= --lora-task=", &[]),
             ("--default-prompt-name=", &[]),
             ("--default-instruction= --onnx-file=", &[]),
-            ("--default-prompt x --dense-path y", &["--default-prompt", "--dense-path"]),
+            ("--default-prompt x --maxsim-rerank --dense-path y", &["--default-prompt", "--dense-path"]),
         ] {
             assert_eq!(model_flags(&args(flags)).unwrap().given, expected, "{flags}");
         }

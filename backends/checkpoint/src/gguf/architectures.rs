@@ -3,6 +3,10 @@
 //! Each row of [`ARCHITECTURES`] describes one architecture.
 
 use super::File;
+use super::tensor_names::{
+    BERT_ATTENTION, CONVOLUTION_LAYER, DECODER_LAYER, DELTA, EMBEDDINGS, EMBEDDINGS_NORM, NOMIC_ATTENTION,
+    NUMBERED_NORMS, PLAIN_MLP, TensorNames,
+};
 use crate::CheckpointError;
 
 /// A supported architecture of llama.cpp.
@@ -24,9 +28,6 @@ pub(super) struct GgufArchitecture {
     /// The names of all other tensors, in the same form.
     others: &'static [TensorNames],
 }
-
-/// Names of tensors: llama.cpp's name, then the name in `transformers`.
-type TensorNames = &'static [(&'static str, &'static str)];
 
 /// The tokens that a token attends to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,35 +68,9 @@ pub(super) enum DecoderStyle {
     /// Qwen3.5's gated delta rule: the weights of most norms are larger by 1, and the heads of values are in
     /// another order.
     Delta,
+    /// LFM2's short convolutions: their taps are a matrix.
+    Convolution,
 }
-
-/// The parts of a decoder's layer, without the norm that every family names in its own way.
-const DECODER_LAYER: TensorNames = &[
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
-
-/// A gated delta rule, and the norm before the MLP. Two names have their endings, which differ.
-const DELTA: TensorNames = &[
-    ("attn_qkv", "linear_attn.in_proj_qkv"),
-    ("attn_gate", "linear_attn.in_proj_z"),
-    ("ssm_beta", "linear_attn.in_proj_b"),
-    ("ssm_alpha", "linear_attn.in_proj_a"),
-    ("ssm_conv1d", "linear_attn.conv1d"),
-    ("ssm_norm", "linear_attn.norm"),
-    ("ssm_out", "linear_attn.out_proj"),
-    ("ssm_a", "linear_attn.A_log"),
-    ("ssm_dt.bias", "linear_attn.dt_bias"),
-    ("post_attention_norm", "post_attention_layernorm"),
-];
 
 /// The remedy where a file lacks a part of the model, or is not supported at all.
 pub(super) const SAFETENSORS: &str = "choose a repository with safetensors weights";
@@ -104,31 +79,6 @@ pub(super) const SAFETENSORS: &str = "choose a repository with safetensors weigh
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
 /// The dense modules behind the pooled vector of EmbeddingGemma, in their order.
 pub(super) const DENSE: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
-
-/// The embeddings of words and token types in kinds of BERT.
-const EMBEDDINGS: TensorNames =
-    &[("token_embd", "embeddings.word_embeddings"), ("token_types", "embeddings.token_type_embeddings")];
-
-/// The norm of the embeddings in BERT.
-const EMBEDDINGS_NORM: TensorNames = &[("token_embd_norm", "embeddings.LayerNorm")];
-
-/// Attention in a layer of BERT.
-const BERT_ATTENTION: TensorNames = &[
-    ("attn_q", "attention.self.query"),
-    ("attn_k", "attention.self.key"),
-    ("attn_v", "attention.self.value"),
-    ("attn_output", "attention.output.dense"),
-    ("attn_output_norm", "attention.output.LayerNorm"),
-];
-
-/// The norms of a layer in the models of Nomic and Jina.
-const NUMBERED_NORMS: TensorNames = &[("attn_output_norm", "norm1"), ("layer_output_norm", "norm2")];
-
-/// Attention with one matrix for queries, keys and values, in Nomic's models.
-const NOMIC_ATTENTION: TensorNames = &[("attn_qkv", "attn.Wqkv"), ("attn_output", "attn.out_proj")];
-
-/// An MLP without a gate, in the models of Nomic and Jina.
-const PLAIN_MLP: TensorNames = &[("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")];
 
 /// The output embedding of a causal model.
 const OUTPUT: &str = "output";
@@ -235,7 +185,7 @@ const NOMIC: GgufArchitecture = GgufArchitecture {
     ..BERT
 };
 
-pub(super) const ARCHITECTURES: [GgufArchitecture; 16] = [
+pub(super) const ARCHITECTURES: [GgufArchitecture; 17] = [
     DECODER,
     GgufArchitecture {
         name: "qwen2",
@@ -251,6 +201,20 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 16] = [
         class: "Qwen3_5",
         body: TransformerKind::Decoder(DecoderStyle::Delta),
         layer: &[DECODER_LAYER, DELTA],
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "lfm2",
+        model_type: "lfm2",
+        sight: Sight::Back("lfm2_bidirectional"),
+        class: "Lfm2",
+        body: TransformerKind::Decoder(DecoderStyle::Convolution),
+        layer: &[CONVOLUTION_LAYER],
+        others: &[&[
+            ("token_embd", "model.embed_tokens"),
+            ("token_embd_norm", "model.embedding_norm"),
+            (OUTPUT, "lm_head"),
+        ]],
         ..DECODER
     },
     GgufArchitecture {

@@ -6,6 +6,7 @@
 use super::{
     File,
     architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
+    lfm2,
     metadata_reader::MetadataReader,
     qwen35,
     translate::{answers, labels},
@@ -15,9 +16,9 @@ use serde_json::{Map, Value, json};
 
 /// The field that says that the tensors have the values that llama.cpp's converter gives them, where
 /// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's and Qwen3.5's norms are larger by 1,
-/// heads of Qwen3.5's values are in another order and its decays are those that are used, experts have
-/// no bias and the second matrix of their MLPs is transposed, and the halves of Jina's gated MLPs may be two
-/// matrices (`"separate"` instead of `true`).
+/// heads of Qwen3.5's values are in another order and its decays are those that are used, the taps of LFM2's
+/// convolutions are a matrix, experts have no bias and the second matrix of their MLPs is transposed, and the
+/// halves of Jina's gated MLPs may be two matrices (`"separate"` instead of `true`).
 pub const CONVERTED: &str = "llama_cpp_converted";
 
 /// The value of `pooling_type` for a re-ranker.
@@ -35,6 +36,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
         TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::hybrid_config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Convolution) => lfm2::convolution_config(&reader)?,
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,

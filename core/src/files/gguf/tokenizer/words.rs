@@ -50,9 +50,9 @@ const QWEN: WordRules = WordRules {
     ..PLAIN
 };
 
-/// Llama 3's rule.
+/// Llama 3's rule, which llama.cpp also uses for LFM2.
 const LLAMA: WordRules = WordRules {
-    names: &["llama-bpe", "llama3", "llama-v3", "jina-v5-nano"],
+    names: &["llama-bpe", "llama3", "llama-v3", "jina-v5-nano", "lfm2"],
     patterns: &[LLAMA_3],
     ignore_merges: true,
     has_first: true,
