@@ -444,7 +444,7 @@ mod tests {
         let part = |kind: &str| json!({"content": [{"type": kind, "text": "a"}]});
         let two = json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
         let one_part = "`inputs[0].content` must be one part of the type `text`";
-        let types = "`float`, `base64`, `int8`, `uint8`, `binary`, `ubinary`";
+        let types = "`float`, `float32`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary`";
         let table = [
             (json!({}), 422, "the request does not say what to embed: send `texts`, a list of texts".to_owned()),
             (

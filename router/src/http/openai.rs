@@ -321,7 +321,7 @@ mod tests {
             (
                 r#"{"input":"a","encoding_format":"int4"}"#,
                 422,
-                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
+                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `float32`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
                 "Validation",
             ),
             (
