@@ -15,7 +15,8 @@ mod tensor_names;
 mod translate;
 
 pub use self::{
-    config::{CONVERTED, config},
+    config::config,
+    metadata_reader::CONVERTED,
     reader::MetadataValue,
     translate::{Separators, separators},
 };

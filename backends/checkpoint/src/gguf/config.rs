@@ -7,19 +7,12 @@ use super::{
     File,
     architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
     lfm2,
-    metadata_reader::MetadataReader,
+    metadata_reader::{CONVERTED, MetadataReader, joined},
     qwen35,
     translate::{answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
 use serde_json::{Map, Value, json};
-
-/// The field that says that the tensors have the values that llama.cpp's converter gives them, where
-/// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's and Qwen3.5's norms are larger by 1,
-/// heads of Qwen3.5's values are in another order and its decays are those that are used, the taps of LFM2's
-/// convolutions are a matrix, experts have no bias and the second matrix of their MLPs is transposed, and the
-/// halves of Jina's gated MLPs may be two matrices (`"separate"` instead of `true`).
-pub const CONVERTED: &str = "llama_cpp_converted";
 
 /// The value of `pooling_type` for a re-ranker.
 const RANK: usize = 4;
@@ -140,16 +133,6 @@ fn check_head(
             Ok(())
         }
         _ => Ok(()),
-    }
-}
-
-pub(super) fn joined(first: Value, second: Value) -> Value {
-    match (first, second) {
-        (Value::Object(mut first), Value::Object(second)) => {
-            first.extend(second);
-            first.into()
-        }
-        (first, _) => first,
     }
 }
 

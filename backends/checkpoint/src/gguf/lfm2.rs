@@ -1,9 +1,6 @@
 //! The configuration of LFM2, most of whose layers have a short convolution instead of attention.
 
-use super::{
-    config::{CONVERTED, joined},
-    metadata_reader::MetadataReader,
-};
+use super::metadata_reader::{CONVERTED, MetadataReader, joined};
 use crate::CheckpointError;
 use serde_json::{Value, json};
 

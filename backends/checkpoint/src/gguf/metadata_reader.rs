@@ -1,8 +1,15 @@
-//! The metadata of one architecture, with checks.
+//! The metadata of one architecture, with checks, and the parts of a configuration that all kinds share.
 
 use super::File;
 use crate::CheckpointError;
 use serde_json::{Value, json};
+
+/// The field that says that the tensors have the values that llama.cpp's converter gives them, where
+/// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's and Qwen3.5's norms are larger by 1,
+/// heads of Qwen3.5's values are in another order and its decays are those that are used, the taps of LFM2's
+/// convolutions are a matrix, experts have no bias and the second matrix of their MLPs is transposed, and the
+/// halves of Jina's gated MLPs may be two matrices (`"separate"` instead of `true`).
+pub const CONVERTED: &str = "llama_cpp_converted";
 
 /// Reads the metadata of one architecture.
 pub(super) struct MetadataReader<'f> {
@@ -123,5 +130,16 @@ impl MetadataReader<'_> {
             "num_attention_heads": self.number("attention.head_count")?,
             "vocab_size": self.rows("token_embd.weight")?,
         }))
+    }
+}
+
+/// The fields of both objects; fields of `second` win.
+pub(super) fn joined(first: Value, second: Value) -> Value {
+    match (first, second) {
+        (Value::Object(mut first), Value::Object(second)) => {
+            first.extend(second);
+            first.into()
+        }
+        (first, _) => first,
     }
 }

@@ -1,8 +1,7 @@
 //! The configuration of Qwen3.5, most of whose layers have a gated delta rule instead of attention.
 
 use super::{
-    config::{CONVERTED, joined},
-    metadata_reader::MetadataReader,
+    metadata_reader::{CONVERTED, MetadataReader, joined},
     translate::answers,
 };
 use crate::CheckpointError;
