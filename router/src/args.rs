@@ -117,21 +117,12 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Scores")]
     pub(crate) no_cosine_rerank: bool,
 
-    /// Re-rank with the vectors of tokens instead of the cosine of whole texts' vectors.
-    ///
-    /// For embedding models with a layer for them, such as bge-m3 (`colbert_linear.pt`). The raw score is the
-    /// sum, over the query's vectors, of the largest cosine with a vector of the document.
-    #[arg(
-        long, env, value_parser = BoolishValueParser::new(), conflicts_with = "no_cosine_rerank",
-        help_heading = "Scores"
-    )]
+    /// Re-rank by the vectors of tokens instead of the cosine, with a model that has them (bge-m3).
+    #[arg(long, env, value_parser = BoolishValueParser::new(), conflicts_with = "no_cosine_rerank", help_heading = "Scores")]
     pub(crate) maxsim_rerank: bool,
 
     /// The most requests in flight at once; more are refused with status 429.
-    #[arg(
-        long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>,
-        help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_concurrent_requests: NonZeroUsize,
 
     /// The most inputs of one client request [default: 32; 2048 on `/v1/embeddings`].

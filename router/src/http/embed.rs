@@ -219,6 +219,15 @@ pub(crate) enum EmbedAnswer {
 }
 
 impl EmbedAnswer {
+    /// The values of all vectors.
+    pub(crate) fn count_values(&self) -> usize {
+        match self {
+            Self::Vectors(vectors) => vectors.iter().map(EncodedVector::count_values).sum(),
+            Self::Tokens(texts) => texts.iter().flatten().map(EncodedVector::count_values).sum(),
+            Self::Outputs(texts) => texts.iter().map(OutputsBody::count_values).sum(),
+        }
+    }
+
     fn from_tokens(outputs: Vec<EmbedOutputs>, vectors: VectorEncoding) -> Self {
         let tokens = outputs.into_iter().filter_map(|output| output.tokens);
         Self::Tokens(tokens.map(|tokens| vectors.encode_all(tokens)).collect())
@@ -247,6 +256,14 @@ pub(crate) struct OutputsBody {
     /// The vectors of the tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<Vec<EncodedVector>>,
+}
+
+impl OutputsBody {
+    fn count_values(&self) -> usize {
+        let vectors = self.dense.iter().chain(self.tokens.iter().flatten());
+        let sparse = self.sparse.as_ref().map_or(0, Vec::len);
+        vectors.map(EncodedVector::count_values).sum::<usize>() + 2 * sparse
+    }
 }
 
 /// A vector for each input.

@@ -83,6 +83,19 @@ impl Serialize for EncodedVector {
     }
 }
 
+impl EncodedVector {
+    /// The values; for bytes, the float32 values that have as many.
+    pub(crate) fn count_values(&self) -> usize {
+        match self {
+            Self::List(VectorNumbers::Float(values)) => values.len(),
+            Self::List(VectorNumbers::Float16(values)) => values.len(),
+            Self::List(VectorNumbers::Signed(values)) => values.len(),
+            Self::List(VectorNumbers::Unsigned(values)) => values.len(),
+            Self::Bytes(bytes) => bytes.len().div_ceil(size_of::<f32>()),
+        }
+    }
+}
+
 impl ToSchema for EncodedVector {
     fn name() -> Cow<'static, str> {
         "Embedding".into()

@@ -82,7 +82,7 @@ impl InstancePrediction {
     /// The values of its vectors, which may be much larger than the instance.
     fn count_values(&self) -> usize {
         match self {
-            Self::Embed(VectorsBody(vectors)) => vectors.iter().map(Vec::len).sum(),
+            Self::Embed(answer) => answer.count_values(),
             Self::EmbedSparse(SparseVectorsBody(vectors)) => {
                 vectors.iter().map(|vector| 2 * vector.len()).sum()
             }
