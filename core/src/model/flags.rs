@@ -139,7 +139,7 @@ const CANDLE: &[BackendKind] = &[BackendKind::Candle];
 const PYTHON: &[BackendKind] = &[BackendKind::Python];
 
 /// Every flag that is not for all models. The first one that does not apply is named in the error.
-pub const FLAGS: [FlagScope; 17] = [
+pub const FLAGS: [FlagScope; 18] = [
     on_any_device("--onnx-file", KindScope::Any, &[BackendKind::Ort]),
     on_any_device("--python", KindScope::Any, PYTHON),
     on_any_device("--trust-remote-code", KindScope::Any, PYTHON),

@@ -197,7 +197,7 @@ mod tests {
             ("--dense-path= --default-prompt= --lora-task=", &[]),
             ("--default-prompt-name=", &[]),
             ("--default-instruction= --onnx-file=", &[]),
-            ("--default-prompt x --maxsim-rerank --dense-path y", &["--default-prompt", "--dense-path"]),
+            ("--default-prompt x --dense-path y", &["--default-prompt", "--dense-path"]),
         ] {
             assert_eq!(model_flags(&args(flags)).unwrap().given, expected, "{flags}");
         }
