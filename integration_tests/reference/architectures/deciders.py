@@ -362,6 +362,14 @@ DECIDERS = {
     "gemma2-instruct": Decider(
         model("Gemma2ForCausalLM", GEMMA2, 405, centre=0.0, scales=decoders.unscaled_embeddings(24)), made(gemma_turns), "gemma2",
     ),
+    # Gemma 3's template writes a conversation without a system message as Gemma 2's does.
+    "gemma3-instruct": Decider(
+        model(
+            "Gemma3ForCausalLM", decoders.GEMMA3 | {"num_attention_heads": 2, "max_position_embeddings": 2048, "sliding_window": 40},
+            407, centre=0.0, scales=decoders.unscaled_embeddings(24),
+        ),
+        made(gemma_turns), "gemma2",
+    ),
 }
 
 
