@@ -81,7 +81,7 @@ fn prompts_are_those_of_the_reference() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: BTreeSet<String> = names.filter(|name| !name.contains('.')).collect();
-    assert_eq!(names.len(), 6);
+    assert_eq!(names.len(), 7);
     for name in names {
         let describe = |config: &Value| {
             text_embeddings_backend::describe(config, &WeightChoices::default(), BackendKind::default())
