@@ -27,7 +27,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "deploy/helm/README.md": {"Kubernetes": 2},
     "docs/backends.md": {"a build with another feature": 1, "PyTorch": 1},
     "docs/command-line.md": {"pyarrow": 1, "the Hub": 1},
-    "docs/embeddings.md": {"PyPI": 1},
+    "docs/embeddings.md": {"PyPI": 1, "the Hub": 1},
     "docs/evaluate.md": {"PyPI": 3, "PyPI and the Hub": 1, "minutes of compiling": 1},
     "docs/files.md": {"the Hub": 1},
     "docs/gpu.md": {"a GPU": 1},

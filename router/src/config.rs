@@ -35,7 +35,6 @@ pub(crate) struct ServerConfig {
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
     /// The most bytes of a message over gRPC.
-    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "HTTP has no messages"))]
     pub(crate) message_limit: usize,
     /// Whether token ids from `OpenAI`'s SDK are taken as ids of the model's vocabulary.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no routes of OpenAI"))]

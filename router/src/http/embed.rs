@@ -245,6 +245,8 @@ impl EmbedAnswer {
 
 /// The requested outputs of an input.
 #[derive(Debug, Serialize, ToSchema)]
+// In the description, other objects of answers are none of these.
+#[serde(deny_unknown_fields)]
 #[schema(as = EmbedOutputs)]
 pub(crate) struct OutputsBody {
     /// The vector of the input.
@@ -276,27 +278,27 @@ pub(crate) struct VectorsBody(Vec<Vec<f32>>);
 #[schema(as = EmbedAllResponse)]
 pub(crate) struct TokenVectorsBody(Vec<Vec<Vec<f32>>>);
 
-/// The answer of `/embed`. Other types and notations of numbers are the second form. If the request has
-/// `outputs`, an object for each input.
+/// The answer of `/embed`: numbers of any type, or their bytes in base64. If the request has `outputs`, an
+/// object for each input.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EmbedAnswer)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum DescribedEmbedAnswer {
     Vectors(VectorsBody),
-    Encoded(Vec<EncodedVector>),
+    Encoded(Vec<String>),
     Outputs(Vec<OutputsBody>),
 }
 
-/// The answer of `/embed_all`. Other types and notations of numbers are the second form. If the request has
-/// `outputs`, an object for each input.
+/// The answer of `/embed_all`: numbers of any type, or their bytes in base64. If the request has `outputs`, an
+/// object for each input.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EmbedAllAnswer)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
 enum DescribedTokensAnswer {
     Tokens(TokenVectorsBody),
-    Encoded(Vec<Vec<EncodedVector>>),
+    Encoded(Vec<Vec<String>>),
     Outputs(Vec<OutputsBody>),
 }
 
