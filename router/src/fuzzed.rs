@@ -30,6 +30,7 @@ mod startup;
 mod state;
 mod telemetry;
 mod transports;
+mod vector_numbers;
 
 /// See [`http::fuzzing`].
 pub fn request(data: &[u8]) {
