@@ -290,8 +290,8 @@ pub(crate) enum DescribedEmbedAnswer {
     Outputs(Vec<OutputsBody>),
 }
 
-/// The answer of `/embed_all`: numbers of any type, or their bytes in base64. If the request has `outputs`, an
-/// object for each input.
+/// The answer of `/embed_all`: numbers of any type, or their bytes in base64. If the request has `outputs`,
+/// an object for each input.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EmbedAllAnswer)]
 #[serde(untagged)]
