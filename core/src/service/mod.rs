@@ -38,7 +38,9 @@ use std::{
 use text_embeddings_backend_core::{PlainSimilarity, TokenSimilarity};
 
 pub use cascade::SecondStage;
-pub use decide::{Decision, DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
+pub use decide::{
+    Decision, DecisionRequest, DecisionText, JsonStrings, Question, QuestionKind, QuestionOption,
+};
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
 pub use passages::{Chunking, Highlight, Passage};
 pub use predict::{PredictInput, PredictRequest, Prediction};

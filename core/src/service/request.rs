@@ -177,7 +177,7 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
-    /// Refuses an answer with so many values that it could not be sent.
+    /// Refuses an answer that has more values than can be sent.
     ///
     /// # Errors
     ///

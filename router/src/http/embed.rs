@@ -245,7 +245,7 @@ impl EmbedAnswer {
 
 /// The requested outputs of an input.
 #[derive(Debug, Serialize, ToSchema)]
-// In the description, other objects of answers are none of these.
+// Without it, the API's description would take any object for these outputs.
 #[serde(deny_unknown_fields)]
 #[schema(as = EmbedOutputs)]
 pub(crate) struct OutputsBody {

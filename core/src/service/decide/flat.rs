@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::text::JsonStrings;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// The lines of a JSON text; of another text, the text.
@@ -18,18 +19,15 @@ pub(super) fn flat_json(json: &str) -> String {
 
 /// At least the bytes of the lines of a JSON text: each value may begin a line, as deep as the value.
 pub(super) fn count_flat_bytes(json: &str) -> usize {
-    let (mut depth, mut bytes, mut in_string, mut is_escaped) = (0_usize, json.len(), false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if in_string => is_escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
+    let (mut depth, mut bytes, mut strings) = (0_usize, json.len(), JsonStrings::default());
+    for character in json.chars().filter(|character| strings.is_structure(*character)) {
+        match character {
+            '[' | '{' => {
                 depth += 1;
                 bytes += 2 * depth;
             }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            b',' if !in_string => bytes += 2 * depth + 2,
+            ']' | '}' => depth = depth.saturating_sub(1),
+            ',' => bytes += 2 * depth + 2,
             _ => {}
         }
     }

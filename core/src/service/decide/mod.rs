@@ -30,7 +30,7 @@ use prompt::OPTION_INSTRUCTION;
 use text_embeddings_backend_core::{Output, Wanted, amount};
 
 pub use decision::Decision;
-pub use text::DecisionText;
+pub use text::{DecisionText, JsonStrings};
 
 /// The most bytes of text and instructions that a re-ranker reads for a request. It reads them once for each
 /// option, so that they may be a thousand times the request.

@@ -4,6 +4,26 @@ use std::{fmt, ops::Deref};
 
 use super::flat::{count_flat_bytes, flat_json};
 
+/// Tells the structure of JSON from the content of its strings.
+#[derive(Debug, Default)]
+pub struct JsonStrings {
+    is_inside: bool,
+    is_escaped: bool,
+}
+
+impl JsonStrings {
+    /// Whether the next character of the JSON belongs to no string. Call it for each of them.
+    pub fn is_structure(&mut self, character: char) -> bool {
+        match character {
+            _ if self.is_escaped => self.is_escaped = false,
+            '\\' if self.is_inside => self.is_escaped = true,
+            '"' => self.is_inside = !self.is_inside,
+            _ => return !self.is_inside,
+        }
+        false
+    }
+}
+
 /// A text as a model reads it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecisionText {
@@ -31,15 +51,11 @@ impl DecisionText {
             return self.text.clone();
         }
         let mut spaced = String::with_capacity(self.text.len() + self.text.len() / 8);
-        let (mut in_string, mut is_escaped) = (false, false);
+        let mut strings = JsonStrings::default();
         for character in self.text.chars() {
             spaced.push(character);
-            match character {
-                _ if is_escaped => is_escaped = false,
-                '\\' if in_string => is_escaped = true,
-                '"' => in_string = !in_string,
-                ',' | ':' if !in_string => spaced.push(' '),
-                _ => {}
+            if strings.is_structure(character) && matches!(character, ',' | ':') {
+                spaced.push(' ');
             }
         }
         spaced

@@ -4,7 +4,7 @@
 //! without spaces. What must hold: an error names the path of the value.
 
 use serde::de::DeserializeOwned;
-use text_embeddings_core::service::DecisionText;
+use text_embeddings_core::service::{DecisionText, JsonStrings};
 
 use crate::http::json::JsonText;
 
@@ -52,17 +52,14 @@ pub(super) fn any_text(json: &JsonText, path: &str) -> Result<DecisionText, Stri
 
 /// How many lists and objects are in each other, in JSON that is known to be whole.
 fn nesting_depth(json: &str) -> usize {
-    let (mut now, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
+    let (mut now, mut deepest, mut strings) = (0_usize, 0, JsonStrings::default());
+    for character in json.chars().filter(|character| strings.is_structure(*character)) {
+        match character {
+            '[' | '{' => {
                 now += 1;
                 deepest = deepest.max(now);
             }
-            b']' | b'}' if !in_text => now -= 1,
+            ']' | '}' => now -= 1,
             _ => {}
         }
     }
