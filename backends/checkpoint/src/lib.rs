@@ -39,6 +39,18 @@ const LFS_PREFIX: &[u8] = b"version https://git-lfs";
 /// The most bytes by which formats are told apart.
 const MAX_MAGIC: u64 = 16;
 
+/// Whether the value of a setting, in JSON, means that it is not set.
+#[must_use]
+pub fn is_switched_off(setting: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match setting {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
 /// A format of checkpoint files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {

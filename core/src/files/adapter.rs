@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_checkpoint::ModelFile;
+use text_embeddings_checkpoint::{ModelFile, is_switched_off};
 
 use super::config::ModelConfig;
 use super::error::FilesError;
@@ -68,16 +68,6 @@ enum ReplacedRows {
     Tables(BTreeMap<String, Vec<u32>>),
 }
 
-/// Whether a setting has another value than its default.
-fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
-        _ => true,
-    }
-}
-
 /// Opens the adapter of the chosen task, if the model has adapters, and writes its scale into `config`.
 pub(super) async fn open_adapter(
     files: &Repository<'_>,
@@ -106,7 +96,8 @@ pub(super) async fn read_adapter(
     let path = format!("{folder}/adapter_config.json");
     let text = read_text(&files.require(&path, Bound::Small, remedy).await?)?;
     let adapter: AdapterConfig = text.parse()?;
-    let used = UNUSED.iter().find(|name| adapter.others.get(**name).is_some_and(is_set));
+    let used =
+        UNUSED.iter().find(|name| adapter.others.get(**name).is_some_and(|value| !is_switched_off(value)));
     let token_rows = match adapter.trainable_token_indices {
         None => Some(Vec::new()),
         Some(ReplacedRows::Ids(ids)) => Some(ids),

@@ -4,7 +4,6 @@
 //! hold: they have the layout of any other model, so that code which reads models needs no special case.
 
 #[cfg(feature = "demo")]
-use bytes::Bytes;
 use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;
@@ -45,8 +44,7 @@ pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
         let reason = "is in the binary, and `--backend python` reads folders only: leave it out".to_owned();
         return Err(FilesError::Demo { reason });
     }
-    let files = FILES.map(|(name, content)| (name.to_owned(), Bytes::from_static(content)));
-    Ok(MemoryFiles { root: DEMO_MODEL_ID.into(), files: files.into() })
+    Ok(MemoryFiles::new(DEMO_MODEL_ID.into(), FILES))
 }
 
 /// Refuses: this build does not contain the demonstration.

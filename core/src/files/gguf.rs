@@ -51,8 +51,7 @@ pub(super) fn unpack(gguf: &ModelFile) -> Result<MemoryFiles, FilesError> {
         );
     }
     files.extend(dense_modules(&dense));
-    let files = files.into_iter().map(|(name, content)| (name, content.into())).collect();
-    Ok(MemoryFiles { root: gguf.path().to_owned(), files })
+    Ok(MemoryFiles::new(gguf.path().to_owned(), files))
 }
 
 /// The files of the dense modules: matrices without a bias or an activation.

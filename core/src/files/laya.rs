@@ -7,13 +7,13 @@
 use serde_json::{Map, Value, json};
 
 use super::error::FilesError;
-use super::names::{Bound, CONFIG, LAYA, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG};
+use super::names::{Bound, CONFIG, LAYA};
 use super::reading::{MemoryFiles, read_text, remedy};
 use super::repository::Repository;
+use super::tokenizer_folder::TokenizerFolder;
 
-/// The folders of the encoder's configuration and of the tokenizer.
+/// The encoder's configuration.
 const ENCODER: &str = "encoder/config.json";
-const TOKENIZER_FOLDER: &str = "tokenizer/";
 /// The encoder that is supported.
 const MODERN_BERT: &str = "modernbert";
 /// The fields of `tokenizer_config.json` with the tokens around a question's texts.
@@ -35,23 +35,13 @@ pub(super) async fn unpack_files(repository: &Repository<'_>) -> Result<MemoryFi
             known: "`modernbert` is",
         });
     }
-    let path = format!("{TOKENIZER_FOLDER}{TOKENIZER}");
-    let tokenizer = read_text(&repository.require(&path, Bound::Small, remedy(TOKENIZER)).await?)?;
-    let path = format!("{TOKENIZER_FOLDER}{TOKENIZER_CONFIG}");
-    let tokenizer_config: Map<String, Value> = repository.read_json(&path).await?.unwrap_or_default();
+    let tokenizer = TokenizerFolder::read(repository).await?;
     for name in TOKENS {
-        let token = tokenizer_config.get(name).unwrap_or(&Value::Null);
+        let token = tokenizer.config.get(name).unwrap_or(&Value::Null);
         let text = token.get("content").unwrap_or(token);
         settings.insert(name.to_owned(), text.clone());
     }
     let max_length = settings.get("max_len").and_then(Value::as_u64).unwrap_or(MAX_LENGTH);
     config.insert("laya".to_owned(), Value::Object(settings));
-    let files = [
-        (CONFIG, Value::Object(config).to_string()),
-        (TOKENIZER, tokenizer.text),
-        (TOKENIZER_CONFIG, Value::Object(tokenizer_config).to_string()),
-        (SENTENCE_BERT[0], json!({ "max_seq_length": max_length }).to_string()),
-    ];
-    let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes().into())).collect();
-    Ok(MemoryFiles { root: repository.root(), files })
+    Ok(tokenizer.into_model(repository, config, max_length))
 }

@@ -30,6 +30,7 @@ mod small_files;
 mod source;
 mod static_embedding;
 mod templates;
+mod tokenizer_folder;
 mod weights;
 
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};

@@ -6,21 +6,21 @@
 //! decider in the field `any2jev`. The weights stay in the files of both repositories.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use text_embeddings_checkpoint::ModelFile;
 
 use super::adapter::{Adapter, read_adapter};
 use super::error::FilesError;
 use super::folder::ModelFolder;
-use super::names::{Bound, CONFIG, POINTER, SENTENCE_BERT, TOKENIZER, TOKENIZER_CONFIG};
-use super::reading::{MemoryFiles, read_text, remedy};
+use super::names::{Bound, CONFIG, POINTER};
+use super::reading::{MemoryFiles, read_text};
 use super::repository::Repository;
 use super::source::{ModelSource, Reader, local};
+use super::tokenizer_folder::TokenizerFolder;
 
 /// The files and folders next to the settings.
 const ADAPTER: &str = "adapter";
 const HEAD: &str = "head.safetensors";
-const TOKENIZER_FOLDER: &str = "tokenizer/";
 const REMEDY: &str = "a decider of any2jev has it: download the model again";
 /// The base that is supported.
 const QWEN3: &str = "qwen3";
@@ -113,19 +113,9 @@ pub(super) async fn unpack_files(
     settings.insert("token_rows".to_owned(), token_rows.into());
     let mut config = config.clone();
     config.insert("any2jev".to_owned(), Value::Object(settings));
-    let path = format!("{TOKENIZER_FOLDER}{TOKENIZER}");
-    let tokenizer = read_text(&repository.require(&path, Bound::Small, remedy(TOKENIZER)).await?)?;
-    let path = format!("{TOKENIZER_FOLDER}{TOKENIZER_CONFIG}");
-    let tokenizer_config: Map<String, Value> = repository.read_json(&path).await?.unwrap_or_default();
     let max_length = max_state.saturating_add(max_branch);
-    let files = [
-        (CONFIG, Value::Object(config).to_string()),
-        (TOKENIZER, tokenizer.text),
-        (TOKENIZER_CONFIG, Value::Object(tokenizer_config).to_string()),
-        (SENTENCE_BERT[0], json!({ "max_seq_length": max_length }).to_string()),
-    ];
-    let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes().into())).collect();
+    let files = TokenizerFolder::read(repository).await?.into_model(repository, config, max_length);
     let head = repository.require(HEAD, Bound::ANY, REMEDY).await?;
     let weights = base.weights.iter().cloned().chain([adapter, head]).collect();
-    Ok(PointerFiles { files: MemoryFiles { root: repository.root(), files }, weights })
+    Ok(PointerFiles { files, weights })
 }

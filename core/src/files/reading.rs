@@ -41,6 +41,17 @@ pub(super) struct MemoryFiles {
     pub(super) files: BTreeMap<String, Bytes>,
 }
 
+impl MemoryFiles {
+    /// Files by name.
+    pub(super) fn new<N: Into<String>, C: Into<Bytes>>(
+        root: PathBuf,
+        files: impl IntoIterator<Item = (N, C)>,
+    ) -> Self {
+        let files = files.into_iter().map(|(name, content)| (name.into(), content.into())).collect();
+        Self { root, files }
+    }
+}
+
 /// A text file of a model.
 #[derive(Debug)]
 pub(super) struct FileText {

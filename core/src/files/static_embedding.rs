@@ -145,10 +145,8 @@ impl StaticFolder {
         if let Some(prompts) = repository.read_text(PROMPTS).await? {
             files.push((PROMPTS, prompts.text.into_bytes()));
         }
-        let files = files.into_iter().map(|(name, content)| (name.to_owned(), content.into())).collect();
-        let root = repository.root().join(&self.path);
         Ok(Unpacked {
-            files: MemoryFiles { root, files },
+            files: MemoryFiles::new(repository.root().join(&self.path), files),
             selection: Selection::File(weights),
             tokens: StaticTokens {
                 blank: table.vocabulary as u32,

@@ -4,7 +4,10 @@
 //! in the order of the fast one. What must hold: scores of the two models are never compared; if the strong
 //! model may score all texts, the fast one computes nothing.
 
-use super::{Answer, Cost, Rank, RerankRequest, Service};
+use super::{
+    Answer, Cost, Service,
+    ranking::{Rank, RerankRequest, SCORED_BY_FIRST, SCORED_BY_SECOND},
+};
 use crate::error::Error;
 use std::{
     num::NonZeroUsize,
@@ -23,10 +26,6 @@ pub struct SecondStage {
     /// allows, but at least one.
     pub budget: Option<Duration>,
 }
-
-/// The number of the stage that gave a text its score.
-const SCORED_BY_FIRST: u8 = 1;
-pub(super) const SCORED_BY_SECOND: u8 = 2;
 
 impl Service {
     /// The same service, whose re-ranking has a second stage. It has no other task.

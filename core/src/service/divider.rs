@@ -4,7 +4,10 @@
 //! that fits is one window, all of it; every other window fits, too, together with the query, and no token of
 //! it is cut.
 
-use super::{Chunking, RerankRequest, model::PairScoring};
+use super::{
+    model::PairScoring,
+    ranking::{Chunking, RerankRequest},
+};
 use crate::{
     error::Error,
     model::{CosineRanking, RerankScoring},
@@ -81,6 +84,11 @@ impl Divider {
         let (request, shared, empty) = (Arc::clone(request), SharedQuery::default(), OnceLock::new());
         let found_windows = AtomicUsize::new(0);
         Self { request, truncation, form, max_sentences, max_windows, found_windows, shared, empty }
+    }
+
+    #[cfg(test)]
+    pub(super) fn found_windows(&self) -> usize {
+        self.found_windows.load(Ordering::Relaxed)
     }
 
     pub(super) fn divide_text(&self, encoder: &Encoder, index: usize) -> Result<DividedText, Error> {

@@ -15,6 +15,7 @@ mod late;
 mod model;
 mod passages;
 mod predict;
+mod ranking;
 mod request;
 mod rerank;
 mod score;
@@ -42,9 +43,8 @@ pub use decide::{
     Decision, DecisionRequest, DecisionText, JsonStrings, Question, QuestionKind, QuestionOption,
 };
 pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
-pub use passages::{Chunking, Highlight, Passage};
 pub use predict::{PredictInput, PredictRequest, Prediction};
-pub use rerank::{Rank, RerankRequest};
+pub use ranking::{Chunking, Highlight, Passage, Rank, RerankRequest};
 pub use score::ScoreRequest;
 pub use score_cache::ScoreCache;
 pub use show::ShowRequest;

@@ -7,10 +7,10 @@
 
 use super::{
     Answer, Cost, Service,
-    cascade::SCORED_BY_SECOND,
     compute::{Computed, Inputs, ModelTask},
     model::PairScoring,
-    passages::{Chunking, Highlight, Passage, PassageWork},
+    passages::PassageWork,
+    ranking::{Rank, RerankRequest, SCORED_BY_SECOND, Score},
     request::{Admitted, Failed, check_length},
     scoring::RawScore,
 };
@@ -19,74 +19,9 @@ use crate::{
     metrics::RERANK_SCORE,
     model::RerankScoring,
     postprocess::order,
-    tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{Input, PairText, Truncation},
 };
 use std::sync::Arc;
-
-/// A query and the texts to rank.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RerankRequest {
-    /// The query. Must not be empty.
-    pub query: String,
-    /// The texts. The list must not be empty, but a text may be.
-    pub texts: Vec<String>,
-    /// The instruction, which defines relevance. If absent, the server's default applies.
-    pub instruction: Option<String>,
-    /// Whether too long inputs are truncated; the server's default if absent.
-    pub truncate: Option<bool>,
-    /// The end at which a text is cut.
-    pub truncation_direction: TruncationDirection,
-    /// Additional limits on the tokens of each text.
-    pub limits: TokenLimits,
-    /// Whether to return the authors' raw scores instead of the scores by the model's rule.
-    pub raw_scores: bool,
-    /// Whether to send the texts back.
-    pub return_text: bool,
-    /// The least score of a text that is returned, as the answer shows it: a raw score with `raw_scores`. The
-    /// server's default if absent.
-    pub min_score: Option<f32>,
-    /// The number of best texts to return; all if absent or 0.
-    pub top_n: Option<usize>,
-    /// How texts that do not fit a prompt are divided. If absent, they are cut.
-    pub chunking: Option<Chunking>,
-    /// The number of best texts whose sentences get scores of their own.
-    pub highlight: usize,
-}
-
-/// A text's rank.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rank {
-    /// The text's index in the request.
-    pub index: usize,
-    /// Its score by the model's rule, or the raw score if the request asked for it.
-    pub score: f32,
-    /// The text itself, if the request asked for it.
-    pub text: Option<String>,
-    /// In a cascade, the number of the model that gave the score: 1 or 2.
-    pub stage: Option<u8>,
-    /// The part of the text that has this score, if the request divides long texts.
-    pub best_passage: Option<Passage>,
-    /// The scores of the text's sentences, in their order, if the request asked for them.
-    pub highlights: Option<Vec<Highlight>>,
-}
-
-/// The score of a text for a query.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Score {
-    /// The authors' raw score.
-    pub(super) raw: f32,
-    /// The score by the model's rule.
-    pub(super) default: f32,
-    /// The score as a probability, for the metrics.
-    probability: f32,
-}
-
-impl Score {
-    /// The score that a request wants.
-    pub(super) fn wanted_score(self, raw_scores: bool) -> f32 {
-        if raw_scores { self.raw } else { self.default }
-    }
-}
 
 impl Service {
     /// Ranks texts by their relevance to a query.

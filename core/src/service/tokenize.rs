@@ -8,7 +8,10 @@ use super::{
     Service,
     request::{Failed, check_length, method},
 };
-use crate::{error::Error, tokenization::Encoder};
+use crate::{
+    error::Error,
+    tokenization::{Encoder, LARGE_TEXT},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -19,9 +22,6 @@ use tokio::sync::oneshot;
 /// The most tokens of an answer, which is about 35 MB of JSON. A token takes some 70 bytes there, even if its
 /// text is short. Without a limit, the answer to a body of digits would be 60 times its size.
 const MAX_TOKENS_SHOWN: usize = 500_000;
-
-/// The bytes of a text above which its tokens are counted in parts first.
-const LARGE: usize = 64 << 10;
 
 /// Texts to tokenize.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Service {
                 let left = Arc::new(AtomicUsize::new(max_tokens));
                 self.map(texts, String::len, move |encoder, text| {
                     // To be refused, a large text need not be encoded whole.
-                    if text.len() > LARGE && encoder.count_tokens(&text)? > max_tokens {
+                    if text.len() > LARGE_TEXT && encoder.count_tokens(&text)? > max_tokens {
                         return Err(too_many_tokens(max_tokens));
                     }
                     let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;

@@ -20,7 +20,7 @@ const SHORT: usize = 4096;
 const GROWTH: usize = 3;
 /// A text with more bytes is never encoded whole before its beginning, or its end, was. A tokenizer takes up
 /// to 750 bytes for each byte.
-const LARGE: usize = 64 << 10;
+pub(crate) const LARGE_TEXT: usize = 64 << 10;
 /// The bytes at the other end of a large text that are encoded, because the template is next to them.
 const OTHER_END: usize = 256;
 
@@ -86,7 +86,7 @@ impl Borders {
         Self {
             texts,
             least: SHORT,
-            large: LARGE,
+            large: LARGE_TEXT,
             lines: is_known
                 && splitters.iter().any(|step| is_pattern(step))
                 && !added.values().any(|token| token.content.contains('\n')),
@@ -512,12 +512,12 @@ mod tests {
                 (format!("{dense}{sparse}"), TruncationDirection::Left),
             ] {
                 let kept = borders.grow_kept(&text, direction, 4096, 1024, count).unwrap();
-                assert!((sparse.len()..sparse.len() + LARGE + 1024).contains(&kept), "{name}: {kept}");
+                assert!((sparse.len()..sparse.len() + LARGE_TEXT + 1024).contains(&kept), "{name}: {kept}");
                 assert_eq!(borders.grow_kept(&text, direction, 4096, usize::MAX, count), Ok(text.len()));
             }
             for direction in [TruncationDirection::Left, TruncationDirection::Right] {
                 let SkippedBytes { range, .. } = borders.skipped(&far, 512, direction, 4096).unwrap();
-                assert!(far.len() - range.len() < 4096 + LARGE, "{name}: {range:?}");
+                assert!(far.len() - range.len() < 4096 + LARGE_TEXT, "{name}: {range:?}");
             }
         }
     }

@@ -37,6 +37,8 @@ use stretch::SharedRuns;
 use tokenizers::Tokenizer;
 use tokens::Sequence;
 
+pub(crate) use borders::LARGE_TEXT;
+
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use input::{Input, PairSide, Side};

@@ -6,6 +6,7 @@
 use serde_json::Value;
 use std::fmt;
 use text_embeddings_backend_core::BackendError;
+use text_embeddings_checkpoint::is_switched_off;
 
 /// How a checkpoint's matrices are quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -326,12 +327,6 @@ impl QuantizationConfig<'_> {
             _ => self.refused("weights", first),
         }
     }
-}
-
-/// Whether a setting's value means that it is not set.
-fn is_switched_off(value: &Value) -> bool {
-    let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
-    value.is_null() || value == false || is_empty || value.as_array().is_some_and(Vec::is_empty)
 }
 
 #[cfg(test)]
