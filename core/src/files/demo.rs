@@ -44,7 +44,7 @@ pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
         let reason = "is in the binary, and `--backend python` reads folders only: leave it out".to_owned();
         return Err(FilesError::Demo { reason });
     }
-    Ok(MemoryFiles::new(DEMO_MODEL_ID.into(), FILES))
+    Ok(MemoryFiles::from_files(DEMO_MODEL_ID.into(), FILES))
 }
 
 /// Refuses: this build does not contain the demonstration.

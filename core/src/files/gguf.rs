@@ -51,7 +51,7 @@ pub(super) fn unpack(gguf: &ModelFile) -> Result<MemoryFiles, FilesError> {
         );
     }
     files.extend(dense_modules(&dense));
-    Ok(MemoryFiles::new(gguf.path().to_owned(), files))
+    Ok(MemoryFiles::from_files(gguf.path().to_owned(), files))
 }
 
 /// The files of the dense modules: matrices without a bias or an activation.

@@ -35,7 +35,7 @@ pub(super) async fn unpack_files(repository: &Repository<'_>) -> Result<MemoryFi
             known: "`modernbert` is",
         });
     }
-    let tokenizer = TokenizerFolder::read(repository).await?;
+    let tokenizer = TokenizerFolder::read_folder(repository).await?;
     for name in TOKENS {
         let token = tokenizer.config.get(name).unwrap_or(&Value::Null);
         let text = token.get("content").unwrap_or(token);

@@ -114,7 +114,7 @@ pub(super) async fn unpack_files(
     let mut config = config.clone();
     config.insert("any2jev".to_owned(), Value::Object(settings));
     let max_length = max_state.saturating_add(max_branch);
-    let files = TokenizerFolder::read(repository).await?.into_model(repository, config, max_length);
+    let files = TokenizerFolder::read_folder(repository).await?.into_model(repository, config, max_length);
     let head = repository.require(HEAD, Bound::ANY, REMEDY).await?;
     let weights = base.weights.iter().cloned().chain([adapter, head]).collect();
     Ok(PointerFiles { files, weights })

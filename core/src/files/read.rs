@@ -91,7 +91,7 @@ pub(super) async fn read_model(
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
             }
-            let sources = Sources::new(repository, repository);
+            let sources = Sources::from_repositories(repository, repository);
             let model = sources.read(selected, reader, describe).await?;
             Ok(ModelFolder { trained_decider, ..model })
         }
@@ -107,7 +107,7 @@ async fn read_laya(
 ) -> Result<ModelFolder, FilesError> {
     let files = Repository::Memory(laya::unpack_files(repository).await?);
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
-    Sources::new(&files, repository).read(selected, reader, describe).await
+    Sources::from_repositories(&files, repository).read(selected, reader, describe).await
 }
 
 /// Reads an adapter of the family any2jev, whose base is in another repository.
@@ -120,7 +120,7 @@ async fn read_pointer(
     let Some(base) = base else { return Err(pointer::lacks_base(repository).await) };
     let PointerFiles { files, weights } = pointer::unpack_files(repository, base).await?;
     let files = Repository::Memory(files);
-    let sources = Sources { weights: Some(weights), ..Sources::new(&files, repository) };
+    let sources = Sources { weights: Some(weights), ..Sources::from_repositories(&files, repository) };
     sources.read(Ok(Selection::File(POINTER.to_owned())), reader, describe).await
 }
 
@@ -139,7 +139,7 @@ async fn read_static(
 ) -> Result<ModelFolder, FilesError> {
     let Unpacked { files, selection, tokens } = found.unpack_files(repository).await?;
     let files = Repository::Memory(files);
-    let sources = Sources::new(&files, repository);
+    let sources = Sources::from_repositories(&files, repository);
     let model = sources.read(Ok(selection), reader, describe).await?;
     Ok(ModelFolder { static_tokens: Some(tokens), ..model })
 }
@@ -158,7 +158,7 @@ async fn read_gguf(
     let weights = open_weights(folder, &selection).await?;
     let stem = weights[0].path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let files = Repository::Memory(gguf::unpack(&weights[0])?);
-    let sources = Sources::new(&files, folder);
+    let sources = Sources::from_repositories(&files, folder);
     let model = sources.read(Ok(selection), reader, describe).await?;
     Ok(ModelFolder { given_name: Some(stem), ..model })
 }
@@ -174,7 +174,7 @@ struct Sources<'r, 'a> {
 }
 
 impl<'r, 'a> Sources<'r, 'a> {
-    fn new(files: &'r Repository<'a>, folder: &'r Repository<'a>) -> Self {
+    fn from_repositories(files: &'r Repository<'a>, folder: &'r Repository<'a>) -> Self {
         Self { files, folder, weights: None }
     }
 

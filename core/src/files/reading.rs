@@ -43,7 +43,7 @@ pub(super) struct MemoryFiles {
 
 impl MemoryFiles {
     /// Files by name.
-    pub(super) fn new<N: Into<String>, C: Into<Bytes>>(
+    pub(super) fn from_files<N: Into<String>, C: Into<Bytes>>(
         root: PathBuf,
         files: impl IntoIterator<Item = (N, C)>,
     ) -> Self {

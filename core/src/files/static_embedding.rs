@@ -146,7 +146,7 @@ impl StaticFolder {
             files.push((PROMPTS, prompts.text.into_bytes()));
         }
         Ok(Unpacked {
-            files: MemoryFiles::new(repository.root().join(&self.path), files),
+            files: MemoryFiles::from_files(repository.root().join(&self.path), files),
             selection: Selection::File(weights),
             tokens: StaticTokens {
                 blank: table.vocabulary as u32,

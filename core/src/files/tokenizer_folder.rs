@@ -21,7 +21,7 @@ pub(super) struct TokenizerFolder {
 
 impl TokenizerFolder {
     /// Reads the files.
-    pub(super) async fn read(repository: &Repository<'_>) -> Result<Self, FilesError> {
+    pub(super) async fn read_folder(repository: &Repository<'_>) -> Result<Self, FilesError> {
         let path = format!("{FOLDER}{TOKENIZER}");
         let tokenizer = read_text(&repository.require(&path, Bound::Small, remedy(TOKENIZER)).await?)?;
         let config = repository.read_json(&format!("{FOLDER}{TOKENIZER_CONFIG}")).await?.unwrap_or_default();
@@ -41,6 +41,6 @@ impl TokenizerFolder {
             (TOKENIZER_CONFIG, Value::Object(self.config).to_string()),
             (SENTENCE_BERT[0], json!({ "max_seq_length": max_length }).to_string()),
         ];
-        MemoryFiles::new(repository.root(), files)
+        MemoryFiles::from_files(repository.root(), files)
     }
 }
