@@ -75,6 +75,7 @@ def started(name: str, *flags: str) -> Server:
 
         library = next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*"))
         environment = {"ORT_DYLIB_PATH": str(library), "DTYPE": None}
+    flags = (*flags, "--max-client-batch-size", "1000")
     return Server(FOLDER / name, *flags, environment=environment, start_limit=START_LIMIT)
 
 

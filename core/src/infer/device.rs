@@ -66,6 +66,7 @@ impl Shared {
         self.lock().begin(start, entries);
         let result = predict(backend, &batch);
         let inference = start.elapsed();
+        let waited = result.as_ref().map_or(Duration::ZERO, |found| found.waited);
         let is_halved = texts > 1 && !is_half && matches!(result, Err(BatchFailure::OutOfMemory(_)));
         if !is_halved {
             // Broken weights give answers, but no answer is a number. The probe finds out whether the text
@@ -75,17 +76,15 @@ impl Shared {
         }
         let (entries, has_work, is_next_due) = {
             let mut state = self.lock();
-            let entries = state.end(inference, tokens);
+            let entries = state.end(inference, waited, tokens);
             (entries, state.has_work(), matches!(state.next(limits), Next::Compute))
         };
         if !is_next_due && !is_halved {
             backend.begin_rest();
         }
-        let mut waited = Duration::ZERO;
         let outputs = match result {
             Ok(predictions) => {
                 observe(&batch, predictions.reused, &self.metrics);
-                waited = predictions.waited;
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
@@ -267,6 +266,7 @@ mod tests {
             let (shared, answers) = waiting(&texts[..5]);
             run(&shared, &control, 4);
             assert_eq!((control.batch_sizes().len(), control.count_rests()), (batches, 1));
+            assert_eq!(shared.lock().busy(), Duration::ZERO);
             for mut answer in answers {
                 let Outcome { queue, inference, .. } = answer.try_recv().unwrap().unwrap();
                 assert!(queue >= waited && inference.is_zero(), "{queue:?} {inference:?}");

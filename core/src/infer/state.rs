@@ -53,8 +53,10 @@ pub(super) struct State {
     pub(super) halves: VecDeque<Vec<Entry>>,
     pub(super) closed: bool,
     pub(super) last_inference: Duration,
-    /// The time that all finished batches took.
+    /// The time that the device computed the finished batches.
     busy: Duration,
+    /// The longest time that [`Self::busy`] gave.
+    shown_busy: Duration,
     /// The batch on the device.
     pub(super) computing: Option<Computing>,
     /// Tokens of the last batches, and the seconds that they took. Older batches count less.
@@ -110,9 +112,12 @@ impl State {
         announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
     }
 
-    /// The time that the device has computed, including the current batch.
-    pub(super) fn busy(&self) -> Duration {
-        self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
+    /// The time that the device has computed, including the current batch. It never falls: a batch that turns
+    /// out to have waited for other models was counted too long, and the next ones make up for it.
+    pub(super) fn busy(&mut self) -> Duration {
+        let current = self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed());
+        self.shown_busy = self.shown_busy.max(self.busy + current);
+        self.shown_busy
     }
 
     /// How long the waiting texts will take, at the speed of the last batches.
@@ -167,10 +172,11 @@ impl State {
         !self.halves.is_empty() || self.queue.oldest().is_some()
     }
 
-    /// Records that the device has computed a batch of `tokens` tokens, and returns the entries to answer.
-    pub(super) fn end(&mut self, inference: Duration, tokens: usize) -> Vec<Entry> {
+    /// Records that the device has computed a batch of `tokens` tokens, for `inference` with the time that it
+    /// `waited` for other models, and returns the entries to answer.
+    pub(super) fn end(&mut self, inference: Duration, waited: Duration, tokens: usize) -> Vec<Entry> {
         self.last_inference = inference;
-        self.busy += inference;
+        self.busy += inference.saturating_sub(waited);
         let (before, seconds) = self.recent;
         self.recent = (before * FADING + tokens as f64, seconds * FADING + inference.as_secs_f64());
         self.computing.take().map(|computing| computing.entries).unwrap_or_default()
@@ -253,6 +259,19 @@ mod tests {
 
     fn announced_texts(count: usize) -> AnnouncedTexts {
         AnnouncedTexts { count, ..AnnouncedTexts::default() }
+    }
+
+    #[test]
+    fn the_busy_time_never_falls_and_has_no_wait_for_other_models_in_the_end() {
+        let mut state = State::default();
+        let start = Instant::now().checked_sub(Duration::from_secs(9)).unwrap();
+        state.begin(start, Vec::new());
+        let while_it_waited = state.busy();
+        assert!(while_it_waited >= Duration::from_secs(9));
+        state.end(Duration::from_secs(9), Duration::from_secs(8), 1);
+        assert_eq!(state.busy(), while_it_waited);
+        state.end(Duration::from_secs(20), Duration::ZERO, 1);
+        assert_eq!(state.busy(), Duration::from_secs(21));
     }
 
     #[test]

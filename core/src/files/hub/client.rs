@@ -78,6 +78,12 @@ impl Client {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("`{endpoint}` does not begin with https:// or http://"));
         }
+        if url.scheme() == "https" && !cfg!(feature = "tls") {
+            return Err(format!(
+                "this server cannot fetch from {endpoint}, because it is built without the feature `tls`: build it \
+                 with the default features, or give a folder"
+            ));
+        }
         let build = |policy| {
             let builder = reqwest::Client::builder().redirect(policy).connect_timeout(options.patience);
             builder.user_agent(&options.user_agent).build().map_err(|error| cause(&error))
