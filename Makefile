@@ -34,7 +34,7 @@ help: ## Show this list
 
 demo: ## Build, start with a tiny model, re-rank three examples, search with an embedding model, print tables, stop
 	@scripts/needs.sh "Building the server (some minutes the first time), then a re-ranking and a search" $(PYTHON)
-	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,http,demo --locked
+	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,plain-http,demo --locked
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
 
 wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
@@ -108,7 +108,7 @@ check: prose ## Check formatting, names, lints, documentation, spelling and pros
 	$(PYTHON) scripts/house_style.py --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
+	cargo clippy -p text-embeddings-router --no-default-features --features candle,plain-http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	cargo check --workspace --features text-embeddings-router/fuzzing --lib --locked

@@ -22,6 +22,7 @@ mod states;
 mod stop;
 #[cfg(test)]
 mod testing;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod upload;
 mod watch;

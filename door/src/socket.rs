@@ -15,9 +15,12 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
-use tokio_rustls::server::TlsStream;
 
-use crate::{ports::SocketFile, tls::Certificate, watch::Watch};
+use crate::{
+    ports::SocketFile,
+    tls::{Certificate, TlsStream},
+    watch::Watch,
+};
 
 /// The time to wait when the system has no descriptor left. Others may be closed by then.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -81,7 +84,7 @@ fn is_of_client(error: &io::Error) -> bool {
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream>),
 }
 
 impl Socket {

@@ -18,10 +18,11 @@ use tokio_rustls::{
         crypto::aws_lc_rs,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     },
-    server::TlsStream,
 };
 
 use crate::{files::read_small_file, protocol::Protocol};
+
+pub(crate) type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// The most certificates of a chain. Each new connection is sent all of them.
 const MAX_CHAIN: usize = 16;
@@ -79,11 +80,7 @@ impl Certificate {
     /// # Errors
     ///
     /// If the client and the server agree on no encryption.
-    pub(crate) async fn accept(
-        &self,
-        stream: TcpStream,
-        protocol: Protocol,
-    ) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream, protocol: Protocol) -> std::io::Result<TlsStream> {
         let config = {
             let in_force = self.0.in_force.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(match protocol {

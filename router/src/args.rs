@@ -215,10 +215,10 @@ pub(crate) struct Args {
 
     /// The port for gRPC, in addition to HTTP [default: gRPC is not served].
     #[cfg_attr(
-        all(feature = "http", feature = "grpc"),
+        all(feature = "plain-http", feature = "grpc"),
         arg(long, env, value_parser = port, help_heading = "Network")
     )]
-    #[cfg_attr(not(all(feature = "http", feature = "grpc")), arg(skip))]
+    #[cfg_attr(not(all(feature = "plain-http", feature = "grpc")), arg(skip))]
     pub(crate) grpc_port: Option<u16>,
 
     /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is required].
@@ -384,7 +384,7 @@ impl Args {
     /// The largest request for which there is room while it is the only one, at most the largest that is
     /// taken; absent if that is too small to serve.
     pub(crate) fn fitting_payload(&self, room: u64, max_length: usize) -> Option<usize> {
-        let has_grpc = cfg!(feature = "grpc") && (self.grpc_port.is_some() || !cfg!(feature = "http"));
+        let has_grpc = cfg!(feature = "grpc") && (self.grpc_port.is_some() || !cfg!(feature = "plain-http"));
         let mut payload = self.payload_limit.get().max(if has_grpc { MESSAGE_LIMIT } else { 0 });
         while (payload.saturating_mul(COPIES) + encoding_bytes(payload, max_length)) as u64 > room {
             payload -= payload.div_ceil(16);

@@ -37,12 +37,12 @@ pub(crate) struct ServerConfig {
     /// The most bytes of a message over gRPC.
     pub(crate) message_limit: usize,
     /// Whether token ids from `OpenAI`'s SDK are taken as ids of the model's vocabulary.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no routes of OpenAI"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no routes of OpenAI"))]
     pub(crate) accept_openai_token_ids: bool,
     /// Whether all routes except probes require the key.
     pub(crate) key_everywhere: bool,
     /// Whether unknown fields of a body are refused (`--strict-fields`).
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC drops unknown fields"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC drops unknown fields"))]
     pub(crate) strict_fields: bool,
     /// How the server ends.
     pub(crate) shutdown: Shutdown,
@@ -128,7 +128,7 @@ impl ServerConfig {
 
 /// Whether the first port, `listen`, is also the `port` of the metrics and serves them. Only HTTP does.
 fn served_on(listen: u16, port: u16) -> bool {
-    cfg!(feature = "http") && port == listen && listen != 0
+    cfg!(feature = "plain-http") && port == listen && listen != 0
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {

@@ -99,7 +99,7 @@ impl CurrentModels {
     }
 
     /// Why the last reload changed nothing.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
     pub(crate) fn last_failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -8,7 +8,7 @@
 compile_error!(
     "a server needs a backend: build with the feature `candle`; `ort` and `python` come on top of it"
 );
-#[cfg(not(any(feature = "http", feature = "grpc")))]
+#[cfg(not(any(feature = "plain-http", feature = "grpc")))]
 compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
 #[cfg(all(feature = "cuda", feature = "metal"))]
 compile_error!("a build computes on one kind of device: choose `candle-cuda` or `metal`");

@@ -25,7 +25,7 @@ pub(crate) struct Info {
     /// How the model computes.
     pub(crate) computation: Computation,
     /// The hash of a prompt, by which a calibration knows its model; only of models that can have one.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC's information lacks it"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC's information lacks it"))]
     pub(crate) prompt_hash: Option<String>,
     /// The two models, if it is a cascade.
     pub(crate) cascade: Option<CascadeArgs>,

@@ -19,7 +19,7 @@ mod features;
 mod file_versions;
 #[cfg(feature = "grpc")]
 mod grpc;
-#[cfg(feature = "http")]
+#[cfg(feature = "plain-http")]
 mod http;
 mod info;
 mod machine;
@@ -281,7 +281,7 @@ impl Ports {
             write!(ready, ", and on {}", file.path().display())?;
         }
         tracing::info!("{ready}; {} serves {summary}", info::PROGRAM);
-        if cfg!(feature = "http") {
+        if cfg!(feature = "plain-http") {
             let page = browser_address(at, certificate.is_some());
             tracing::info!("Try it in a browser: {page}/playground; {page}/docs lists the routes");
         }

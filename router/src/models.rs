@@ -51,7 +51,7 @@ pub(crate) struct PendingModel {
     /// Its own name first.
     names: Vec<String>,
     /// The model as the user named it.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC lists no models"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC lists no models"))]
     pub(crate) model_id: String,
     /// Why it could not be loaded the last time.
     failure: Mutex<Option<String>>,
@@ -68,7 +68,7 @@ impl PendingModel {
         &self.names[0]
     }
 
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
     pub(crate) fn further_names(&self) -> &[String] {
         &self.names[1..]
     }
@@ -84,7 +84,7 @@ impl PendingModel {
     }
 
     /// Why it could not be loaded the last time.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
     pub(crate) fn last_failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -224,7 +224,7 @@ pub(crate) struct UnknownModel {
 
 impl UnknownModel {
     /// The same for a client who may not learn the names.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no probe of one model"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no probe of one model"))]
     pub(crate) fn without_names(self) -> Self {
         Self { advice: String::new(), ..self }
     }

@@ -175,7 +175,7 @@ impl Resident {
     }
 
     /// Why the model could not be loaded the last time.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
     pub(crate) fn last_failure(&self) -> Option<String> {
         lock_value(&self.failure).clone()
     }

@@ -74,7 +74,7 @@ pub(crate) async fn serve(
     if models.read_models().is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
 }
 
-#[cfg(all(test, feature = "http", feature = "grpc"))]
+#[cfg(all(test, feature = "plain-http", feature = "grpc"))]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;

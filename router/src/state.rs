@@ -32,7 +32,7 @@ pub(crate) struct AppState {
 }
 
 /// Whether the server should get requests.
-#[cfg(feature = "http")]
+#[cfg(feature = "plain-http")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// The model is loaded and checked, and it computes.
@@ -51,7 +51,7 @@ impl AppState {
     }
 
     /// Whether the server should get requests. A server that is still loading has no state and no open port.
-    #[cfg(feature = "http")]
+    #[cfg(feature = "plain-http")]
     pub(crate) async fn readiness(&self) -> Readiness {
         if self.stop.is_asked() {
             Readiness::Stopping

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 #[cfg(feature = "grpc")]
 use crate::grpc;
-#[cfg(feature = "http")]
+#[cfg(feature = "plain-http")]
 use crate::http;
 use crate::{
     args::Args, config::ConfigError, current::Applications, serve::OpenPort, state::AppState,
@@ -35,7 +35,7 @@ pub(crate) struct Listeners {
 /// The settings of the transports.
 #[derive(Debug, Clone)]
 pub(crate) struct Transports {
-    #[cfg(feature = "http")]
+    #[cfg(feature = "plain-http")]
     http: http::HttpSettings,
 }
 
@@ -46,12 +46,12 @@ impl Transports {
     ///
     /// [`ConfigError`] for the first flag that cannot be served.
     #[cfg_attr(
-        not(feature = "http"),
+        not(feature = "plain-http"),
         expect(clippy::unnecessary_wraps, unused_variables, reason = "gRPC has no flags of its own")
     )]
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         Ok(Self {
-            #[cfg(feature = "http")]
+            #[cfg(feature = "plain-http")]
             http: http::HttpSettings::resolve(args)?,
         })
     }
@@ -61,13 +61,13 @@ impl Transports {
     /// # Errors
     ///
     /// If a transport cannot be set up.
-    #[cfg_attr(not(feature = "http"), expect(clippy::unused_self, reason = "HTTP has settings"))]
+    #[cfg_attr(not(feature = "plain-http"), expect(clippy::unused_self, reason = "HTTP has settings"))]
     #[cfg_attr(not(feature = "grpc"), expect(clippy::unnecessary_wraps, reason = "gRPC can fail"))]
     fn make_applications(&self, state: &AppState, has_second: bool) -> io::Result<Applications> {
         Ok(Applications {
-            #[cfg(feature = "http")]
+            #[cfg(feature = "plain-http")]
             first: http::all_routes(state, &self.http),
-            #[cfg(not(feature = "http"))]
+            #[cfg(not(feature = "plain-http"))]
             first: grpc::all_services(state)?,
             #[cfg(feature = "grpc")]
             second: if has_second { Some(grpc::all_services(state)?) } else { None },
@@ -130,9 +130,9 @@ impl CurrentApplications {
     }
 
     fn first_port(&self, listener: Listener) -> OpenPort {
-        #[cfg(feature = "http")]
+        #[cfg(feature = "plain-http")]
         let protocol = http::PROTOCOL;
-        #[cfg(not(feature = "http"))]
+        #[cfg(not(feature = "plain-http"))]
         let protocol = grpc::PROTOCOL;
         OpenPort { listener, protocol, app: self.app_of_now(|applications| applications.first.clone()) }
     }

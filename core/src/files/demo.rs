@@ -3,7 +3,6 @@
 //! Input: `models/tiny-reranker/` at build time. Output: its files, which stay in the binary. What must
 //! hold: they have the layout of any other model, so that code which reads models needs no special case.
 
-#[cfg(feature = "demo")]
 use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;

@@ -8,7 +8,7 @@
 mod bench;
 mod chunks;
 pub(crate) mod curl;
-#[cfg(feature = "http")]
+#[cfg(feature = "plain-http")]
 mod decide;
 mod download;
 mod embed;
@@ -136,7 +136,7 @@ pub(crate) enum CommandArgs {
     /// Make vectors of texts, without a server.
     Embed(Box<embed::EmbedArgs>),
     /// Answer questions about a text with probabilities, without a server.
-    #[cfg(feature = "http")]
+    #[cfg(feature = "plain-http")]
     Decide(Box<decide::DecideArgs>),
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
@@ -162,7 +162,7 @@ impl CommandArgs {
         match self {
             Self::Rerank(args) => rerank::run(*args),
             Self::Embed(args) => embed::run(*args),
-            #[cfg(feature = "http")]
+            #[cfg(feature = "plain-http")]
             Self::Decide(args) => decide::run(*args),
             Self::Download(args) => download::run(&args),
             Self::Bench(args) => bench::run(&args),

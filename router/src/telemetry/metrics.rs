@@ -266,7 +266,7 @@ pub(crate) async fn listen(
 fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error) -> anyhow::Result<()> {
     let message = format!("`--prometheus-port {port}` cannot be opened ({error}): give a free one");
     anyhow::ensure!(!explicit, message);
-    let elsewhere = if cfg!(feature = "http") { "at /metrics only" } else { "nowhere" };
+    let elsewhere = if cfg!(feature = "plain-http") { "at /metrics only" } else { "nowhere" };
     tracing::warn!("{message}; until then the metrics are {elsewhere}");
     Ok(())
 }
