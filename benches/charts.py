@@ -130,3 +130,53 @@ def curves(title: str, axes: tuple[str, str], lines: list[Curve]) -> str:
         before = max(up + 4, before + 15)
         parts.append(text(width - right + 8, before, line.name, f"of-{line.group}"))
     return svg(width, height, title, parts)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A circle at (x, y) with a name, whose area is proportional to `size`."""
+
+    name: str
+    x: float
+    y: float
+    size: float
+
+
+def scatter(title: str, axes: tuple[str, str], points: list[Point]) -> str:
+    """Circles over a logarithmic horizontal axis and a vertical axis that begins below the lowest one."""
+    width, height, left, right, top, bottom = 860, 460, 64, 170, 56, 52
+    low, high = min(point.x for point in points) / 1.3, max(point.x for point in points) * 1.3
+    ys = [point.y for point in points]
+    room = (max(ys) - min(ys)) * 0.08 or 1
+    base, peak = min(ys) - room, max(ys) + room
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = left + math.log(x / low) / math.log(high / low) * (width - left - right)
+        return across, height - bottom - (y - base) / (peak - base) * (height - top - bottom)
+
+    parts = [text(16, 26, title, "title"), text(left, top - 10, axes[1]),
+             text((left + width - right) / 2, height - 12, axes[0], anchor="middle")]
+    for x in ticks(low, high):
+        at, _ = place(x, base)
+        parts.append(f'<line class="grid" x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{height - bottom}"/>')
+        parts.append(text(at, height - bottom + 18, f"{x:g}", anchor="middle"))
+    size = 10 ** math.floor(math.log10(peak - base))
+    size = size if (peak - base) / size >= 3 else size / 4
+    for index in range(math.ceil(base / size), math.floor(peak / size) + 1):
+        _, at = place(low, index * size)
+        parts.append(f'<line class="grid" x1="{left}" y1="{at:.1f}" x2="{width - right}" y2="{at:.1f}"/>')
+        parts.append(text(left - 8, at + 4, f"{index * size:g}", anchor="end"))
+    largest = max(point.size for point in points)
+    taken: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: -point.size):
+        across, up = place(point.x, point.y)
+        radius = max(3.0, 18 * math.sqrt(point.size / largest))
+        said = f"<title>{escape(point.name)}: {point.y:g}, {point.x:.1f} s, {point.size:.1f} GB</title>"
+        parts.append(f'<circle class="of-first" fill-opacity="0.55" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">{said}</circle>')
+        at = up + 4
+        # Names of neighbours are 14 pixels apart.
+        while any(abs(at - other) < 14 and abs(across - left_of) < 150 for left_of, other in taken):
+            at += 14
+        taken.append((across, at))
+        parts.append(text(across + radius + 4, at, point.name))
+    return svg(width, height, title, parts)

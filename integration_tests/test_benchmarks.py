@@ -17,6 +17,7 @@ BENCHES = Path(__file__).resolve().parent.parent / "benches"
 sys.path.append(str(BENCHES))  # at the end, so that installed packages of the same names come first
 import asked  # noqa: E402
 import charts  # noqa: E402
+import choosing  # noqa: E402
 import gpu  # noqa: E402
 import peer  # noqa: E402
 import render  # noqa: E402
@@ -260,3 +261,28 @@ def test_the_table_of_a_gpu_has_the_fastest_batch_and_the_worst_score():
     assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 123,456 | 0.030 | 2.0 | 1.2 |"
     assert rows[-1] == "| theirs | 8 |  |  |  |  | 0 |  | 9.0 |"
     assert render.put(gpu.DOCUMENT.read_text(), "gpu", gpu.table(results)).count("| ours | 200 |") == 1
+
+
+def test_the_tables_of_choosing_follow_from_the_readings():
+    assert [path.name for path, content in choosing.rendered().items() if path.read_text() != content] == []
+
+
+def test_the_time_of_100_candidates_is_the_mean_of_the_lengths_medians():
+    reading = {"model": "a/b", "dtype": "int8", "memory_bytes": 5}
+    rates = [(64, 10.0), (64, 30.0), (64, 20.0), (128, 5.0)]
+    readings = [reading | {"tokens": tokens, "measured_per_second": rate} for tokens, rate in rates]
+    results = {"lengths": [64, 128], "readings": readings, "peers": [{"model": "a/b", "seconds": {"64": 0.5, "128": 1.5}}]}
+    found = choosing.Readings(results)
+    assert abs(found.seconds("a/b", "int8") - 100 * (0.05 + 0.2) / 2) < 1e-9
+    assert found.seconds("a/b", "float32") is None and found.memory("a/b", "int8") == 5
+    assert found.peer_seconds("a/b") == 100
+    assert choosing.Readings(results | {"lengths": [64, 288]}).seconds("a/b", "int8") is None
+
+
+def test_a_scatter_has_a_circle_and_a_name_for_each_point():
+    drawn = ElementTree.fromstring(charts.scatter("T", ("x", "y"), [charts.Point("small", 1, 5, 1), charts.Point("large", 100, 6, 4)]))
+    space = "{http://www.w3.org/2000/svg}"
+    small, large = sorted(drawn.iter(f"{space}circle"), key=lambda circle: float(circle.get("r")))
+    assert abs(float(large.get("r")) / float(small.get("r")) - 2) < 0.02
+    assert float(large.get("cx")) > float(small.get("cx")) and float(large.get("cy")) < float(small.get("cy"))
+    assert {"small", "large"} <= {text.text for text in drawn.iter(f"{space}text")}

@@ -3,7 +3,10 @@
 //!
 //! What must hold: the requested backend loads the model or says why it does not. No other backend steps in.
 
-pub use text_embeddings_backend_candle::{DEVICE, InstructionSet, ON_CPU};
+pub use text_embeddings_backend_candle::{
+    ArithmeticSpeed, DEVICE, InstructionSet, ModelShape, ON_CPU, PassSettings, PassWork, StoredValues,
+    measure_machine,
+};
 pub use text_embeddings_backend_core::{
     Activation, AnswerRule, AnswerToken, AnswerTokens, Backend, BackendError, BackendKind, Batch,
     BatchBuilder, DenseModule, Description, Head, LoadOptions, Loaded, ModelType, Pool, Pooling, Probe,

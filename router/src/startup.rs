@@ -7,7 +7,7 @@
 pub(crate) mod backend;
 mod check;
 pub(crate) mod flags;
-mod memory;
+pub(crate) mod memory;
 mod python;
 mod steps;
 mod suggestion;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use text_embeddings_backend::{Backend, BackendKind, DEVICE, LoadOptions, Loaded};
 use text_embeddings_backend_core::{BackendError, Description, ModelFile, WeightChoices, amount};
 use text_embeddings_core::{
-    files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSource},
+    files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSettings, ModelSource},
     infer::Engine,
     model::{MadeFor, Model, ModelFlags, ModelKind, RerankScoring, check_head},
     service::Service,
@@ -294,10 +294,7 @@ pub(crate) async fn load(source: &ModelSource, flags: Option<&ModelFlags>) -> an
     let (backend, flags) = (source.reader.backend, flags.cloned());
     let describe = move |config: &Value| describe(config, backend, flags.as_ref());
     let loaded = files::load(source, &options, &describe).await.map_err(backend::with_advice);
-    loaded.map_err(|error| match suggestion::hub_id(&source.model_id) {
-        Some(meant) => anyhow::anyhow!("{error:#}; did you mean `{meant}`?"),
-        None => error,
-    })
+    loaded.map_err(|error| suggestion::with_meant_id(error, &source.model_id))
 }
 
 fn describe(
@@ -311,6 +308,16 @@ fn describe(
     let described = text_embeddings_backend::describe(config, &flags.weights, backend)?;
     check_head(config, flags.model_type).map_err(|error| BackendError::Load(error.to_string()))?;
     Ok(described)
+}
+
+/// Reads `config.json` of a model, and fetches nothing else.
+///
+/// # Errors
+///
+/// As [`load`], in one sentence.
+pub(crate) async fn load_settings(source: &ModelSource) -> anyhow::Result<ModelSettings> {
+    let found = files::load_settings(source, &HubOptions::from_environment()).await;
+    found.map_err(|error| suggestion::with_meant_id(backend::with_advice(error), &source.model_id))
 }
 
 /// The model of this name, and where it is fetched from.

@@ -19,12 +19,9 @@ use crate::{
         InstructionSet,
         compute::Compute,
         elementwise,
-        matrix::{ColumnOrder, Matrix},
-        operand::Operand,
         pack::{OperandFormat, Words},
-        peak,
+        peak::{self, SampleProduct},
         softmax::{self, RunningSoftmax},
-        stored::StoredMatrix,
         threads::Threads,
     },
     similarity::CpuSimilarity,
@@ -175,34 +172,19 @@ pub fn run() -> BenchmarkResult {
     Ok(())
 }
 
-/// A weight of random values.
-fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: OperandFormat) -> Matrix {
-    let values = StoredMatrix::from_values(&bench.random(depth * outputs), depth);
-    Matrix::pack(&bench.compute, &[values], format, ColumnOrder::Plain)
-}
-
-fn operand(bench: &mut Bench, rows: usize, depth: usize, format: OperandFormat) -> Operand {
-    let x = bench.random(rows * depth);
-    bench.compute.operand(&x, depth, format, Words::default(), |row, _| row)
-}
-
-/// `x · Wᵀ` for each kind of arithmetic; float32 with the weights of a bfloat16 checkpoint.
+/// `x · Wᵀ` for each kind of arithmetic.
 fn products(bench: &mut Bench) -> BenchmarkResult {
-    for (dtype, left, right) in [
-        ("float32", OperandFormat::F32, OperandFormat::Bf16),
-        ("bfloat16", OperandFormat::Bf16, OperandFormat::Bf16),
-        ("int8", OperandFormat::Int8, OperandFormat::Int8),
-    ] {
+    for (dtype, left, right) in peak::FORMATS {
         for (depth, outputs, counts) in [(HIDDEN, INNER, &[1, 8, 64, 128, 512][..]), (1000, 777, &[13, 131])]
         {
-            let weight = weight(bench, depth, outputs, right);
             for &rows in counts {
-                let x = operand(bench, rows, depth, left);
-                let mut out = vec![0.0; rows * outputs];
+                let (compute, rng) = (&bench.compute, &mut bench.rng);
+                let mut product =
+                    SampleProduct::pack_values(compute, [rows, depth, outputs], [left, right], |count| {
+                        (0..count).map(|_| rng.random_range(-1.0..1.0)).collect()
+                    });
                 let name = format!("product {dtype} {rows}x{depth}x{outputs}");
-                bench.run(&name, left, 2 * rows * depth * outputs, |compute| {
-                    compute.product(&x, &weight, &mut out);
-                })?;
+                bench.run(&name, left, product.operation_count(), |compute| product.run_once(compute))?;
             }
         }
     }

@@ -23,7 +23,9 @@ mod pass;
 mod plain;
 mod plan;
 mod prefix_cache;
+mod probe;
 mod rope;
+mod shape;
 mod short_convolution;
 mod similarity;
 mod transformer;
@@ -48,6 +50,8 @@ use candle_core::Device;
 pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
 pub use models::describe;
+pub use probe::{ArithmeticSpeed, PassSettings, measure_machine};
+pub use shape::{ModelShape, PassWork, StoredValues};
 use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,

@@ -63,6 +63,8 @@ impl LoadProgress {
 /// The open files of a model.
 pub(crate) struct Checkpoint {
     tensors: Tensors,
+    /// If there are no files: how their values would be stored, which are made up on request.
+    made_up: Option<Stored>,
     adapters: Option<Adapters>,
     scheme: Option<Scheme>,
     unscaled_bytes: bool,
@@ -79,7 +81,13 @@ impl Checkpoint {
     }
 
     fn from_tensors(tensors: Tensors) -> Self {
-        Self { tensors, adapters: None, scheme: None, unscaled_bytes: false }
+        Self { tensors, made_up: None, adapters: None, scheme: None, unscaled_bytes: false }
+    }
+
+    /// A checkpoint that has every tensor, of random values: a model of them takes as long as one that was
+    /// trained.
+    pub(crate) fn made_up(stored: Stored) -> Self {
+        Self { made_up: Some(stored), ..Self::from_tensors(Tensors::default()) }
     }
 
     /// From now on, tensors of bytes can be read if `are_values`: the bytes are the values themselves.
@@ -180,6 +188,9 @@ impl Checkpoint {
 
     /// Some rows of a tensor without its adapter.
     fn stored_rows(&self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Weight, BackendError> {
+        if let Some(stored) = self.made_up {
+            return Ok(Weight::made_up(stored, [rows.len(), shape.last().copied().unwrap_or(1)]));
+        }
         if let Some(quantised) = self.quantised(name, shape)? {
             return Ok(quantised.narrow(rows));
         }
@@ -192,6 +203,12 @@ impl Checkpoint {
             return Ok(Weight::new(bytes, Stored::Blocks(&UNSCALED_BYTES), tensor.columns()));
         }
         weight(name, tensor, rows)
+    }
+
+    /// The shapes of the tensors that were requested so far.
+    #[cfg(test)]
+    pub(crate) fn requested_shapes(&self) -> Vec<Vec<usize>> {
+        self.tensors.requested_tensors().into_iter().map(|tensor| tensor.shape().to_vec()).collect()
     }
 
     /// Ends the loading. Every tensor must have been requested, except tensors whose names begin with one of

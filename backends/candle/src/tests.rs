@@ -6,6 +6,7 @@ mod counted_work;
 mod heads;
 mod heads_reference;
 mod marks;
+mod model_shapes;
 pub(crate) mod padded;
 mod prefix_cache;
 mod random_model;

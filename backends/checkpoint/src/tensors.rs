@@ -11,7 +11,7 @@ use std::{
 };
 
 /// The tensors of some files, and whether each was requested.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tensors {
     by_name: BTreeMap<String, Tensor>,
     unused: RefCell<BTreeSet<String>>,
@@ -90,6 +90,12 @@ impl Tensors {
             shape: tensor.shape().to_vec(),
             expected: shape.to_vec(),
         })
+    }
+
+    /// The tensors that were requested so far.
+    pub fn requested_tensors(&self) -> Vec<&Tensor> {
+        let unused = self.unused.borrow();
+        self.by_name.iter().filter(|(name, _)| !unused.contains(*name)).map(|(_, tensor)| tensor).collect()
     }
 
     /// Every tensor must have been requested, except tensors whose names begin with one of `ignored`.

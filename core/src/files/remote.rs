@@ -62,6 +62,36 @@ pub(super) async fn load_remote(
     }
 }
 
+/// The repository of a model of the Hub, before anything is fetched; if the Hub cannot be reached, the copy
+/// in the cache.
+///
+/// # Errors
+///
+/// Any variant of [`FilesError`] about the Hub or the cache.
+pub(super) async fn open_repository<'a>(
+    source: &'a ModelSource,
+    options: &'a HubOptions,
+) -> Result<Repository<'a>, FilesError> {
+    let revision = source.revision.clone();
+    if !stays_below(&revision) {
+        return Err(FilesError::InvalidRevision { revision });
+    }
+    let hub = Hub::new(source, options)?;
+    let (cache, cached) = (hub.cache_root().to_owned(), hub.find_cached());
+    let unreachable = match if options.offline { None } else { Some(hub.list_files().await) } {
+        Some(Ok(listing)) => return Ok(Repository::Hub(Box::new(HubRepository::new(hub, listing)))),
+        Some(Err(Failure::Unreachable(reason))) => {
+            FilesError::Unreachable { endpoint: hub.endpoint().to_owned(), reason, cache }
+        }
+        Some(Err(refused)) => return Err(hub.refusal(None, refused)),
+        None => {
+            let reason = format!("it does not know the revision `{revision}`");
+            FilesError::NotCached { model_id: source.model_id.clone(), revision, cache, reason }
+        }
+    };
+    cached.map(|cached| Repository::Folder(cached.root)).ok_or(unreachable)
+}
+
 /// Reads the model, whose missing files the Hub sends, and records that it is complete.
 async fn read_listed(
     hub: Hub<'_>,

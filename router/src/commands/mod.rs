@@ -10,6 +10,7 @@ mod chunks;
 pub(crate) mod curl;
 #[cfg(feature = "plain-http")]
 mod decide;
+mod doctor;
 mod download;
 mod embed;
 mod generated;
@@ -144,6 +145,8 @@ pub(crate) enum CommandArgs {
     Bench(Box<bench::BenchArgs>),
     /// Check a model's files and prompt, and compare its scores with published ones.
     Verify(Box<verify::VerifyArgs>),
+    /// Tell how fast this machine computes, and which models fit and how fast they would be.
+    Doctor(Box<doctor::DoctorArgs>),
     /// Tell by the exit code whether a running server is ready: for containers without curl.
     Health(health::HealthArgs),
     /// Print the script with which a shell completes commands and flags.
@@ -167,6 +170,7 @@ impl CommandArgs {
             Self::Download(args) => download::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Verify(args) => verify::run(*args),
+            Self::Doctor(args) => doctor::run(&args),
             Self::Health(args) => health::run(&args),
             Self::Completions(args) => generated::completions(&args),
             Self::Man(args) => generated::man(&args),

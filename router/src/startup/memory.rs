@@ -20,14 +20,14 @@ use crate::{
 
 /// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MemoryPlan {
+pub(crate) struct MemoryPlan {
     /// The memory of the process once the model is loaded, and the memory that models loaded before it may
     /// still take.
-    pub(super) loaded: u64,
+    pub(crate) loaded: u64,
     /// The activations of the largest batch.
-    pub(super) batch: u64,
+    pub(crate) batch: u64,
     /// The prefix cache.
-    pub(super) prefixes: u64,
+    pub(crate) prefixes: u64,
     /// Bodies, texts, tokens and answers of clients if every limit on them is reached.
     pub(super) requests: u64,
     /// The largest body that fits while it is the only one; absent if none does.
@@ -89,7 +89,35 @@ pub(super) fn make_room(machine: &Machine, args: &Args, folder: &ModelFolder) ->
     least.map_err(|problem| anyhow!("there is too little memory: {problem}"))
 }
 
+/// The parts of a plan that follow from the model, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ModelMemory {
+    pub(crate) loaded: u64,
+    pub(crate) batch: u64,
+    pub(crate) prefixes: u64,
+    /// The longest input in tokens.
+    pub(crate) max_length: usize,
+}
+
 impl MemoryPlan {
+    /// The plan for a model of this size and the limits on requests in `args`.
+    pub(crate) fn new(model: ModelMemory, available: Available, args: &Args, workers: usize) -> Self {
+        let ModelMemory { loaded, batch, prefixes, max_length } = model;
+        let room = available.bytes.saturating_sub(loaded.saturating_add(batch).saturating_add(prefixes));
+        let requests = args.max_request_bytes(workers, max_length);
+        Self { loaded, batch, prefixes, requests, payload: args.fitting_payload(room, max_length) }
+    }
+
+    /// The memory that it takes without requests.
+    pub(crate) fn certain_bytes(&self) -> u64 {
+        self.loaded.saturating_add(self.batch).saturating_add(self.prefixes)
+    }
+
+    /// Whether it fits, with one request.
+    pub(crate) fn fits_into(&self, available: Available) -> bool {
+        self.certain_bytes() <= available.bytes && self.payload.is_some()
+    }
+
     /// Refuses a plan that cannot fit.
     ///
     /// # Errors
@@ -106,7 +134,7 @@ impl MemoryPlan {
             }
             BackendKind::Python => "`--max-batch-tokens` or `--max-input-length`",
         };
-        let certain = self.loaded + self.batch + self.prefixes;
+        let certain = self.certain_bytes();
         ensure!(
             certain <= available.bytes,
             "there is too little memory ({self}; {available}): lower {advice}, or give it more memory"
@@ -159,14 +187,8 @@ pub(super) fn planned(
         return Ok(None);
     };
     let in_use = held + machine.residency.promised_bytes();
-    let room = available.bytes.saturating_sub(in_use + batch + prefixes);
-    let plan = MemoryPlan {
-        loaded: in_use,
-        batch,
-        prefixes,
-        requests: args.max_request_bytes(machine.tokenization_workers, max_length),
-        payload: args.fitting_payload(room, max_length),
-    };
+    let model = ModelMemory { loaded: in_use, batch, prefixes, max_length };
+    let plan = MemoryPlan::new(model, available, args, machine.tokenization_workers);
     plan.check(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))

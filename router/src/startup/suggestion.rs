@@ -28,8 +28,16 @@ const OWNERS: [(&str, &str); 21] = [
     ("splade-", "naver"),
 ];
 
+/// The error, with the Hub id that the user may have meant.
+pub(super) fn with_meant_id(error: anyhow::Error, model_id: &str) -> anyhow::Error {
+    match hub_id(model_id) {
+        Some(meant) => anyhow::anyhow!("{error:#}; did you mean `{meant}`?"),
+        None => error,
+    }
+}
+
 /// The Hub id that `model_id` may stand for; absent if it has an owner, or the owner is not known.
-pub(super) fn hub_id(model_id: &str) -> Option<String> {
+fn hub_id(model_id: &str) -> Option<String> {
     let name = model_id.to_ascii_lowercase();
     let owner = OWNERS.iter().find(|(start, _)| name.starts_with(start) && !name.contains('/'));
     owner.map(|(_, owner)| format!("{owner}/{model_id}"))

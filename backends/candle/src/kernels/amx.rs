@@ -216,7 +216,6 @@ product!(multiply_bf16, "tdpbf16ps");
 product!(multiply_bytes, "tdpbusd");
 
 /// Defines a function that runs steps of twelve products `$multiply`, on registers that it does not load.
-#[cfg(feature = "benchmarks")]
 macro_rules! chains {
     ($name:ident, $multiply:literal) => {
         /// # Safety
@@ -246,9 +245,7 @@ macro_rules! chains {
     };
 }
 
-#[cfg(feature = "benchmarks")]
 chains!(bf16_chains, "tdpbf16ps");
-#[cfg(feature = "benchmarks")]
 chains!(int8_chains, "tdpbusd");
 
 #[cfg(test)]

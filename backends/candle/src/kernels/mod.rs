@@ -42,7 +42,6 @@ pub(crate) mod nibbles;
 pub(crate) mod operand;
 pub(crate) mod pack;
 pub(crate) mod pages;
-#[cfg(feature = "benchmarks")]
 pub(crate) mod peak;
 pub(crate) mod simd;
 pub(crate) mod softmax;

@@ -1,9 +1,9 @@
-//! Measures the peak speed of the cores: multiplications and additions whose operands stay in registers, and
-//! reads from memory.
+//! Measures the speed of the cores: multiplications and additions whose operands stay in registers, reads
+//! from memory, and products as models have them.
 //!
 //! Input: an instruction set and the format of a product's operands. Output: operations, or bytes, per
-//! second. What must hold: the loops use the same instructions as the inner loops of products, in enough
-//! independent chains to hide their latency.
+//! second; a [`SampleProduct`] to run and to time. What must hold: the loops use the same instructions as the
+//! inner loops of products, in enough independent chains to hide their latency.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,15 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::amx;
-use crate::kernels::{InstructionSet, pack::OperandFormat, threads::Threads};
+use crate::kernels::{
+    InstructionSet,
+    compute::Compute,
+    matrix::{ColumnOrder, Matrix},
+    operand::Operand,
+    pack::{OperandFormat, Words},
+    stored::StoredMatrix,
+    threads::Threads,
+};
 use std::{
     hint::black_box,
     sync::{Mutex, PoisonError},
@@ -23,7 +31,15 @@ use std::{
 const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 const STEPS: usize = 1 << 20;
 const ROUNDS: usize = 8;
+/// The format of rows, then of weights, for each kind of arithmetic; float32 with the weights of a bfloat16
+/// checkpoint.
+pub(crate) const FORMATS: [(&str, OperandFormat, OperandFormat); 3] = [
+    ("float32", OperandFormat::F32, OperandFormat::Bf16),
+    ("bfloat16", OperandFormat::Bf16, OperandFormat::Bf16),
+    ("int8", OperandFormat::Int8, OperandFormat::Int8),
+];
 /// The bytes that a measurement of reading covers: more than the caches hold.
+#[cfg(feature = "benchmarks")]
 const READ_BYTES: usize = 512 << 20;
 
 /// Operations per second of this thread: the best of several rounds. If the CPU has no instruction for the
@@ -50,7 +66,43 @@ pub(crate) fn of_all_threads(set: InstructionSet, format: OperandFormat, threads
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A product `x · Wᵀ` of values that mean nothing.
+pub(crate) struct SampleProduct {
+    x: Operand,
+    weight: Matrix,
+    out: Vec<f32>,
+    /// Multiplications and additions.
+    operations: usize,
+}
+
+impl SampleProduct {
+    /// A product of `[rows, depth]` and `[outputs, depth]` with these formats of rows and weights.
+    /// `fill` gives that many values.
+    pub(crate) fn pack_values(
+        compute: &Compute,
+        [rows, depth, outputs]: [usize; 3],
+        [of_rows, of_weights]: [OperandFormat; 2],
+        mut fill: impl FnMut(usize) -> Vec<f32>,
+    ) -> Self {
+        let stored = StoredMatrix::from_values(&fill(depth * outputs), depth);
+        let weight = Matrix::pack(compute, &[stored], of_weights, ColumnOrder::Plain);
+        let x = compute.operand(&fill(rows * depth), depth, of_rows, Words::default(), |row, _| row);
+        Self { x, weight, out: vec![0.0; rows * outputs], operations: 2 * rows * depth * outputs }
+    }
+
+    /// The number of its multiplications and additions.
+    pub(crate) fn operation_count(&self) -> usize {
+        self.operations
+    }
+
+    /// Computes it.
+    pub(crate) fn run_once(&mut self, compute: &Compute) {
+        compute.product(&self.x, &self.weight, &mut self.out);
+    }
+}
+
 /// Bytes per second that all threads together read from memory: the best of several rounds.
+#[cfg(feature = "benchmarks")]
 pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
     let values = vec![1_u64; READ_BYTES / size_of::<u64>()];
     let part = values.len().div_ceil(threads.count());

@@ -119,13 +119,15 @@ impl InstructionSet {
     }
 
     /// The best instruction set that this CPU has.
-    pub(crate) fn best() -> Self {
+    #[must_use]
+    pub fn best() -> Self {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
     /// Whether the CPU has instructions for products of bfloat16. They are at least twice as fast as those of
     /// `f32`.
-    pub(crate) fn has_bf16(self) -> bool {
+    #[must_use]
+    pub fn has_bf16(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 | Self::Avx512Amx => true,

@@ -50,6 +50,25 @@ impl StoredMatrix {
         Self::new(bytes, Stored::F32, columns)
     }
 
+    /// A matrix `[rows, columns]` of random values between 1/64 and 1/32, or their negatives, stored as
+    /// bfloat16 or as `f32`.
+    pub(crate) fn made_up(stored: Stored, [rows, columns]: [usize; 2]) -> Self {
+        let mut state = (rows * columns) as u64 | 1;
+        let mut bytes = Vec::with_capacity(rows * stored.row_bytes(columns));
+        for _ in 0..rows * columns {
+            // xorshift64
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let value = 0x3c80 | (state as u16 & 0x807f);
+            match stored {
+                Stored::Bf16 => bytes.extend(value.to_le_bytes()),
+                _ => bytes.extend((u32::from(value) << 16).to_le_bytes()),
+            }
+        }
+        Self::new(bytes, if stored == Stored::Bf16 { stored } else { Stored::F32 }, columns)
+    }
+
     /// Some of its rows. They share the memory.
     pub(crate) fn narrow(&self, rows: Range<usize>) -> Self {
         let size = self.row_size();
