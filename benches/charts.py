@@ -142,6 +142,11 @@ class Point:
     size: float
 
 
+def overlaps(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two boxes (left, top, right, bottom) have a place in common."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def scatter(title: str, axes: tuple[str, str], points: list[Point]) -> str:
     """Circles over a logarithmic horizontal axis and a vertical axis that begins below the lowest one."""
     width, height, left, right, top, bottom = 860, 460, 64, 170, 56, 52
@@ -167,16 +172,18 @@ def scatter(title: str, axes: tuple[str, str], points: list[Point]) -> str:
         parts.append(f'<line class="grid" x1="{left}" y1="{at:.1f}" x2="{width - right}" y2="{at:.1f}"/>')
         parts.append(text(left - 8, at + 4, f"{index * size:g}", anchor="end"))
     largest = max(point.size for point in points)
-    taken: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda point: -point.size):
-        across, up = place(point.x, point.y)
-        radius = max(3.0, 18 * math.sqrt(point.size / largest))
+    circles = [(*place(point.x, point.y), max(3.0, 18 * math.sqrt(point.size / largest))) for point in points]
+    taken = [(across - radius, up - radius, across + radius, up + radius) for across, up, radius in circles]
+    for point, (across, up, radius) in zip(points, circles, strict=True):
         said = f"<title>{escape(point.name)}: {point.y:g}, {point.x:.1f} s, {point.size:.1f} GB</title>"
         parts.append(f'<circle class="of-first" fill-opacity="0.55" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">{said}</circle>')
-        at = up + 4
-        # Names of neighbours are 14 pixels apart.
-        while any(abs(at - other) < 14 and abs(across - left_of) < 150 for left_of, other in taken):
-            at += 14
-        taken.append((across, at))
-        parts.append(text(across + radius + 4, at, point.name))
+        length = 6.4 * len(point.name)
+        # The name is where it covers nothing: to the right, to the left, or as little above or below as can be.
+        starts = [(start, up + 4 + step) for step in (0, -14, 14, -28, 28, -42, 42)
+                  for start in (across + radius + 4, across - radius - 4 - length)]
+        boxes = [(start, at - 10, start + length, at + 3) for start, at in starts]
+        free = [box for box in boxes if box[0] > left and not any(overlaps(box, other) for other in taken)]
+        box = (free or boxes)[0]
+        taken.append(box)
+        parts.append(text(box[0], box[3] - 3, point.name))
     return svg(width, height, title, parts)

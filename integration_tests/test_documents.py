@@ -26,6 +26,7 @@ NOT_RUN: dict[str, dict[str, int]] = {
     "deploy/haproxy/README.md": {"Kubernetes": 1},
     "deploy/helm/README.md": {"Kubernetes": 2},
     "docs/backends.md": {"a build with another feature": 1, "PyTorch": 1},
+    "docs/choosing.md": {"a benchmark": 1},
     "docs/command-line.md": {"pyarrow": 1, "the Hub": 1},
     "docs/embeddings.md": {"PyPI": 1, "the Hub": 1},
     "docs/evaluate.md": {"PyPI": 3, "PyPI and the Hub": 1, "minutes of compiling": 1},
