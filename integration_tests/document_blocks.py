@@ -45,7 +45,7 @@ STAND_INS = {
 LANGUAGES = {"sh", "python", "output", "text", "toml", "yaml"}
 NOT_RUN = re.compile(r"# Not run by the tests: (.+)")
 NAMES = ("text-embeddings-router", "./target/release/text-embeddings-router")
-COMMANDS = {"embed", "rerank", "download", "bench", "verify", "health", "completions", "man", "help"}
+COMMANDS = {"embed", "rerank", "download", "bench", "verify", "doctor", "health", "completions", "man", "help"}
 FLOAT = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
 # Ids and times differ in each run.
 CHANGING = [
