@@ -178,7 +178,7 @@ def scatter(title: str, axes: tuple[str, str], points: list[Point]) -> str:
         said = f"<title>{escape(point.name)}: {point.y:g}, {point.x:.1f} s, {point.size:.1f} GB</title>"
         parts.append(f'<circle class="of-first" fill-opacity="0.55" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">{said}</circle>')
         length = 6.4 * len(point.name)
-        # The name is where it covers nothing: to the right, to the left, or as little above or below as can be.
+        # The name is where it covers nothing: to the right, to the left, or a little above or below.
         starts = [(start, up + 4 + step) for step in (0, -14, 14, -28, 28, -42, 42)
                   for start in (across + radius + 4, across - radius - 4 - length)]
         boxes = [(start, at - 10, start + length, at + 3) for start, at in starts]

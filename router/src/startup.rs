@@ -137,7 +137,7 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         loaded.prefix_cache_bytes >> 20
     );
     let max_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
-    let memory = memory::planned(machine, args, max_batch, limits.max_input_length, &loaded)?;
+    let memory = memory::plan_memory(machine, args, max_batch, limits.max_input_length, &loaded)?;
     log_answers(&config.model, dimensions);
     let summary = summary_words(args, machine, &loaded, memory);
     let info = Info {

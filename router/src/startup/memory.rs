@@ -101,7 +101,7 @@ pub(crate) struct ModelMemory {
 
 impl MemoryPlan {
     /// The plan for a model of this size and the limits on requests in `args`.
-    pub(crate) fn new(model: ModelMemory, available: Available, args: &Args, workers: usize) -> Self {
+    pub(crate) fn from_parts(model: ModelMemory, available: Available, args: &Args, workers: usize) -> Self {
         let ModelMemory { loaded, batch, prefixes, max_length } = model;
         let room = available.bytes.saturating_sub(loaded.saturating_add(batch).saturating_add(prefixes));
         let requests = args.max_request_bytes(workers, max_length);
@@ -123,7 +123,7 @@ impl MemoryPlan {
     /// # Errors
     ///
     /// A sentence with the sizes and the flags that make them smaller.
-    pub(super) fn check(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
+    pub(super) fn check_fit(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
         let advice = match backend {
             BackendKind::Candle => {
                 "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` \
@@ -171,8 +171,8 @@ impl fmt::Display for MemoryPlan {
 ///
 /// # Errors
 ///
-/// As [`MemoryPlan::check`].
-pub(super) fn planned(
+/// As [`MemoryPlan::check_fit`].
+pub(super) fn plan_memory(
     machine: &Machine,
     args: &Args,
     max_batch: usize,
@@ -188,8 +188,8 @@ pub(super) fn planned(
     };
     let in_use = held + machine.residency.promised_bytes();
     let model = ModelMemory { loaded: in_use, batch, prefixes, max_length };
-    let plan = MemoryPlan::new(model, available, args, machine.tokenization_workers);
-    plan.check(available, args.model.hub.backend)?;
+    let plan = MemoryPlan::from_parts(model, available, args, machine.tokenization_workers);
+    plan.check_fit(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))
 }
@@ -217,9 +217,9 @@ mod tests {
             requests: 1,
             payload: Some(1),
         };
-        assert!(plan.check(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
+        assert!(plan.check_fit(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
         let no_request =
-            MemoryPlan { payload: None, ..plan }.check(available(1_000_000_000), BackendKind::Python);
+            MemoryPlan { payload: None, ..plan }.check_fit(available(1_000_000_000), BackendKind::Python);
         let message = no_request.map_err(|error| error.to_string());
         assert!(
             message.is_err_and(|message| message.contains("too little memory for a single request (700 MB"))
@@ -240,7 +240,7 @@ mod tests {
                 "lower `--max-batch-tokens` or `--max-input-length`, or give it more memory",
             ),
         ] {
-            let message = plan.check(available(999_999_999), backend).map_err(|error| error.to_string());
+            let message = plan.check_fit(available(999_999_999), backend).map_err(|error| error.to_string());
             let sizes = "there is too little memory (700 MB loaded, at most 100 MB for a batch and 200 MB of \
                 prefixes; this container may use 1000 MB)";
             assert_eq!(message, Err(format!("{sizes}: {advice}")));

@@ -276,7 +276,7 @@ impl ModelCandidate {
         };
         let unknown = Available { bytes: u64::MAX, source: "" };
         let available = machine.memory.unwrap_or(unknown);
-        MemoryPlan::new(parts, available, args, machine.tokenization_workers)
+        MemoryPlan::from_parts(parts, available, args, machine.tokenization_workers)
     }
 
     /// The seconds of a candidate, predicted; absent for a model without layers.
