@@ -37,7 +37,7 @@ const MAX_TOKENS: usize = 1 << 17;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   text-embeddings-router doctor
-  text-embeddings-router doctor Qwen/Qwen3-Reranker-0.6B ./my-model model.gguf --measure
+  text-embeddings-router doctor ./my-model model.gguf --measure
   text-embeddings-router doctor Qwen/Qwen3-Reranker-4B --json && echo it fits
 
 Of a model of the Hub, only config.json is fetched. Times are predicted from its sizes and from the measured speed of
