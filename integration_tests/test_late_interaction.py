@@ -105,16 +105,39 @@ def test_token_vectors_have_other_types_and_notations(serving):
                 assert raw == [base64.b64decode(one) for one in texts]
 
 
-def test_vectors_of_documents_are_kept_for_other_queries(serving):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_vectors_of_documents_are_kept_for_other_queries(serving, dtype):
     name = "colbert-pylate"
-    documents = [row["text"] for row in EXPECTED[name]["documents"]]
-    server, without = serving(name, "--score-cache-bytes", "1000000"), serving(name, "--score-cache-bytes", "0")
-    fresh = ["Which moon is it?", "Which moon is it?", "What is a moon?"]
-    for query, hits in zip(fresh, [None, len(documents) + 1, len(documents)], strict=True):
-        body = {"query": query, "texts": documents, "raw_scores": True}
-        answer = server.post("/rerank", body)
-        assert answer.json() == without.post("/rerank", body).json()
-        assert hits is None or int(answer.headers["x-score-cache"]) == hits
+    documents = [row["text"] for row in EXPECTED[name]["documents"]] + [" ".join(["a long text about a moon"] * 20)]
+    server, without = (serving(name, "--dtype", dtype, "--score-cache-bytes", size) for size in ("1000000", "0"))
+    query, other, count = "Which moon is it?", "What is a moon?", len(documents)
+    cut = {"max_tokens_per_doc": 3}
+    # The second time, everything is kept. A document that is the query, another limit and another wish about
+    # truncation are other inputs; another order is not.
+    for texts, asked, fields, hits in [
+        (documents, query, {}, None),
+        (documents, query, {}, count + 1),
+        (documents, other, {}, count),
+        (documents[::-1], other, {}, count + 1),
+        ([query, *documents], documents[0], {}, count),
+        ([query], documents[0], {}, 2),
+        (documents, other, {"truncate": False}, 0),
+        (documents, other, {"truncate": False}, count + 1),
+        (documents, other, {"truncation_direction": "left"}, 0),
+    ]:
+        body = {"query": asked, "texts": texts, "raw_scores": True, "truncate": True} | fields
+        answer, expected = server.post("/rerank", body), without.post("/rerank", body)
+        assert answer.json() == expected.json()
+        for header in ("x-compute-tokens", "x-compute-characters", "x-truncated-texts"):
+            assert answer.headers[header] == expected.headers[header], fields
+        assert hits is None or int(answer.headers["x-score-cache"]) == hits, (asked, fields)
+    for hits in (0, count, count):
+        body = {"model": "m", "query": f"{other} {hits}", "documents": documents} | cut
+        answer, expected = server.post("/v2/rerank", body), without.post("/v2/rerank", body)
+        assert answer.json()["results"] == expected.json()["results"]
+        assert answer.headers["x-truncated-texts"] == expected.headers["x-truncated-texts"]
+        assert int(answer.headers["x-score-cache"]) in (hits, hits + 1)
+    assert int(server.metrics()["te_score_cache_hits"]) > 0
 
 
 def test_identity_gives_the_sum_and_info_says_the_rule(serving):

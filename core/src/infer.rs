@@ -21,6 +21,7 @@ use crate::{
     queue::{BatchLimits, Entry, Turn},
 };
 use admission::Admission;
+use answers::fail;
 use state::Shared;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -37,6 +38,15 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RETRY_AFTER: f64 = 600.0;
 /// The text of a health probe: every vocabulary has this id.
 const PROBE: [u32; 1] = [0];
+
+/// A text to compute, with the channel for its outcome.
+#[derive(Debug)]
+pub struct SubmittedText {
+    /// The text.
+    pub text: Text,
+    /// The channel. If its receiver is gone, the text is skipped.
+    pub reply: oneshot::Sender<Result<Outcome, Error>>,
+}
 
 /// The bounds on a batch, on the requests in flight and on the device's time.
 #[derive(Debug, Clone, Copy)]
@@ -69,13 +79,15 @@ pub struct Engine {
     watchdog: Option<Watchdog>,
 }
 
-/// A text that will be submitted soon. An idle device thread waits for it for a moment.
+/// Texts of a request that will be submitted soon. An idle device thread waits for them for a moment.
 #[derive(Debug)]
 pub struct Announced {
     shared: Arc<Shared>,
     turn: Arc<Turn>,
+    /// The number of texts.
+    count: usize,
     /// The permit of its request, which a health probe does not have.
-    permit: Option<Arc<Permit>>,
+    _permit: Option<Arc<Permit>>,
 }
 
 /// The engine as the metrics see it. It does not keep the engine alive.
@@ -221,7 +233,7 @@ impl Engine {
     /// Announces a text that has no permit, before the text's tokens are known.
     #[must_use]
     pub(crate) fn announce(&self, turn: &Arc<Turn>) -> Announced {
-        Announced::new(&self.shared, turn, None)
+        Announced::new(&self.shared, turn, None, 1)
     }
 
     /// Completes when the device is lost. Waiting texts are answered at the same time.
@@ -265,42 +277,47 @@ impl Drop for Engine {
 }
 
 impl Announced {
-    fn new(shared: &Arc<Shared>, turn: &Arc<Turn>, permit: Option<Arc<Permit>>) -> Self {
-        shared.lock().announced.add(turn);
-        Self { shared: Arc::clone(shared), turn: Arc::clone(turn), permit }
+    fn new(shared: &Arc<Shared>, turn: &Arc<Turn>, permit: Option<Arc<Permit>>, count: usize) -> Self {
+        shared.lock().announced.add(turn, count);
+        Self { shared: Arc::clone(shared), turn: Arc::clone(turn), count, _permit: permit }
     }
 
-    /// Announces another text of the same request.
-    #[must_use]
-    pub fn announce_another(&self) -> Self {
-        Self::new(&self.shared, &self.turn, self.permit.clone())
-    }
-
-    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
-    /// formed, or if the request has ended, the text is skipped. A text without tokens is answered with
-    /// [`Error::EmptyInput`]. Once the device is lost, every text is answered with [`Error::DeviceLost`].
+    /// Puts the only text in the queue, as [`Announced::submit_texts`].
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
-        if text.ids.is_empty() {
-            // A receiver that is gone wants no answer.
-            let _ = reply.send(Err(Error::EmptyInput { field: "inputs" }));
-            return;
+        self.submit_texts(vec![SubmittedText { text, reply }]);
+    }
+
+    /// Puts texts in the queue; each `reply` gets its outcome. If the receiver is gone by the time a
+    /// batch is formed, or if the request has ended, a text is skipped. A text without tokens is answered
+    /// with [`Error::EmptyInput`]. Once the device is lost, every text is answered with
+    /// [`Error::DeviceLost`].
+    pub fn submit_texts(self, texts: Vec<SubmittedText>) {
+        let enqueued = Instant::now();
+        let mut entries = Vec::with_capacity(texts.len());
+        for SubmittedText { text, reply } in texts {
+            if text.ids.is_empty() {
+                // A receiver that is gone wants no answer.
+                let _ = reply.send(Err(Error::EmptyInput { field: "inputs" }));
+            } else {
+                entries.push(Entry { text, turn: Arc::clone(&self.turn), reply, enqueued });
+            }
         }
-        let turn = Arc::clone(&self.turn);
-        let entry = Entry { text, turn, reply, enqueued: Instant::now() };
         let mut state = self.shared.lock();
         if self.shared.is_lost() {
             drop(state);
-            let _ = entry.reply.send(Err(Error::DeviceLost));
-        } else if !entry.turn.is_withdrawn() {
+            fail(entries, &Error::DeviceLost);
+        } else if !self.turn.is_withdrawn() {
             // Dropping `self` on return wakes the device thread.
-            state.queue.push(entry);
+            for entry in entries {
+                state.queue.push(entry);
+            }
         }
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        self.shared.lock().announced.remove(&self.turn);
+        self.shared.lock().announced.remove(&self.turn, self.count);
         self.shared.changed.notify_one();
     }
 }

@@ -1,7 +1,7 @@
 //! Sets of outputs.
 
 /// A set of outputs of a text: those that a caller wants, at least one, or those that a model has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Wanted {
     /// One row of values: the text's raw scores, or its pooled vector.
     pub whole: bool,

@@ -37,10 +37,10 @@ impl RequestInFlight {
         self.permit.settle(tokens);
     }
 
-    /// Announces a text, before the text's tokens are known.
+    /// Announces `count` texts, before their tokens are known.
     #[must_use]
-    pub fn announce(&self) -> Announced {
-        Announced::new(&self.shared, &self.turn, Some(Arc::clone(&self.permit)))
+    pub fn announce(&self, count: usize) -> Announced {
+        Announced::new(&self.shared, &self.turn, Some(Arc::clone(&self.permit)), count)
     }
 }
 
@@ -88,8 +88,8 @@ mod tests {
         let (engine, _answer) = busy(&control);
         for _ in 0..100 {
             let request = engine.begin_request(engine.try_acquire(1000).unwrap());
-            let texts: Vec<_> = (0..10).map(|_| request.announce()).collect();
-            let late = request.announce();
+            let texts: Vec<_> = (0..10).map(|_| request.announce(1)).collect();
+            let late = request.announce(1);
             let answers: Vec<_> = texts
                 .into_iter()
                 .map(|text| {
@@ -114,7 +114,7 @@ mod tests {
         let control = Control::default();
         let (engine, _answer) = busy(&control);
         let request = engine.begin_request(engine.try_acquire(1).unwrap());
-        let announced = request.announce();
+        let announced = request.announce(1);
         drop(request);
         assert!(engine.try_acquire(1).is_err());
         drop(announced);

@@ -81,15 +81,15 @@ pub(super) struct AnnouncedTexts {
 }
 
 impl AnnouncedTexts {
-    pub(super) fn add(&mut self, turn: &Turn) {
-        self.count += 1;
-        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += 1;
+    pub(super) fn add(&mut self, turn: &Turn, texts: usize) {
+        self.count += texts;
+        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += texts;
     }
 
-    pub(super) fn remove(&mut self, turn: &Turn) {
-        self.count -= 1;
+    pub(super) fn remove(&mut self, turn: &Turn, texts: usize) {
+        self.count -= texts;
         if let btree_map::Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
-            request.get_mut().0 -= 1;
+            request.get_mut().0 -= texts;
             if request.get().0 == 0 {
                 request.remove();
             }

@@ -1,7 +1,7 @@
 //! How a re-ranker's prompts give raw scores. `service/scoring.rs` makes the prompts and reads their outputs.
 
 /// A model's way from pairs to raw scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RerankScoring {
     /// Each pair has a prompt of its own, whose logits give the raw score.
     Logits {

@@ -7,9 +7,10 @@
 
 use super::{
     Cost, Service,
-    compute::{Computed, Inputs, ModelTask},
     request::{Admitted, Failed},
-    scoring::{RawScore, query_scores, unit_vectors},
+    scoring::{RawScore, query_scores},
+    task::{Inputs, ModelTask},
+    vectors::unit_vectors,
 };
 use crate::{
     error::Error,
@@ -76,7 +77,8 @@ impl Service {
             ComparedVectors::Tokens => Wanted::TOKENS,
         };
         let task = ModelTask::Embed(wanted);
-        let Computed { outputs, cost } = self.compute_admitted(admitted, &sides, task, truncation).await?;
+        let computed = self.compute_admitted(admitted, &sides, task, truncation).await?;
+        let (outputs, cost) = computed.into_owned();
         if !outputs.iter().all(Output::is_finite) {
             return Err(Error::MissingValues.into());
         }

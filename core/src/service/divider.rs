@@ -143,9 +143,7 @@ impl Divider {
         let pair = self.request.pair_with(document);
         match &self.form {
             DocumentForm::Pair => encoder.encode(&Input::Pair(pair), self.truncation, Some(&self.shared)),
-            DocumentForm::Late => {
-                encoder.encode_one_side(Side::Document, &Input::Pair(pair), self.truncation)
-            }
+            DocumentForm::Late => encoder.encode(&pair.late_side(Side::Document), self.truncation, None),
             DocumentForm::Cosine(ranking) => {
                 let side = ranking.document_side(pair, self.truncation.limits);
                 encoder.encode(&Input::Side(side), self.truncation, None)

@@ -5,9 +5,9 @@
 //! the same input.
 
 use super::{
-    Answer, Service,
-    compute::{Computed, Inputs, ModelTask},
+    Answer, Cost, Service,
     request::{Failed, check_length, method},
+    task::{Inputs, ModelTask},
 };
 use crate::{
     error::{Error, NOT_A_SPARSE_MODEL},
@@ -233,8 +233,7 @@ impl Service {
                     if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
                 })?;
                 let texts = texts.inputs;
-                let Computed { outputs, cost } =
-                    self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
+                let (outputs, cost) = self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
                 let source = &outputs[0].whole;
                 let value = outputs[1..].iter().map(|output| cosine(source, &output.whole)).collect();
                 Ok(Answer { value, cost })
@@ -285,7 +284,7 @@ impl Service {
         wanted: Wanted,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Failed> {
         let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
-        let Computed { outputs, mut cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
+        let (outputs, mut cost) = self.vectors(inputs.inputs, &encoding, wanted).await?;
         if wanted.whole {
             cost.untrained_dimensions = dimensions.filter(|length| !self.is_trained_for(*length));
         }
@@ -309,7 +308,7 @@ impl Service {
         inputs: Vec<EmbedInput>,
         encoding: &EmbedEncoding,
         wanted: Wanted,
-    ) -> Result<Computed, Failed> {
+    ) -> Result<(Vec<Output>, Cost), Failed> {
         let prompt = self.embed_prompt(encoding).map_err(|error| {
             // text-embeddings-inference would count these failures during tokenization.
             self.model_metrics().count_many(EMBED.count, inputs.len());
@@ -318,15 +317,16 @@ impl Service {
         let prompt = prompt.map(str::to_owned);
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
         let inputs = Arc::new(PromptedInputs { prompt, inputs, side: None });
-        let mut computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
+        let computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
+        let (mut outputs, cost) = computed.into_owned();
         if !self.is_splade() {
             let empty_tokens = &self.embedder()?.empty_tokens;
-            for output in &mut computed.outputs {
+            for output in &mut outputs {
                 output.sparse.retain(|entry| !empty_tokens.contains(&entry.index));
             }
         }
-        if computed.outputs.iter().all(Output::is_finite) {
-            Ok(computed)
+        if outputs.iter().all(Output::is_finite) {
+            Ok((outputs, cost))
         } else {
             Err(Error::MissingValues.into())
         }
@@ -385,10 +385,10 @@ impl Inputs for PromptedInputs {
 
     fn input(&self, index: usize) -> Input<'_> {
         match &self.inputs[index] {
-            EmbedInput::Text(text) if let Some(side) = self.side => Input::Late { side, text },
-            EmbedInput::Text(text) => {
-                Input::Text { prompt: self.prompt.as_deref().unwrap_or_default(), text }
-            }
+            EmbedInput::Text(text) => match self.side {
+                Some(side) => Input::Late { side, instruction: None, text },
+                None => Input::Text { prompt: self.prompt.as_deref().unwrap_or_default(), text },
+            },
             EmbedInput::Ids(ids) => match &self.prompt {
                 Some(prompt) => Input::PromptedIds { prompt, ids },
                 None => Input::Ids(ids),

@@ -5,10 +5,10 @@
 
 use super::{
     Answer, EmbedRequest, Service,
-    compute::{Computed, ModelTask},
     embed::{EmbedOutputs, PromptedInputs},
     request::Failed,
-    scoring::unit_vectors,
+    task::ModelTask,
+    vectors::unit_vectors,
 };
 use crate::{error::Error, model::InputType, tokenization::Side};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ impl Service {
         }
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
         let inputs = Arc::new(PromptedInputs { prompt: None, inputs: inputs.inputs, side: Some(side) });
-        let Computed { outputs, cost } =
-            self.compute(&inputs, ModelTask::Embed(Wanted::TOKENS), truncation).await?;
+        let (outputs, cost) =
+            self.compute(&inputs, ModelTask::Embed(Wanted::TOKENS), truncation).await?.into_owned();
         if !outputs.iter().all(Output::is_finite) {
             return Err(Error::MissingValues.into());
         }

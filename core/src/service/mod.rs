@@ -15,6 +15,7 @@ mod late;
 mod model;
 mod passages;
 mod predict;
+mod prompts;
 mod ranking;
 mod request;
 mod rerank;
@@ -23,7 +24,9 @@ mod score_cache;
 mod scoring;
 mod show;
 mod sizes;
+mod task;
 mod tokenize;
+mod vectors;
 
 use crate::{
     error::Error,

@@ -8,10 +8,10 @@
 
 use super::{
     Answer, Cost, Service,
-    compute::Inputs,
     divider::{DividedText, Divider, DocumentForm, too_many_chunks},
     ranking::{Chunking, Highlight, Passage, Rank, RerankRequest, Score},
     request::{Admitted, Failed},
+    task::Inputs,
 };
 use crate::{
     error::Error,

@@ -6,9 +6,10 @@
 
 use super::{
     Answer, Service,
-    compute::{Computed, Inputs, ModelTask},
+    compute::Computed,
     request::{Failed, check_length, method},
     scoring::RawScore,
+    task::{Inputs, ModelTask},
 };
 use crate::{
     error::{Error, NOT_A_CLASSIFIER},
@@ -92,8 +93,7 @@ impl Service {
         }
         let task = ModelTask::Score(RerankScoring::default());
         let Computed { outputs, cost } = self.compute(&inputs, task, truncation).await?;
-        let classes =
-            outputs.into_iter().map(|output| self.predict_classes(output.whole, request.raw_scores));
+        let classes = outputs.iter().map(|output| self.predict_classes(&output.whole, request.raw_scores));
         Ok(Answer { value: classes.collect::<Result<_, _>>()?, cost })
     }
 
@@ -105,8 +105,8 @@ impl Service {
     }
 
     /// Every class of a classifier with its score.
-    fn predict_classes(&self, logits: Vec<f32>, raw_scores: bool) -> Result<Vec<Prediction>, Error> {
-        let scores = if raw_scores { logits } else { probabilities(&logits) };
+    fn predict_classes(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
+        let scores = if raw_scores { logits.to_vec() } else { probabilities(logits) };
         if scores.iter().any(|score| score.is_nan()) {
             return Err(Error::MissingValues);
         }

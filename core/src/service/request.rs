@@ -48,9 +48,9 @@ impl Failed {
         Self { error, label: "tokenization", texts }
     }
 
-    /// Adds one failed text.
-    pub(super) fn add(&mut self) {
-        self.texts += 1;
+    /// Adds the failed texts of another failure.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.texts += other.texts;
     }
 
     fn count(&self, metrics: &ModelMetrics) {

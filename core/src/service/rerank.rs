@@ -7,12 +7,13 @@
 
 use super::{
     Answer, Cost, Service,
-    compute::{Computed, Inputs, ModelTask},
+    compute::Computed,
     model::PairScoring,
     passages::PassageWork,
     ranking::{Rank, RerankRequest, SCORED_BY_SECOND, Score},
     request::{Admitted, Failed, check_length},
     scoring::RawScore,
+    task::{Inputs, ModelTask},
 };
 use crate::{
     error::Error,
@@ -180,11 +181,11 @@ impl Service {
             // Some hundred milliseconds for a large request, which must not hold up other requests.
             let similarity = Arc::clone(&self.similarity);
             let scores = tokio::task::spawn_blocking(move || {
-                scoring.raw_scores(&prompts, outputs, similarity.as_ref())
+                scoring.raw_scores(&prompts, &outputs, similarity.as_ref())
             });
             scores.await.map_err(|_| Error::Unhealthy)??
         } else {
-            scoring.raw_scores(&prompts, outputs, self.similarity.as_ref())?
+            scoring.raw_scores(&prompts, &outputs, self.similarity.as_ref())?
         };
         Ok((scores, cost))
     }

@@ -5,8 +5,8 @@
 
 use super::{
     Answer, Service,
-    compute::Inputs,
     request::{Failed, check_length, method},
+    task::Inputs,
 };
 use crate::{
     error::Error,

@@ -1,27 +1,28 @@
 //! Scores and vectors that were computed before, for inputs that come again.
 //!
-//! Input: the tokens of an input, and later the model's values for it. Output: the same values, bit by bit,
-//! if they are still there. What must hold: only equal inputs of one model share values; a client cannot make
+//! Input: an input of a request, and later the model's values for it. Output: the same values, bit by bit,
+//! and the number of the input's tokens, if they are still there. The key is a hash of the text with all that
+//! decides its tokens, so that a kept text is not even tokenized. What must hold: only equal inputs of one
+//! model share values; a client cannot make
 //! two inputs share them, because the hash has a secret key; memory is limited, bookkeeping included; values
 //! that no request needs again leave before values that some request does.
 
-use super::compute::ModelTask;
+use super::task::ModelTask;
 use crate::{
     metrics::{ModelMetrics, SCORE_CACHE_BYTES},
-    model::RerankScoring,
-    tokenization::Encoded,
+    tokenization::{Input, Truncation},
 };
 use sha2::{Digest, Sha256};
 use std::{
     collections::{HashMap, VecDeque, hash_map},
     fmt,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
-use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
+use text_embeddings_backend_core::Output;
 
 /// The most bytes of an entry without a list of values. A bucket of the table takes 41 bytes, and there are
 /// up to 16 buckets for 7 entries; a place in a queue takes 16 bytes, and each of the two queues may have
@@ -29,9 +30,6 @@ use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
 const ENTRY_BYTES: usize = 160;
 /// The bytes of an allocation besides its content.
 const ALLOCATION_BYTES: usize = 32;
-/// The most tokens of a text whose vector is kept: about the length of a search query. Documents are
-/// rarely embedded twice.
-const MAX_VECTOR_TOKENS: usize = 64;
 /// New values take at most 1/YOUNG of the memory, once it is full.
 const YOUNG: usize = 10;
 /// The number of times that a value stays because requests needed it.
@@ -50,20 +48,43 @@ pub struct ScoreCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ScoreKey([u8; 16]);
 
+/// Writes into a hash that nobody can aim at a value.
+struct KeyHasher(Sha256);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Has no use: the key takes more than 64 bits.
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
 /// The model's values for an input.
+#[derive(Debug, Clone)]
+pub(super) struct KeptOutput {
+    pub(super) output: Arc<Output>,
+    /// The number of the input's tokens.
+    pub(super) tokens: usize,
+    /// Whether tokens were cut from it.
+    pub(super) is_cut: bool,
+}
+
 #[derive(Debug)]
 enum KeptValues {
     /// A re-ranker's score.
     One(f32),
-    /// The classes of a classifier, or a vector.
-    Many(Box<[f32]>),
-    /// The vectors of a query's or a document's tokens, for late interaction.
-    Tokens(Box<TokenVectors>),
+    /// The classes of a classifier, a vector, or the vectors of tokens. Requests share them.
+    Many(Arc<Output>),
 }
 
 #[derive(Debug)]
 struct ScoreEntry {
     values: KeptValues,
+    tokens: u32,
+    is_cut: bool,
     /// The number of requests that needed it since it last had a chance to leave.
     hits: u8,
 }
@@ -84,23 +105,24 @@ impl KeptValues {
     fn entry_bytes(&self) -> usize {
         match self {
             Self::One(_) => ENTRY_BYTES,
-            Self::Many(values) => ENTRY_BYTES + ALLOCATION_BYTES + size_of_val::<[f32]>(values),
-            Self::Tokens(tokens) => {
-                let values = tokens.values.capacity() * size_of::<f32>();
-                ENTRY_BYTES + 2 * ALLOCATION_BYTES + size_of::<TokenVectors>() + values
+            Self::Many(output) => {
+                let Output { whole, tokens, sparse } = output.as_ref();
+                let values = (whole.capacity() + tokens.values.capacity()) * size_of::<f32>();
+                let sparse = size_of_val::<[_]>(sparse);
+                ENTRY_BYTES + 2 * ALLOCATION_BYTES + size_of::<Output>() + values + sparse
             }
         }
     }
 }
 
 impl ScoreEntries {
-    fn insert_new(&mut self, key: ScoreKey, values: KeptValues, max_bytes: usize) {
-        let bytes = values.entry_bytes();
+    fn insert_new(&mut self, key: ScoreKey, entry: ScoreEntry, max_bytes: usize) {
+        let bytes = entry.values.entry_bytes();
         if bytes > max_bytes / YOUNG {
             return;
         }
         if let hash_map::Entry::Vacant(place) = self.table.entry(key) {
-            place.insert(ScoreEntry { values, hits: 0 });
+            place.insert(entry);
             self.young.push_back(key);
             self.young_bytes += bytes;
         }
@@ -187,52 +209,44 @@ impl ModelScores {
         Self { model: cache.models.fetch_add(1, Ordering::Relaxed), cache }
     }
 
-    /// The key of an input; absent if the task's output is not kept.
-    pub(super) fn find_key(&self, task: ModelTask, input: &Encoded) -> Option<ScoreKey> {
-        let is_kept = match task {
-            ModelTask::Score(RerankScoring::MaxSim) => true,
-            ModelTask::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
-            // The logits of all labels take a kilobyte, and a question is short.
-            ModelTask::Decide(_) => false,
-            ModelTask::Embed(wanted) => wanted == Wanted::WHOLE && input.ids.len() <= MAX_VECTOR_TOKENS,
-        };
-        if !is_kept {
+    /// The key of an input; absent if the task's outputs are not kept.
+    pub(super) fn find_key(
+        &self,
+        task: ModelTask,
+        truncation: Truncation,
+        input: &Input<'_>,
+    ) -> Option<ScoreKey> {
+        if !task.keeps_outputs() {
             return None;
         }
-        let Encoded { ids, second, unattended, marks, .. } = input;
-        let second = second.map_or(u64::MAX, |second| second as u64);
-        let mut hash = Sha256::new();
-        hash.update(self.cache.secret);
-        let numbers = [self.model, second, *unattended as u64, marks.len() as u64];
-        for number in numbers.into_iter().chain(marks.iter().map(|mark| *mark as u64)) {
-            hash.update(number.to_le_bytes());
-        }
-        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        hash.update(bytes);
-        let hash = hash.finalize();
-        hash.first_chunk().copied().map(ScoreKey)
+        let mut hasher = KeyHasher(Sha256::new_with_prefix(self.cache.secret));
+        (self.model, task, truncation, input).hash(&mut hasher);
+        hasher.0.finalize().first_chunk().copied().map(ScoreKey)
     }
 
-    /// The values of an input that was computed before.
-    pub(super) fn find_output(&self, key: ScoreKey) -> Option<Output> {
+    /// The output for an input that was computed before.
+    pub(super) fn find_output(&self, key: ScoreKey) -> Option<KeptOutput> {
         let mut entries = self.cache.lock_entries();
         let entry = entries.table.get_mut(&key)?;
         entry.hits = (entry.hits + 1).min(MAX_HITS);
-        Some(match &entry.values {
-            KeptValues::One(value) => Output::whole([*value]),
-            KeptValues::Many(values) => Output::whole(values.as_ref()),
-            KeptValues::Tokens(tokens) => Output { tokens: tokens.as_ref().clone(), ..Output::default() },
-        })
+        let output = match &entry.values {
+            KeptValues::One(value) => Arc::new(Output::whole([*value])),
+            KeptValues::Many(output) => Arc::clone(output),
+        };
+        Some(KeptOutput { output, tokens: entry.tokens as usize, is_cut: entry.is_cut })
     }
 
-    /// Keeps the values of an input.
-    pub(super) fn keep_output(&self, key: ScoreKey, output: &Output) {
+    /// Keeps the output for an input.
+    pub(super) fn keep_output(&self, key: ScoreKey, kept: &KeptOutput) {
+        let KeptOutput { output, tokens, is_cut } = kept;
         let values = match output.whole.as_slice() {
             [value] => KeptValues::One(*value),
-            [] => KeptValues::Tokens(Box::new(output.tokens.clone())),
-            values => KeptValues::Many(values.into()),
+            _ => KeptValues::Many(Arc::clone(output)),
         };
-        self.cache.lock_entries().insert_new(key, values, self.cache.max_bytes);
+        // No input has more tokens than fit: they are ids in memory.
+        let tokens = u32::try_from(*tokens).unwrap_or(u32::MAX);
+        let entry = ScoreEntry { values, tokens, is_cut: *is_cut, hits: 0 };
+        self.cache.lock_entries().insert_new(key, entry, self.cache.max_bytes);
     }
 
     /// Sets the metric of the bytes that the cache holds, for all models together.
@@ -245,10 +259,11 @@ impl ModelScores {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::service::task::MAX_VECTOR_TOKENS;
     use crate::{
         error::Error,
         metrics::{self, testing::recorded},
-        model::CosineRanking,
+        model::{CosineRanking, RerankScoring},
         service::{
             EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, PredictInput, PredictRequest,
             RerankRequest, ServiceConfig,
@@ -257,9 +272,10 @@ mod tests {
                 reranker,
             },
         },
-        tokenization::TruncationDirection,
+        tokenization::{PairSide, PairText, Side, TokenLimits, TruncationDirection},
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use text_embeddings_backend_core::{TokenVectors, Wanted};
 
     fn cache(bytes: usize) -> Arc<ScoreCache> {
         Arc::new(ScoreCache::with_limit(bytes))
@@ -295,6 +311,8 @@ mod tests {
             let known =
                 texts.iter().filter(|text| seen.contains(&(query, **text, instruction.is_some()))).count();
             assert_eq!((answer.cost.cached, plain.cost.cached), (Some(known), None));
+            // Kept texts are not tokenized.
+            assert_eq!(answer.cost.tokenization.is_zero(), known == texts.len());
             // Everything else that the answer says about its cost is as without.
             assert_eq!(
                 (answer.cost.texts, answer.cost.tokens, answer.cost.characters, answer.cost.truncated),
@@ -408,37 +426,77 @@ mod tests {
         assert_eq!((moved["te_predict_count"][0], moved["te_predict_success"][0]), (5.0, 5.0));
     }
 
-    fn input(ids: &[u32]) -> Encoded {
-        let ids = ids.to_vec();
-        Encoded { ids, second: None, marks: vec![], unattended: 0, kind: 0, truncated: 0, reusable: 0 }
-    }
-
     const SCORE: ModelTask = ModelTask::Score(RerankScoring::Logits { positive: None });
+    const PLAIN: Truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
 
     #[test]
     fn keys_depend_on_all_that_decides_the_values_and_on_a_secret() {
         let (cache, other_cache) = (cache(1 << 20), cache(1 << 20));
         let scores = ModelScores::from_cache(Arc::clone(&cache));
-        let keys = [
-            scores.find_key(SCORE, &input(&[1, 2, 3])),
-            scores.find_key(SCORE, &input(&[1, 2])),
-            scores.find_key(SCORE, &input(&[1, 3, 2])),
-            scores.find_key(SCORE, &Encoded { second: Some(1), ..input(&[1, 2, 3]) }),
-            scores.find_key(SCORE, &Encoded { second: Some(2), ..input(&[1, 2, 3]) }),
-            scores.find_key(SCORE, &Encoded { unattended: 1, ..input(&[1, 2, 3]) }),
-            scores.find_key(SCORE, &Encoded { marks: vec![0], ..input(&[1, 2, 3]) }),
-            scores.find_key(SCORE, &Encoded { marks: vec![0, 2], ..input(&[1, 2, 3]) }),
-            ModelScores::from_cache(Arc::clone(&cache)).find_key(SCORE, &input(&[1, 2, 3])),
-            ModelScores::from_cache(other_cache).find_key(SCORE, &input(&[1, 2, 3])),
+        let text = |prompt, text| Input::Text { prompt, text };
+        let pair = |instruction, query, document| Input::Pair(PairText { instruction, query, document });
+        let side =
+            |prompt, text, max_tokens| Input::Side(PairSide { instruction: None, prompt, text, max_tokens });
+        let late = |side, instruction, text| Input::Late { side, instruction, text };
+        let (embed, late_task) = (ModelTask::Embed(Wanted::WHOLE), ModelTask::Score(RerankScoring::MaxSim));
+        let inputs = [
+            text("", "ab"),
+            text("a", "b"),
+            text("ab", ""),
+            pair(None, "a", "b"),
+            pair(None, "", "ab"),
+            pair(None, "ab", ""),
+            pair(Some(""), "a", "b"),
+            pair(Some("a"), "", "b"),
+            side("", "ab", None),
+            side("a", "b", None),
+            side("", "ab", Some(0)),
+            side("", "ab", Some(9)),
+            late(Side::Query, None, "ab"),
+            late(Side::Document, None, "ab"),
+            late(Side::Document, Some(""), "ab"),
+            Input::Ids(&[1, 2]),
+            Input::Ids(&[2, 1]),
+            Input::Ids(&[1]),
+            Input::PromptedIds { prompt: "", ids: &[1, 2] },
         ];
-        for (place, key) in keys.iter().enumerate() {
-            assert!(key.is_some() && !keys[..place].contains(key), "{place}");
+        let limits = TokenLimits::NONE;
+        let truncations = [
+            PLAIN,
+            Truncation { truncate: false, ..PLAIN },
+            Truncation { direction: TruncationDirection::Left, ..PLAIN },
+            Truncation { limits: TokenLimits { query: Some(3), ..limits }, ..PLAIN },
+            Truncation { limits: TokenLimits { document: Some(3), ..limits }, ..PLAIN },
+            Truncation { limits: TokenLimits { prompt: Some(3), ..limits }, ..PLAIN },
+        ];
+        let other_models =
+            [ModelScores::from_cache(Arc::clone(&cache)), ModelScores::from_cache(other_cache)];
+        let mut keys = std::collections::HashSet::new();
+        for input in &inputs {
+            for scores in std::iter::once(&scores).chain(&other_models) {
+                for task in [SCORE, embed, late_task] {
+                    for truncation in truncations {
+                        let key = scores.find_key(task, truncation, input).unwrap();
+                        assert_eq!(scores.find_key(task, truncation, input), Some(key));
+                        assert!(keys.insert(key), "{input:?} {task:?} {truncation:?}");
+                    }
+                }
+            }
         }
-        let same = Encoded { reusable: 2, truncated: 9, ..input(&[1, 2, 3]) };
-        assert_eq!(scores.find_key(SCORE, &same), keys[0]);
         for task in [ModelTask::Score(RerankScoring::Lists), ModelTask::Embed(Wanted::TOKENS)] {
-            assert_eq!(scores.find_key(task, &input(&[1])), None);
+            assert_eq!(scores.find_key(task, PLAIN, &inputs[0]), None);
         }
+    }
+
+    /// The bytes of a bucket, by which [`ENTRY_BYTES`] is reckoned.
+    #[test]
+    fn an_entry_takes_as_much_as_is_counted() {
+        assert_eq!(size_of::<(ScoreKey, ScoreEntry)>(), 40);
+    }
+
+    fn kept(output: Output) -> KeptOutput {
+        KeptOutput { output: Arc::new(output), tokens: 7, is_cut: false }
     }
 
     #[test]
@@ -447,21 +505,19 @@ mod tests {
             let cache = cache(bytes);
             let scores = ModelScores::from_cache(Arc::clone(&cache));
             for id in 0..20_000 {
-                let key = scores.find_key(SCORE, &input(&[id])).unwrap();
+                let key = scores.find_key(SCORE, PLAIN, &Input::Ids(&[id])).unwrap();
                 let (count, width) = (id as usize % 20, 4);
                 let tokens = TokenVectors { values: vec![1.0; count * width], width };
                 let whole = Output::whole(vec![1.0; count]);
-                scores.keep_output(
-                    key,
-                    &if id % 3 == 0 { Output { tokens, ..Output::default() } } else { whole },
-                );
+                let output = if id % 3 == 0 { Output { tokens, ..Output::default() } } else { whole };
+                scores.keep_output(key, &kept(output));
                 assert!(cache.held_bytes() <= bytes);
             }
         }
         let cache = cache(1 << 20);
         let scores = ModelScores::from_cache(Arc::clone(&cache));
         let room = (1 << 20) / ENTRY_BYTES as u32;
-        let key = |id: u32| scores.find_key(SCORE, &input(&[id])).unwrap();
+        let key = |id: u32| scores.find_key(SCORE, PLAIN, &Input::Ids(&[id])).unwrap();
         let hot = 0..room / 10;
         let mut lost = 0;
         // One client floods the cache with ten times its size while others ask for the same again.
@@ -469,13 +525,13 @@ mod tests {
             let asked = id % hot.end;
             if scores.find_output(key(asked)).is_none() {
                 lost += u32::from(id >= hot.end);
-                scores.keep_output(key(asked), &Output::whole([asked as f32]));
+                scores.keep_output(key(asked), &kept(Output::whole([asked as f32])));
             }
-            scores.keep_output(key(room * 10 + id), &Output::whole([0.5]));
+            scores.keep_output(key(room * 10 + id), &kept(Output::whole([0.5])));
         }
         assert!(lost < hot.end / 10, "{lost} of {} asked again", hot.end);
         for id in hot {
-            assert!(scores.find_output(key(id)).is_none_or(|output| output.whole == [id as f32]));
+            assert!(scores.find_output(key(id)).is_none_or(|output| output.output.whole == [id as f32]));
         }
     }
 }

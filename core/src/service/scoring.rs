@@ -4,21 +4,10 @@
 //! one raw score for each pair, in order. What must hold: another way to score is another arm here, and
 //! nothing else in the service asks which way it is.
 
-use super::compute::Inputs;
+use super::task::PromptInputs;
 use crate::{error::Error, model::RerankScoring, tokenization::Side};
-use std::ops::Range;
-use text_embeddings_backend_core::{Output, TokenSimilarity, TokenVectors, Wanted};
-
-/// The inputs of a request that are encoded together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PromptInputs {
-    /// One input, which becomes one prompt.
-    One(usize),
-    /// Pairs with one query, which become as many prompts as they need.
-    List(Range<usize>),
-    /// The query or the document of a pair. A query comes before its documents.
-    Side(Side, usize),
-}
+use std::sync::Arc;
+use text_embeddings_backend_core::{Output, TokenSimilarity, TokenVectors};
 
 /// The raw score of a pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,45 +25,7 @@ impl RawScore {
     }
 }
 
-impl PromptInputs {
-    /// The indices of the inputs.
-    pub(super) fn input_range(&self) -> Range<usize> {
-        match self {
-            Self::One(index) | Self::Side(_, index) => *index..index + 1,
-            Self::List(range) => range.clone(),
-        }
-    }
-}
-
 impl RerankScoring {
-    /// The output that the prompts need.
-    pub(super) fn wanted_output(self) -> Wanted {
-        match self {
-            Self::Logits { .. } => Wanted::WHOLE,
-            Self::Lists | Self::MaxSim => Wanted::TOKENS,
-        }
-    }
-
-    /// The prompts of a request, in the order of its inputs.
-    pub(super) fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
-        let count = inputs.count();
-        match self {
-            Self::Logits { .. } => (0..count).map(PromptInputs::One).collect(),
-            Self::Lists if inputs.have_one_query() => vec![PromptInputs::List(0..count)],
-            Self::Lists => (0..count).map(|index| PromptInputs::List(index..index + 1)).collect(),
-            Self::MaxSim => {
-                let mut prompts = Vec::with_capacity(count + 1);
-                for index in 0..count {
-                    if index == 0 || !inputs.have_one_query() {
-                        prompts.push(PromptInputs::Side(Side::Query, index));
-                    }
-                    prompts.push(PromptInputs::Side(Side::Document, index));
-                }
-                prompts
-            }
-        }
-    }
-
     /// The raw score of each pair, from the outputs of the request's prompts, in order. `similarity` compares
     /// the vectors of tokens.
     ///
@@ -84,7 +35,7 @@ impl RerankScoring {
     pub(super) fn raw_scores(
         self,
         prompts: &[PromptInputs],
-        outputs: Vec<Output>,
+        outputs: &[Arc<Output>],
         similarity: &dyn TokenSimilarity,
     ) -> Result<Vec<RawScore>, Error> {
         let scores: Vec<RawScore> = match self {
@@ -99,15 +50,15 @@ impl RerankScoring {
     }
 }
 
-/// The sum, over the vectors of each document's query, of the largest cosine with a vector of the document.
+/// The sum, over the vectors of each document's query, of the largest product with a vector of the document.
+/// All have length one.
 fn max_similarities(
     similarity: &dyn TokenSimilarity,
     prompts: &[PromptInputs],
-    outputs: Vec<Output>,
+    outputs: &[Arc<Output>],
 ) -> Result<Vec<RawScore>, Error> {
-    let vectors: Vec<TokenVectors> = outputs.into_iter().map(|output| unit_vectors(output.tokens)).collect();
     let mut scores = Vec::with_capacity(prompts.len());
-    let mut rest = prompts.iter().zip(&vectors).peekable();
+    let mut rest = prompts.iter().zip(outputs.iter().map(|output| &output.tokens)).peekable();
     while let Some((_, query)) = rest.next() {
         let mut documents = Vec::new();
         while let Some((_, document)) =
@@ -144,22 +95,10 @@ pub(super) fn query_scores(
     Ok(sums.map(|sum| RawScore { raw: sum as f32, per_vector: (sum / count) as f32 }).collect())
 }
 
-/// The vectors of tokens, each of length one. As in torch, a shorter one than 1e-12 is not scaled to that.
-pub(super) fn unit_vectors(mut tokens: TokenVectors) -> TokenVectors {
-    for vector in tokens.values.chunks_exact_mut(tokens.width.max(1)) {
-        let squares: f64 = vector.iter().map(|&value| f64::from(value).powi(2)).sum();
-        let length = squares.sqrt().max(1e-12);
-        for value in vector {
-            *value = (f64::from(*value) / length) as f32;
-        }
-    }
-    tokens
-}
-
 /// The scores of the documents of all lists.
-fn list_scores(lists: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<f32>, Error> {
+fn list_scores(lists: &[PromptInputs], outputs: &[Arc<Output>]) -> Result<Vec<f32>, Error> {
     let mut scores = Vec::new();
-    let mut outputs = outputs.into_iter();
+    let mut outputs = outputs.iter();
     for list in lists {
         let documents = list.input_range().len();
         let mut prompts: Vec<ListVectors> = Vec::new();
@@ -231,7 +170,18 @@ fn dot_product(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::task::ModelTask;
     use text_embeddings_backend_core::PlainSimilarity;
+
+    fn raw_scores(
+        scoring: RerankScoring,
+        prompts: &[PromptInputs],
+        outputs: Vec<Output>,
+    ) -> Result<Vec<RawScore>, Error> {
+        let finished = outputs.into_iter().map(|output| ModelTask::Score(scoring).finish_output(output));
+        let finished: Vec<_> = finished.map(Arc::new).collect();
+        scoring.raw_scores(prompts, &finished, &PlainSimilarity)
+    }
 
     #[test]
     fn the_relevance_of_two_labels_is_the_positive_logit_less_the_other() {
@@ -242,8 +192,7 @@ mod tests {
             (Some(1), vec![f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
         ] {
             let scoring = RerankScoring::Logits { positive };
-            let found =
-                scoring.raw_scores(&[PromptInputs::One(0)], vec![Output::whole(logits)], &PlainSimilarity);
+            let found = raw_scores(scoring, &[PromptInputs::One(0)], vec![Output::whole(logits)]);
             assert_eq!(found, wanted.map(|scores| scores.into_iter().map(RawScore::from_value).collect()));
         }
     }
@@ -255,11 +204,7 @@ mod tests {
     }
 
     fn scores(documents: usize, prompts: Vec<Output>) -> Result<Vec<f32>, Error> {
-        raw_values(RerankScoring::Lists.raw_scores(
-            &[PromptInputs::List(0..documents)],
-            prompts,
-            &PlainSimilarity,
-        ))
+        raw_values(raw_scores(RerankScoring::Lists, &[PromptInputs::List(0..documents)], prompts))
     }
 
     fn raw_values(scores: Result<Vec<RawScore>, Error>) -> Result<Vec<f32>, Error> {
@@ -295,10 +240,7 @@ mod tests {
     fn each_list_has_its_own_query_and_a_missing_vector_is_an_error() {
         let lists = [PromptInputs::List(0..1), PromptInputs::List(1..2)];
         let outputs = || vec![prompt(&[[1.0, 0.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [-1.0, 0.0]])];
-        assert_close(
-            raw_values(RerankScoring::Lists.raw_scores(&lists, outputs(), &PlainSimilarity)),
-            &[1.0, -1.0],
-        );
+        assert_close(raw_values(raw_scores(RerankScoring::Lists, &lists, outputs())), &[1.0, -1.0]);
         for missing in [vec![], vec![prompt(&[[1.0, 0.0]])], vec![Output::default()]] {
             assert_eq!(scores(1, missing), Err(missing_vector()));
         }
@@ -316,24 +258,21 @@ mod tests {
         let query = || prompt(&[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]);
         let outputs = || vec![query(), prompt(&[[1.0, 0.0], [5.0, 5.0]]), prompt(&[[0.0, -1.0], [0.0, 0.0]])];
         let half = 0.5_f32.sqrt();
-        let found = RerankScoring::MaxSim.raw_scores(&prompts, outputs(), &PlainSimilarity);
+        let found = raw_scores(RerankScoring::MaxSim, &prompts, outputs());
         assert_close(raw_values(found.clone()), &[1.0 + half - half, 0.0]);
         assert!((found.unwrap_or_default()[0].per_vector - 1.0 / 3.0).abs() < 1e-6);
         // Each pair has its own query.
         let prompts =
             sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Query, 1), (Side::Document, 1)]);
         let outputs = vec![query(), query(), prompt(&[[0.0, 1.0]]), prompt(&[[1.0, 1.0]])];
-        assert_close(
-            raw_values(RerankScoring::MaxSim.raw_scores(&prompts, outputs, &PlainSimilarity)),
-            &[3.0, half],
-        );
+        assert_close(raw_values(raw_scores(RerankScoring::MaxSim, &prompts, outputs)), &[3.0, half]);
         let one = sides_of(&[(Side::Query, 0), (Side::Document, 0)]);
         for (document, wanted) in [
             (Output::default(), missing_vector()),
             (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues),
             (prompt(&[[f32::NAN, 0.0], [1.0, 0.0]]), Error::MissingValues),
         ] {
-            let found = RerankScoring::MaxSim.raw_scores(&one, vec![query(), document], &PlainSimilarity);
+            let found = raw_scores(RerankScoring::MaxSim, &one, vec![query(), document]);
             assert_eq!(found, Err(wanted));
         }
     }

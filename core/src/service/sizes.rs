@@ -4,7 +4,7 @@
 //! tokenizers' jobs, and a bound on its tokens for its permit. What must hold: a common query is counted
 //! once, not once for each of its texts.
 
-use super::compute::Inputs;
+use super::task::Inputs;
 use crate::tokenization::{Input, PairText};
 
 /// The lengths of a request's texts.

@@ -5,7 +5,7 @@
 use super::{MarkedQuestion, PairText};
 
 /// Which of the two texts of a pair a text is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The query.
     Query,
@@ -14,7 +14,7 @@ pub enum Side {
 }
 
 /// A text of a pair that is read alone: the query or the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PairSide<'a> {
     /// The request's instruction, which has no place here.
     pub instruction: Option<&'a str>,
@@ -27,7 +27,7 @@ pub struct PairSide<'a> {
 }
 
 /// An input of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input<'a> {
     /// Two texts: a query and a document. The encoder joins them by its template or by the tokenizer's
     /// post-processor.
@@ -45,6 +45,8 @@ pub enum Input<'a> {
     Late {
         /// Which of the two it is.
         side: Side,
+        /// The request's instruction, which has no place here.
+        instruction: Option<&'a str>,
         /// The client's text.
         text: &'a str,
     },
@@ -65,6 +67,15 @@ pub enum Input<'a> {
         /// The client's ids.
         ids: &'a [u32],
     },
+}
+
+impl<'a> PairText<'a> {
+    /// One of the two texts, for a late-interaction model.
+    #[must_use]
+    pub fn late_side(&self, side: Side) -> Input<'a> {
+        let text = if side == Side::Query { self.query } else { self.document };
+        Input::Late { side, instruction: self.instruction, text }
+    }
 }
 
 impl Input<'_> {
@@ -108,7 +119,7 @@ impl Input<'_> {
             Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
             Self::Text { text, .. } => text.is_empty(),
             Self::Side(_) | Self::Question { .. } => false,
-            Self::Late { side, text } => *side == Side::Query && text.is_empty(),
+            Self::Late { side, text, .. } => *side == Side::Query && text.is_empty(),
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
         }
     }

@@ -5,7 +5,7 @@
 //! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, Encoder, EncoderError, Input, Side, TokenLimits, Truncation, TruncationDirection, other_model,
+    Encoded, EncoderError, Side, TokenLimits, Truncation, TruncationDirection, other_model,
     stretch::Needed,
     text::{TEXTS, TextEncoder},
     tokens::{Owner, frame_too_long},
@@ -55,25 +55,6 @@ pub struct ExpansionToken {
     pub is_attended: bool,
     /// The number of tokens up to which a query is filled.
     pub length: usize,
-}
-
-impl Encoder {
-    /// The ids of one of the two texts of a pair, for a model that reads them apart.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Encoder::encode`]; [`Error::Validation`] for an instruction, which such models do not take.
-    pub fn encode_one_side(
-        &self,
-        side: Side,
-        pair: &Input<'_>,
-        truncation: Truncation,
-    ) -> Result<Encoded, Error> {
-        let (Self::Text(encoder), Input::Pair(pair)) = (self, pair) else { return Err(other_model()) };
-        encoder.check_instruction(pair.instruction)?;
-        let text = if side == Side::Query { pair.query } else { pair.document };
-        self.encode(&Input::Late { side, text }, truncation, None)
-    }
 }
 
 impl TextEncoder {

@@ -52,7 +52,7 @@ pub struct PointerTokens {
 }
 
 /// A question with its options.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MarkedQuestion {
     /// The number of its type.
     pub kind: u32,

@@ -7,6 +7,7 @@
 //! never from the template, the instruction or special tokens.
 
 mod answer;
+mod ascii;
 mod borders;
 mod check;
 mod error;
@@ -22,6 +23,7 @@ mod pair;
 mod pointer;
 mod pool;
 mod prompt;
+mod sequence;
 mod shown;
 mod side;
 mod stretch;
@@ -99,7 +101,10 @@ impl Encoder {
             }
             (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
             (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
-            (Self::Text(encoder), Input::Late { side, text }) => encoder.encode_late(*side, text, truncation),
+            (Self::Text(encoder), Input::Late { side, instruction, text }) => {
+                encoder.check_instruction(*instruction)?;
+                encoder.encode_late(*side, text, truncation)
+            }
             (Self::Text(encoder), Input::Question { state, question }) => {
                 encoder.encode_question(state, question, shared)
             }
@@ -300,7 +305,7 @@ impl From<TextEncoder> for Encoder {
 }
 
 /// The end at which a too long text is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TruncationDirection {
     /// Cut its end.
     #[default]
@@ -310,7 +315,7 @@ pub enum TruncationDirection {
 }
 
 /// The treatment of an input that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Truncation {
     /// Whether it may be cut. Otherwise it is refused.
     pub truncate: bool,
@@ -322,7 +327,7 @@ pub struct Truncation {
 
 /// A request's own limits on the tokens of a prompt and its texts. Longer texts are cut, even if the request
 /// forbids cutting inputs that are too long for the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TokenLimits {
     /// The most tokens of the query.
     pub query: Option<usize>,
@@ -338,7 +343,7 @@ impl TokenLimits {
 }
 
 /// The texts of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PairText<'a> {
     /// The instruction, which defines relevance. If absent, the template's default applies. Only templates
     /// have a place for it.

@@ -7,6 +7,7 @@
 
 use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
+    ascii::AsciiWords,
     borders::{Borders, SkippedBytes},
     frame::without_added_tokens,
     late::LateTokens,
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::error::Error;
 use std::collections::HashMap;
-use tokenizers::{Encoding, Model, OffsetType, PostProcessorWrapper, PreTokenizer, Token, Tokenizer};
+use tokenizers::{Encoding, PostProcessorWrapper, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
 pub(super) const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
@@ -29,8 +30,10 @@ pub struct TextEncoder {
     pub(super) plain: Tokenizer,
     pub(super) options: TextOptions,
     /// The text of each special token, by its id.
-    special: HashMap<u32, String>,
+    pub(super) special: HashMap<u32, String>,
     pub(super) borders: Borders,
+    /// For tokenizers whose plain texts need no library.
+    pub(super) ascii: Option<AsciiWords>,
 }
 
 /// The settings of a [`TextEncoder`].
@@ -104,7 +107,8 @@ impl TextEncoder {
         let special = added.into_iter().filter(|(_, token)| token.special);
         let special = special.map(|(id, token)| (id, token.content)).collect();
         let borders = Borders::from_tokenizer(&plain);
-        Ok(Self { full: tokenizer, plain, options, special, borders })
+        let ascii = AsciiWords::from_tokenizer(&plain);
+        Ok(Self { full: tokenizer, plain, options, special, borders, ascii })
     }
 
     /// Encodes some fixed texts after `prompt` as a test.
@@ -332,48 +336,6 @@ impl TextEncoder {
             rest = behind;
         }
         Ok(count)
-    }
-
-    /// The steps of `Tokenizer::encode` for a sequence, without the post-processor.
-    pub(super) fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
-        let tokenizer = &self.plain;
-        let added = tokenizer.get_added_vocabulary();
-        let mut words = added.extract_and_normalize(tokenizer.get_normalizer(), text);
-        if let Some(splitter) = tokenizer.get_pre_tokenizer() {
-            splitter.pre_tokenize(&mut words).map_err(failed)?;
-        }
-        words.tokenize(|word| self.tokenize_word(word.get())).map_err(failed)?;
-        words.into_encoding(None, place, OffsetType::Byte).map_err(failed)
-    }
-
-    /// The model's tokens of a word. Where a part of the word spells a special token that the model's own
-    /// vocabulary holds, as in XLM-RoBERTa's, its characters become tokens instead.
-    fn tokenize_word(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
-        let model = self.plain.get_model();
-        let tokens = model.tokenize(word)?;
-        let spells_special = |token: &Token| {
-            self.special
-                .get(&token.id)
-                .is_some_and(|special| word.get(token.offsets.0..token.offsets.1) == Some(special))
-        };
-        if self.options.parse_special_tokens || !tokens.iter().any(spells_special) {
-            return Ok(tokens);
-        }
-        let mut spelled = Vec::with_capacity(tokens.len());
-        for token in tokens {
-            if !spells_special(&token) {
-                spelled.push(token);
-                continue;
-            }
-            for (place, character) in word[token.offsets.0..token.offsets.1].char_indices() {
-                let start = token.offsets.0 + place;
-                for mut part in model.tokenize(&word[start..start + character.len_utf8()])? {
-                    part.offsets = (part.offsets.0 + start, part.offsets.1 + start);
-                    spelled.push(part);
-                }
-            }
-        }
-        Ok(spelled)
     }
 
     /// The tokens of an encoding, each with its owner.

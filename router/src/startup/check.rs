@@ -71,7 +71,8 @@ pub(super) fn describe_prompt(encoder: &Encoder, model: &Model) -> anyhow::Resul
     let prompts = match &model.kind {
         ModelKind::Embedder(_) | ModelKind::Classifier(_) => return Ok(MadeFor::default()),
         ModelKind::Reranker(model) if model.late.is_some() => {
-            let sides = [Side::Query, Side::Document].map(|side| Input::Late { side, text });
+            let sides =
+                [Side::Query, Side::Document].map(|side| Input::Late { side, instruction: None, text });
             sides.iter().map(|side| encoder.encode(side, truncation, None)).collect::<Result<Vec<_>, _>>()?
         }
         ModelKind::Reranker(model) if model.reads_lists() => {
@@ -186,7 +187,7 @@ fn is_same(a: &[f32], b: &[f32], largest: f32) -> bool {
 fn check_late(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
     let [query, document] = PAIRS[0];
     let sides = [(Side::Query, query), (Side::Document, document)];
-    let inputs = sides.map(|(side, text)| Input::Late { side, text });
+    let inputs = sides.map(|(side, text)| Input::Late { side, instruction: None, text });
     for TokenVectors { values, width } in
         compute_outputs(backend, encoder, inputs, Wanted::TOKENS)?.map(|it| it.tokens)
     {

@@ -9,7 +9,7 @@ use super::{AskedQuestion, DecisionRequest, DecisionText, Question, QuestionKind
 use crate::{
     error::Error,
     model::{Decider, Laya},
-    service::compute::Inputs,
+    service::task::Inputs,
     tokenization::{Input, MarkedQuestion},
 };
 

@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use super::{
     Answer, Service,
-    compute::{Computed, Inputs, ModelTask},
+    compute::Computed,
     request::Failed,
+    task::{Inputs, ModelTask},
 };
 use crate::{
     error::{Error, NOT_A_DECIDER},
