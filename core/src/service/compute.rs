@@ -30,6 +30,19 @@ pub(super) struct Computed {
     pub(super) cost: Cost,
 }
 
+/// Takes the outputs of a request's prompts, in the order of the request.
+pub(super) trait OutputSink {
+    /// Takes the next output.
+    fn add(&mut self, output: Arc<Output>) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+impl OutputSink for Vec<Arc<Output>> {
+    async fn add(&mut self, output: Arc<Output>) -> Result<(), Error> {
+        self.push(output);
+        Ok(())
+    }
+}
+
 impl Computed {
     /// The outputs as the caller's own.
     pub(super) fn into_owned(self) -> (Vec<Output>, Cost) {
@@ -72,6 +85,21 @@ impl Service {
         task: ModelTask,
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
+        let mut outputs = Vec::new();
+        let cost = self.compute_into(admitted, inputs, task, truncation, &mut outputs).await?;
+        Ok(Computed { outputs, cost })
+    }
+
+    /// Computes `task` for every input, and has `sink` take the outputs while the device computes the next
+    /// ones.
+    pub(super) async fn compute_into<I: Inputs>(
+        &self,
+        admitted: &Admitted,
+        inputs: &Arc<I>,
+        task: ModelTask,
+        truncation: Truncation,
+        sink: &mut impl OutputSink,
+    ) -> Result<Cost, Failed> {
         let Admitted { request, later_tokens } = admitted;
         let cached = self.scores.is_some().then_some(0);
         let mut cost = Cost { texts: inputs.count(), cached, ..Cost::default() };
@@ -82,8 +110,8 @@ impl Service {
         }
         let computed: usize = submitted.iter().map(SubmittedPrompts::computed_tokens).sum();
         request.settle_tokens(computed + later_tokens);
-        let outputs = self.wait_for_outputs(task, submitted, &mut cost).await?;
-        Ok(Computed { outputs, cost })
+        self.wait_for_outputs(task, submitted, &mut cost, sink).await?;
+        Ok(cost)
     }
 
     async fn wait_for_outputs(
@@ -91,8 +119,8 @@ impl Service {
         task: ModelTask,
         submitted: Vec<SubmittedPrompts>,
         cost: &mut Cost,
-    ) -> Result<Vec<Arc<Output>>, Failed> {
-        let mut outputs = Vec::with_capacity(submitted.len());
+        sink: &mut impl OutputSink,
+    ) -> Result<(), Failed> {
         let mut values = 0;
         let mut submitted = submitted.into_iter();
         while let Some(SubmittedPrompts { tokenization, prompts, .. }) = submitted.next() {
@@ -101,7 +129,7 @@ impl Service {
                 let (outcome, key) = match source {
                     OutputSource::Kept(output) => {
                         task.text_metrics().observe(Durations::default(), self.model_metrics());
-                        outputs.push(output);
+                        sink.add(output).await?;
                         continue;
                     }
                     OutputSource::Device { outcome, key } => (outcome, key),
@@ -125,13 +153,13 @@ impl Service {
                 self.check_values(values)?;
                 cost.queue = cost.queue.max(queue);
                 cost.inference = cost.inference.max(inference);
-                outputs.push(output);
+                sink.add(output).await?;
             }
         }
         if let Some(scores) = &self.scores {
             scores.publish_bytes();
         }
-        Ok(outputs)
+        Ok(())
     }
 }
 

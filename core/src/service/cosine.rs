@@ -7,10 +7,11 @@
 
 use super::{
     Cost, Service,
+    compute::Computed,
+    max_sim::MaxSim,
     request::{Admitted, Failed},
-    scoring::{RawScore, query_scores},
+    scoring::RawScore,
     task::{Inputs, ModelTask},
-    vectors::unit_vectors,
 };
 use crate::{
     error::Error,
@@ -19,30 +20,34 @@ use crate::{
     tokenization::{Input, PairSide, PairText, TokenLimits, Truncation},
 };
 use std::sync::Arc;
-use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
+use text_embeddings_backend_core::Wanted;
 
-/// The queries of a request's pairs, then their documents, as inputs of their own.
+/// The sides of a request's pairs as inputs of their own, each query before its documents.
 struct PairSides<I> {
     pairs: Arc<I>,
     ranking: CosineRanking,
     truncation: Truncation,
-    /// The number of queries: one if all pairs share it, else one for each pair.
-    queries: usize,
+    has_one_query: bool,
 }
 
 impl<I: Inputs> Inputs for PairSides<I> {
     fn count(&self) -> usize {
-        self.queries + self.pairs.count()
+        let pairs = self.pairs.count();
+        if self.has_one_query { 1 + pairs } else { 2 * pairs }
     }
 
     fn input(&self, index: usize) -> Input<'_> {
-        let document = index.checked_sub(self.queries);
-        let Input::Pair(pair) = self.pairs.input(document.unwrap_or(index)) else {
-            return self.pairs.input(index);
+        let (is_query, pair) = if self.has_one_query {
+            (index == 0, index.saturating_sub(1))
+        } else {
+            (index.is_multiple_of(2), index / 2)
         };
-        Input::Side(match document {
-            None => self.ranking.query_side(pair, self.truncation.limits),
-            Some(_) => self.ranking.document_side(pair, self.truncation.limits),
+        let Input::Pair(pair) = self.pairs.input(pair) else { return self.pairs.input(pair) };
+        let limits = self.truncation.limits;
+        Input::Side(if is_query {
+            self.ranking.query_side(pair, limits)
+        } else {
+            self.ranking.document_side(pair, limits)
         })
     }
 }
@@ -69,54 +74,29 @@ impl Service {
         ranking: &CosineRanking,
         truncation: Truncation,
     ) -> Result<(Vec<RawScore>, Cost), Failed> {
-        let queries = if pairs.have_one_query() { 1 } else { pairs.count() };
-        let sides =
-            Arc::new(PairSides { pairs: Arc::clone(pairs), ranking: ranking.clone(), truncation, queries });
-        let wanted = match ranking.compared {
-            ComparedVectors::Whole => Wanted::WHOLE,
-            ComparedVectors::Tokens => Wanted::TOKENS,
-        };
-        let task = ModelTask::Embed(wanted);
-        let computed = self.compute_admitted(admitted, &sides, task, truncation).await?;
-        let (outputs, cost) = computed.into_owned();
-        if !outputs.iter().all(Output::is_finite) {
+        let has_one_query = pairs.have_one_query();
+        let (pairs, ranking) = (Arc::clone(pairs), ranking.clone());
+        let compared = ranking.compared;
+        let sides = Arc::new(PairSides { pairs, ranking, truncation, has_one_query });
+        if compared == ComparedVectors::Tokens {
+            let mut scores = MaxSim::from_similarity(Arc::clone(&self.similarity), has_one_query);
+            let task = ModelTask::Compare;
+            let cost = self.compute_into(admitted, &sides, task, truncation, &mut scores).await?;
+            return Ok((scores.into_scores().await?, cost));
+        }
+        let task = ModelTask::Embed(Wanted::WHOLE);
+        let Computed { outputs, cost } = self.compute_admitted(admitted, &sides, task, truncation).await?;
+        if !outputs.iter().all(|output| output.is_finite()) {
             return Err(Error::MissingValues.into());
         }
-        if ranking.compared == ComparedVectors::Tokens {
-            return Ok((self.token_scores(outputs, queries).await?, cost));
-        }
-        let (queries, documents) = outputs.split_at(queries);
-        // A common query repeats; other queries are as many as the documents.
-        let pairs = queries.iter().cycle().zip(documents);
-        let cosines = pairs.map(|(query, document)| cosine(&query.whole, &document.whole));
-        Ok((cosines.map(RawScore::from_value).collect(), cost))
-    }
-
-    /// `MaxSim` of each pair, from the outputs of `queries` queries and then of the documents.
-    async fn token_scores(&self, outputs: Vec<Output>, queries: usize) -> Result<Vec<RawScore>, Error> {
-        let similarity = Arc::clone(&self.similarity);
-        // Some hundred milliseconds for a large request, which must not hold up other requests.
-        let scores = tokio::task::spawn_blocking(move || {
-            let vectors: Vec<TokenVectors> =
-                outputs.into_iter().map(|output| unit_vectors(without_first(output.tokens))).collect();
-            let (queries, documents) = vectors.split_at(queries);
-            if let [query] = queries {
-                return query_scores(similarity.as_ref(), query, &documents.iter().collect::<Vec<_>>());
+        let cosines: Vec<f32> = match outputs.split_first() {
+            Some((query, documents)) if has_one_query => {
+                documents.iter().map(|document| cosine(&query.whole, &document.whole)).collect()
             }
-            let mut scores = Vec::with_capacity(documents.len());
-            for (query, document) in queries.iter().zip(documents) {
-                scores.extend(query_scores(similarity.as_ref(), query, &[document])?);
-            }
-            Ok(scores)
-        });
-        scores.await.map_err(|_| Error::Unhealthy)?
+            _ => outputs.chunks_exact(2).map(|pair| cosine(&pair[0].whole, &pair[1].whole)).collect(),
+        };
+        Ok((cosines.into_iter().map(RawScore::from_value).collect(), cost))
     }
-}
-
-/// The vectors of all tokens but the first, the beginning of the text.
-fn without_first(mut tokens: TokenVectors) -> TokenVectors {
-    tokens.values.drain(..tokens.width.min(tokens.values.len()));
-    tokens
 }
 
 #[cfg(test)]

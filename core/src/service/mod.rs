@@ -12,6 +12,7 @@ mod decide;
 mod divider;
 mod embed;
 mod late;
+mod max_sim;
 mod model;
 mod passages;
 mod predict;

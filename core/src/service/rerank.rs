@@ -8,6 +8,7 @@
 use super::{
     Answer, Cost, Service,
     compute::Computed,
+    max_sim::MaxSim,
     model::PairScoring,
     passages::PassageWork,
     ranking::{Rank, RerankRequest, SCORED_BY_SECOND, Score},
@@ -175,19 +176,13 @@ impl Service {
     ) -> Result<(Vec<RawScore>, Cost), Failed> {
         let scoring = self.reranker()?.scoring;
         let task = ModelTask::Score(scoring);
+        if scoring == RerankScoring::MaxSim {
+            let mut scores = MaxSim::from_similarity(Arc::clone(&self.similarity), inputs.have_one_query());
+            let cost = self.compute_into(admitted, inputs, task, truncation, &mut scores).await?;
+            return Ok((scores.into_scores().await?, cost));
+        }
         let Computed { outputs, cost } = self.compute_admitted(admitted, inputs, task, truncation).await?;
-        let prompts = scoring.prompt_inputs(inputs.as_ref());
-        let scores = if scoring == RerankScoring::MaxSim {
-            // Some hundred milliseconds for a large request, which must not hold up other requests.
-            let similarity = Arc::clone(&self.similarity);
-            let scores = tokio::task::spawn_blocking(move || {
-                scoring.raw_scores(&prompts, &outputs, similarity.as_ref())
-            });
-            scores.await.map_err(|_| Error::Unhealthy)??
-        } else {
-            scoring.raw_scores(&prompts, &outputs, self.similarity.as_ref())?
-        };
-        Ok((scores, cost))
+        Ok((scoring.raw_scores(&scoring.prompt_inputs(inputs.as_ref()), &outputs)?, cost))
     }
 
     /// Refuses a request that this model, as the second one of a cascade, cannot answer.

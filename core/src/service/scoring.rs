@@ -5,9 +5,9 @@
 //! nothing else in the service asks which way it is.
 
 use super::task::PromptInputs;
-use crate::{error::Error, model::RerankScoring, tokenization::Side};
+use crate::{error::Error, model::RerankScoring};
 use std::sync::Arc;
-use text_embeddings_backend_core::{Output, TokenSimilarity, TokenVectors};
+use text_embeddings_backend_core::{Output, TokenVectors};
 
 /// The raw score of a pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,8 +26,7 @@ impl RawScore {
 }
 
 impl RerankScoring {
-    /// The raw score of each pair, from the outputs of the request's prompts, in order. `similarity` compares
-    /// the vectors of tokens.
+    /// The raw score of each pair, from the outputs of the request's prompts, in order.
     ///
     /// # Errors
     ///
@@ -36,63 +35,18 @@ impl RerankScoring {
         self,
         prompts: &[PromptInputs],
         outputs: &[Arc<Output>],
-        similarity: &dyn TokenSimilarity,
     ) -> Result<Vec<RawScore>, Error> {
-        let scores: Vec<RawScore> = match self {
-            Self::Logits { .. } => outputs
-                .iter()
-                .map(|output| RawScore::from_value(self.relevance_score(&output.whole)))
-                .collect(),
-            Self::Lists => list_scores(prompts, outputs)?.into_iter().map(RawScore::from_value).collect(),
-            Self::MaxSim => max_similarities(similarity, prompts, outputs)?,
+        let scores = match self {
+            Self::Logits { .. } => outputs.iter().map(|output| self.relevance_score(&output.whole)).collect(),
+            Self::Lists => list_scores(prompts, outputs)?,
+            // Compared while they are computed, by `MaxSim`.
+            Self::MaxSim => return Err(missing_vector()),
         };
-        if scores.iter().any(|score| score.raw.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
-    }
-}
-
-/// The sum, over the vectors of each document's query, of the largest product with a vector of the document.
-/// All have length one.
-fn max_similarities(
-    similarity: &dyn TokenSimilarity,
-    prompts: &[PromptInputs],
-    outputs: &[Arc<Output>],
-) -> Result<Vec<RawScore>, Error> {
-    let mut scores = Vec::with_capacity(prompts.len());
-    let mut rest = prompts.iter().zip(outputs.iter().map(|output| &output.tokens)).peekable();
-    while let Some((_, query)) = rest.next() {
-        let mut documents = Vec::new();
-        while let Some((_, document)) =
-            rest.next_if(|(prompt, _)| !matches!(prompt, PromptInputs::Side(Side::Query, _)))
-        {
-            documents.push(document);
-        }
-        scores.extend(query_scores(similarity, query, &documents)?);
-    }
-    Ok(scores)
-}
-
-/// The scores of one query's documents.
-///
-/// # Errors
-///
-/// As for [`RerankScoring::raw_scores`].
-pub(super) fn query_scores(
-    similarity: &dyn TokenSimilarity,
-    query: &TokenVectors,
-    documents: &[&TokenVectors],
-) -> Result<Vec<RawScore>, Error> {
-    for vectors in std::iter::once(&query).chain(documents) {
-        if vectors.width == 0 || vectors.width != query.width || vectors.values.is_empty() {
-            return Err(missing_vector());
-        }
-        // A maximum would lose it.
-        if vectors.values.iter().any(|value| value.is_nan()) {
+        if scores.iter().any(|score| score.is_nan()) {
             return Err(Error::MissingValues);
         }
+        Ok(scores.into_iter().map(RawScore::from_value).collect())
     }
-    let count = (query.values.len() / query.width) as f64;
-    let sums = similarity.sum_max_products(query, documents).into_iter();
-    Ok(sums.map(|sum| RawScore { raw: sum as f32, per_vector: (sum / count) as f32 }).collect())
 }
 
 /// The scores of the documents of all lists.
@@ -111,7 +65,7 @@ fn list_scores(lists: &[PromptInputs], outputs: &[Arc<Output>]) -> Result<Vec<f3
     Ok(scores)
 }
 
-fn missing_vector() -> Error {
+pub(super) fn missing_vector() -> Error {
     Error::Inference("the backend did not give one vector for each document".to_owned())
 }
 
@@ -170,17 +124,12 @@ fn dot_product(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::task::ModelTask;
-    use text_embeddings_backend_core::PlainSimilarity;
-
     fn raw_scores(
         scoring: RerankScoring,
         prompts: &[PromptInputs],
         outputs: Vec<Output>,
     ) -> Result<Vec<RawScore>, Error> {
-        let finished = outputs.into_iter().map(|output| ModelTask::Score(scoring).finish_output(output));
-        let finished: Vec<_> = finished.map(Arc::new).collect();
-        scoring.raw_scores(prompts, &finished, &PlainSimilarity)
+        scoring.raw_scores(prompts, &outputs.into_iter().map(Arc::new).collect::<Vec<_>>())
     }
 
     #[test]
@@ -246,34 +195,5 @@ mod tests {
         }
         let nan = vec![prompt(&[[f32::NAN, 0.0], [1.0, 0.0]])];
         assert_eq!(scores(1, nan), Err(Error::MissingValues));
-    }
-
-    fn sides_of(prompts: &[(Side, usize)]) -> Vec<PromptInputs> {
-        prompts.iter().map(|&(side, index)| PromptInputs::Side(side, index)).collect()
-    }
-
-    #[test]
-    fn the_best_cosines_of_the_query_s_vectors_are_added_and_averaged() {
-        let prompts = sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Document, 1)]);
-        let query = || prompt(&[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]);
-        let outputs = || vec![query(), prompt(&[[1.0, 0.0], [5.0, 5.0]]), prompt(&[[0.0, -1.0], [0.0, 0.0]])];
-        let half = 0.5_f32.sqrt();
-        let found = raw_scores(RerankScoring::MaxSim, &prompts, outputs());
-        assert_close(raw_values(found.clone()), &[1.0 + half - half, 0.0]);
-        assert!((found.unwrap_or_default()[0].per_vector - 1.0 / 3.0).abs() < 1e-6);
-        // Each pair has its own query.
-        let prompts =
-            sides_of(&[(Side::Query, 0), (Side::Document, 0), (Side::Query, 1), (Side::Document, 1)]);
-        let outputs = vec![query(), query(), prompt(&[[0.0, 1.0]]), prompt(&[[1.0, 1.0]])];
-        assert_close(raw_values(raw_scores(RerankScoring::MaxSim, &prompts, outputs)), &[3.0, half]);
-        let one = sides_of(&[(Side::Query, 0), (Side::Document, 0)]);
-        for (document, wanted) in [
-            (Output::default(), missing_vector()),
-            (prompt(&[[f32::NAN, 0.0]]), Error::MissingValues),
-            (prompt(&[[f32::NAN, 0.0], [1.0, 0.0]]), Error::MissingValues),
-        ] {
-            let found = raw_scores(RerankScoring::MaxSim, &one, vec![query(), document]);
-            assert_eq!(found, Err(wanted));
-        }
     }
 }

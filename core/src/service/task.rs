@@ -3,7 +3,7 @@
 //! Input: a request that lists its inputs. Output: the inputs of each prompt, in order. What must hold: which
 //! inputs become a prompt depends on the task and on nothing else.
 
-use super::vectors::unit_vectors;
+use super::vectors::{unit_vectors, without_first};
 use crate::{
     metrics::{EMBED, PREDICT, TextMetrics},
     model::RerankScoring,
@@ -39,6 +39,8 @@ pub(super) enum ModelTask {
     Decide(Wanted),
     /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
+    /// Compute the vectors of its tokens, which are compared by an embedding model's rule.
+    Compare,
 }
 
 /// The inputs of a request that are encoded together.
@@ -109,7 +111,9 @@ impl ModelTask {
     pub(super) fn prompt_inputs(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
         match self {
             Self::Score(scoring) => scoring.prompt_inputs(inputs),
-            Self::Decide(_) | Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
+            Self::Decide(_) | Self::Embed(_) | Self::Compare => {
+                (0..inputs.count()).map(PromptInputs::One).collect()
+            }
         }
     }
 
@@ -117,6 +121,7 @@ impl ModelTask {
         match self {
             Self::Score(scoring) => scoring.wanted_output(),
             Self::Decide(wanted) | Self::Embed(wanted) => wanted,
+            Self::Compare => Wanted::TOKENS,
         }
     }
 
@@ -126,7 +131,7 @@ impl ModelTask {
             Self::Embed(wanted) if wanted.tokens || wanted.sparse => {
                 output.tokens.values.len() + 2 * output.sparse.len()
             }
-            Self::Score(_) | Self::Decide(_) | Self::Embed(_) => 0,
+            Self::Score(_) | Self::Decide(_) | Self::Embed(_) | Self::Compare => 0,
         }
     }
 
@@ -134,6 +139,8 @@ impl ModelTask {
     pub(super) fn finish_output(self, output: Output) -> Output {
         match self {
             Self::Score(RerankScoring::MaxSim) => Output { tokens: unit_vectors(output.tokens), ..output },
+            // The first vector is that of the beginning of the text, which bge-m3's authors leave out.
+            Self::Compare => Output { tokens: unit_vectors(without_first(output.tokens)), ..output },
             Self::Score(_) | Self::Decide(_) | Self::Embed(_) => output,
         }
     }
@@ -144,7 +151,7 @@ impl ModelTask {
             Self::Score(RerankScoring::MaxSim) => true,
             Self::Score(scoring) => scoring.wanted_output() == Wanted::WHOLE,
             // The logits of all labels take a kilobyte, and a question is short.
-            Self::Decide(_) => false,
+            Self::Decide(_) | Self::Compare => false,
             Self::Embed(wanted) => wanted == Wanted::WHOLE,
         }
     }
@@ -157,7 +164,7 @@ impl ModelTask {
     pub(super) fn text_metrics(self) -> &'static TextMetrics {
         match self {
             Self::Score(_) | Self::Decide(_) => &PREDICT,
-            Self::Embed(_) => &EMBED,
+            Self::Embed(_) | Self::Compare => &EMBED,
         }
     }
 }

@@ -13,3 +13,9 @@ pub(super) fn unit_vectors(mut tokens: TokenVectors) -> TokenVectors {
     }
     tokens
 }
+
+/// The vectors of all tokens but the first, the beginning of the text.
+pub(super) fn without_first(mut tokens: TokenVectors) -> TokenVectors {
+    tokens.values.drain(..tokens.width.min(tokens.values.len()));
+    tokens
+}
