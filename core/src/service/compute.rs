@@ -31,13 +31,13 @@ pub(super) struct Computed {
 }
 
 /// Takes the outputs of a request's prompts, in the order of the request.
-pub(super) trait OutputSink {
+pub(super) trait OutputReceiver {
     /// Takes the next output.
-    fn add(&mut self, output: Arc<Output>) -> impl Future<Output = Result<(), Error>> + Send;
+    fn take_output(&mut self, output: Arc<Output>) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-impl OutputSink for Vec<Arc<Output>> {
-    async fn add(&mut self, output: Arc<Output>) -> Result<(), Error> {
+impl OutputReceiver for Vec<Arc<Output>> {
+    async fn take_output(&mut self, output: Arc<Output>) -> Result<(), Error> {
         self.push(output);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Service {
         Ok(Computed { outputs, cost })
     }
 
-    /// Computes `task` for every input, and has `sink` take the outputs while the device computes the next
+    /// Computes `task` for every input, and has `receiver` take the outputs while the device computes the next
     /// ones.
     pub(super) async fn compute_into<I: Inputs>(
         &self,
@@ -98,7 +98,7 @@ impl Service {
         inputs: &Arc<I>,
         task: ModelTask,
         truncation: Truncation,
-        sink: &mut impl OutputSink,
+        receiver: &mut impl OutputReceiver,
     ) -> Result<Cost, Failed> {
         let Admitted { request, later_tokens } = admitted;
         let cached = self.scores.is_some().then_some(0);
@@ -110,7 +110,7 @@ impl Service {
         }
         let computed: usize = submitted.iter().map(SubmittedPrompts::computed_tokens).sum();
         request.settle_tokens(computed + later_tokens);
-        self.wait_for_outputs(task, submitted, &mut cost, sink).await?;
+        self.wait_for_outputs(task, submitted, &mut cost, receiver).await?;
         Ok(cost)
     }
 
@@ -119,7 +119,7 @@ impl Service {
         task: ModelTask,
         submitted: Vec<SubmittedPrompts>,
         cost: &mut Cost,
-        sink: &mut impl OutputSink,
+        receiver: &mut impl OutputReceiver,
     ) -> Result<(), Failed> {
         let mut values = 0;
         let mut submitted = submitted.into_iter();
@@ -129,7 +129,7 @@ impl Service {
                 let (outcome, key) = match source {
                     OutputSource::Kept(output) => {
                         task.text_metrics().observe(Durations::default(), self.model_metrics());
-                        sink.add(output).await?;
+                        receiver.take_output(output).await?;
                         continue;
                     }
                     OutputSource::Device { outcome, key } => (outcome, key),
@@ -153,7 +153,7 @@ impl Service {
                 self.check_values(values)?;
                 cost.queue = cost.queue.max(queue);
                 cost.inference = cost.inference.max(inference);
-                sink.add(output).await?;
+                receiver.take_output(output).await?;
             }
         }
         if let Some(scores) = &self.scores {

@@ -5,7 +5,7 @@
 //! it has; a score does not depend on the documents that are compared with it.
 
 use super::{
-    compute::OutputSink,
+    compute::OutputReceiver,
     scoring::{RawScore, missing_vector},
 };
 use crate::error::Error;
@@ -69,8 +69,8 @@ impl MaxSim {
     }
 }
 
-impl OutputSink for MaxSim {
-    async fn add(&mut self, output: Arc<Output>) -> Result<(), Error> {
+impl OutputReceiver for MaxSim {
+    async fn take_output(&mut self, output: Arc<Output>) -> Result<(), Error> {
         match self.waiting.last_mut() {
             Some(last) if self.has_one_query || last.documents.is_empty() => {
                 self.values += output.tokens.values.len();
@@ -150,16 +150,16 @@ mod tests {
             let mut found = MaxSim::from_similarity(Arc::new(PlainSimilarity), has_one_query);
             let (mut query, mut expected) = (random_output(rng, 3), Vec::new());
             if has_one_query {
-                found.add(Arc::clone(&query)).await.unwrap();
+                found.take_output(Arc::clone(&query)).await.unwrap();
             }
             for &length in &lengths {
                 if !has_one_query {
                     query = random_output(rng, 2);
-                    found.add(Arc::clone(&query)).await.unwrap();
+                    found.take_output(Arc::clone(&query)).await.unwrap();
                 }
                 let document = random_output(rng, length);
                 expected.push(plain_score(&query, &document));
-                found.add(document).await.unwrap();
+                found.take_output(document).await.unwrap();
                 let waiting = found.waiting.iter().flat_map(|waiting| &waiting.documents);
                 let values: usize = waiting.map(|document| document.tokens.values.len()).sum();
                 assert!(values < VALUES_AT_A_TIME && values == found.values, "{values} values wait");
@@ -185,8 +185,8 @@ mod tests {
         let empty = Arc::new(Output::whole(Vec::new()));
         for (document, expected) in [(wrong, Error::MissingValues), (empty, missing_vector())] {
             let mut found = MaxSim::from_similarity(Arc::new(PlainSimilarity), true);
-            found.add(random_output(rng, 2)).await.unwrap();
-            found.add(document).await.unwrap();
+            found.take_output(random_output(rng, 2)).await.unwrap();
+            found.take_output(document).await.unwrap();
             assert_eq!(found.into_scores().await.err(), Some(expected));
         }
     }
