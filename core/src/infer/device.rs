@@ -266,7 +266,7 @@ mod tests {
             let (shared, answers) = waiting(&texts[..5]);
             run(&shared, &control, 4);
             assert_eq!((control.batch_sizes().len(), control.count_rests()), (batches, 1));
-            assert_eq!(shared.lock().busy(), Duration::ZERO);
+            assert!(shared.lock().busy() < waited, "waits do not count, failed passes do");
             for mut answer in answers {
                 let Outcome { queue, inference, .. } = answer.try_recv().unwrap().unwrap();
                 assert!(queue >= waited && inference.is_zero(), "{queue:?} {inference:?}");

@@ -90,8 +90,7 @@ impl Service {
         Ok(Computed { outputs, cost })
     }
 
-    /// Computes `task` for every input, and has `receiver` take the outputs while the device computes the next
-    /// ones.
+    /// Computes `task` for every input. `receiver` takes the outputs while the device computes the next ones.
     pub(super) async fn compute_into<I: Inputs>(
         &self,
         admitted: &Admitted,
