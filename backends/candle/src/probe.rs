@@ -117,7 +117,7 @@ pub struct PassSettings {
 impl ModelShape {
     /// The seconds that a text takes in a batch of equal ones, without the model's head: the fastest of
     /// passes with made-up weights. Of a large model only the first layers are computed: the time that more
-    /// of them take than [`FEW_LAYERS`] counts for the others, by their work.
+    /// of them take than `FEW_LAYERS` counts for the others, by their work.
     ///
     /// # Errors
     ///

@@ -143,9 +143,9 @@ pub(crate) enum CommandArgs {
     Download(download::DownloadArgs),
     /// Put a running server under load and print how fast it answers.
     Bench(Box<bench::BenchArgs>),
-    /// Check a model's files and prompt, and compare its scores with published ones.
+    /// Compare a model's files, prompt and scores with published ones.
     Verify(Box<verify::VerifyArgs>),
-    /// Tell how fast this machine computes, and which models fit and how fast they would be.
+    /// Tell how fast this machine is, and which models fit it.
     Doctor(Box<doctor::DoctorArgs>),
     /// Tell by the exit code whether a running server is ready: for containers without curl.
     Health(health::HealthArgs),
