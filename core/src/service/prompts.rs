@@ -9,7 +9,7 @@
 use super::{
     Cost, Service,
     request::Failed,
-    score_cache::{KeptOutput, ModelScores, ScoreKey},
+    score_cache::{KeptOutput, LongTexts, ModelScores, ScoreKey},
     sizes::Sizes,
     task::{Inputs, ModelTask, PromptInputs},
 };
@@ -187,11 +187,12 @@ impl<I: Inputs> PromptRequest<I> {
     /// The prompts, with the outputs that `scores` has.
     fn find_kept(&self, scores: Option<&ModelScores>) -> Vec<Prompt> {
         let mut prompts = Vec::with_capacity(self.inputs.count() + 1);
+        let mut long = LongTexts::default();
         for inputs in self.task.prompt_inputs(self.inputs.as_ref()) {
             let mut prompt = Prompt { inputs, key: None, kept: None };
             let input = prompt.inputs.single_input(self.inputs.as_ref());
             if let (Some(scores), Some(input)) = (scores, input) {
-                prompt.key = scores.find_key(self.task, self.truncation, &input);
+                prompt.key = scores.find_key(self.task, self.truncation, &input, &mut long);
                 prompt.kept = prompt.key.and_then(|key| scores.find_output(key));
             }
             prompts.push(prompt);

@@ -3,9 +3,9 @@
 //! Input: an input of a request, and later the model's values for it. Output: the same values, bit by bit,
 //! and the number of the input's tokens, if they are still there. The key is a hash of the text with all that
 //! decides its tokens, so that a kept text is not even tokenized. What must hold: only equal inputs of one
-//! model share values; a client cannot make
-//! two inputs share them, because the hash has a secret key; memory is limited, bookkeeping included; values
-//! that no request needs again leave before values that some request does.
+//! model share values; a client cannot make two inputs share them, because the hash has a secret key; a query
+//! that all inputs of a request have is hashed once; memory is limited, bookkeeping included; values that no
+//! request needs again leave before values that some request does.
 
 use super::task::ModelTask;
 use crate::{
@@ -17,6 +17,7 @@ use std::{
     collections::{HashMap, VecDeque, hash_map},
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
+    marker::PhantomData,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -32,6 +33,10 @@ const ENTRY_BYTES: usize = 160;
 const ALLOCATION_BYTES: usize = 32;
 /// New values take at most 1/YOUNG of the memory, once it is full.
 const YOUNG: usize = 10;
+/// The bytes from which on a text is hashed on its own, because many inputs of a request may have it.
+const LONG_TEXT: usize = 256;
+/// The texts that inputs of a request may share: an instruction and a query. They come before the document.
+const COMMON_TEXTS: usize = 2;
 /// The number of times that a value stays because requests needed it.
 const MAX_HITS: u8 = 3;
 
@@ -48,12 +53,56 @@ pub struct ScoreCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ScoreKey([u8; 16]);
 
-/// Writes into a hash that nobody can aim at a value.
-struct KeyHasher(Sha256);
+/// The long texts that the first inputs of a request had, each with its hash: a query that a thousand inputs
+/// share is hashed once. The texts outlive this, so that their address tells them apart.
+#[derive(Default)]
+pub(super) struct LongTexts<'a> {
+    known: Vec<LongText>,
+    texts: PhantomData<&'a str>,
+    #[cfg(test)]
+    hashed_bytes: usize,
+}
 
-impl Hasher for KeyHasher {
+struct LongText {
+    address: usize,
+    length: usize,
+    hash: [u8; 32],
+}
+
+impl LongTexts<'_> {
+    /// The keyed hash of a long text.
+    fn hash_text(&mut self, secret: &[u8; 32], text: &[u8]) -> [u8; 32] {
+        let (address, length) = (text.as_ptr().addr(), text.len());
+        if let Some(known) = self.known.iter().find(|it| it.address == address && it.length == length) {
+            return known.hash;
+        }
+        #[cfg(test)]
+        {
+            self.hashed_bytes += length;
+        }
+        let hash = Sha256::new_with_prefix(secret).chain_update(text).finalize().into();
+        if self.known.len() < COMMON_TEXTS {
+            self.known.push(LongText { address, length, hash });
+        }
+        hash
+    }
+}
+
+/// The hash of an input. It has a secret, so that no client can choose an input for a given hash. A long text
+/// takes part by a hash of its own.
+struct KeyHasher<'k, 'a> {
+    hash: Sha256,
+    secret: &'k [u8; 32],
+    long: &'k mut LongTexts<'a>,
+}
+
+impl Hasher for KeyHasher<'_, '_> {
     fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        if bytes.len() < LONG_TEXT {
+            self.hash.update(bytes);
+        } else {
+            self.hash.update(self.long.hash_text(self.secret, bytes));
+        }
     }
 
     /// Has no use: the key takes more than 64 bits.
@@ -210,18 +259,20 @@ impl ModelScores {
     }
 
     /// The key of an input; absent if the task's outputs are not kept.
-    pub(super) fn find_key(
+    pub(super) fn find_key<'a>(
         &self,
         task: ModelTask,
         truncation: Truncation,
-        input: &Input<'_>,
+        input: &Input<'a>,
+        long: &mut LongTexts<'a>,
     ) -> Option<ScoreKey> {
         if !task.keeps_outputs() {
             return None;
         }
-        let mut hasher = KeyHasher(Sha256::new_with_prefix(self.cache.secret));
+        let secret = &self.cache.secret;
+        let mut hasher = KeyHasher { hash: Sha256::new_with_prefix(secret), secret, long };
         (self.model, task, truncation, input).hash(&mut hasher);
-        hasher.0.finalize().first_chunk().copied().map(ScoreKey)
+        hasher.hash.finalize().first_chunk().copied().map(ScoreKey)
     }
 
     /// The output for an input that was computed before.
@@ -477,15 +528,41 @@ mod tests {
             for scores in std::iter::once(&scores).chain(&other_models) {
                 for task in [SCORE, embed, late_task] {
                     for truncation in truncations {
-                        let key = scores.find_key(task, truncation, input).unwrap();
-                        assert_eq!(scores.find_key(task, truncation, input), Some(key));
+                        let key =
+                            scores.find_key(task, truncation, input, &mut LongTexts::default()).unwrap();
+                        assert_eq!(
+                            scores.find_key(task, truncation, input, &mut LongTexts::default()),
+                            Some(key)
+                        );
                         assert!(keys.insert(key), "{input:?} {task:?} {truncation:?}");
                     }
                 }
             }
         }
         for task in [ModelTask::Score(RerankScoring::Lists), ModelTask::Embed(Wanted::TOKENS)] {
-            assert_eq!(scores.find_key(task, PLAIN, &inputs[0]), None);
+            assert_eq!(scores.find_key(task, PLAIN, &inputs[0], &mut LongTexts::default()), None);
+        }
+    }
+
+    #[test]
+    fn a_common_query_is_hashed_once_and_keys_are_those_of_single_inputs() {
+        let scores = ModelScores::from_cache(cache(1 << 20));
+        for length in [LONG_TEXT - 1, LONG_TEXT, LONG_TEXT + 1, 10_000] {
+            let (query, instruction) = ("q".repeat(length), "i".repeat(length));
+            let documents: Vec<String> = (0..100).map(|index| format!("{index}{query}")).collect();
+            let pairs = documents.iter().flat_map(|document| {
+                let pair = PairText { instruction: Some(&instruction), query: &query, document };
+                [pair, PairText { document: &document[..20], ..pair }]
+            });
+            let (mut long, mut keys) = (LongTexts::default(), std::collections::HashSet::new());
+            for pair in pairs.map(Input::Pair) {
+                let key = scores.find_key(SCORE, PLAIN, &pair, &mut long).unwrap();
+                assert_eq!(scores.find_key(SCORE, PLAIN, &pair, &mut LongTexts::default()), Some(key));
+                assert!(keys.insert(key), "{pair:?}");
+            }
+            let is_long = |text: &&String| text.len() >= LONG_TEXT;
+            let texts = documents.iter().chain([&query, &instruction]).filter(is_long);
+            assert_eq!(long.hashed_bytes, texts.map(String::len).sum::<usize>());
         }
     }
 
@@ -505,7 +582,8 @@ mod tests {
             let cache = cache(bytes);
             let scores = ModelScores::from_cache(Arc::clone(&cache));
             for id in 0..20_000 {
-                let key = scores.find_key(SCORE, PLAIN, &Input::Ids(&[id])).unwrap();
+                let key =
+                    scores.find_key(SCORE, PLAIN, &Input::Ids(&[id]), &mut LongTexts::default()).unwrap();
                 let (count, width) = (id as usize % 20, 4);
                 let tokens = TokenVectors { values: vec![1.0; count * width], width };
                 let whole = Output::whole(vec![1.0; count]);
@@ -517,7 +595,8 @@ mod tests {
         let cache = cache(1 << 20);
         let scores = ModelScores::from_cache(Arc::clone(&cache));
         let room = (1 << 20) / ENTRY_BYTES as u32;
-        let key = |id: u32| scores.find_key(SCORE, PLAIN, &Input::Ids(&[id])).unwrap();
+        let key =
+            |id: u32| scores.find_key(SCORE, PLAIN, &Input::Ids(&[id]), &mut LongTexts::default()).unwrap();
         let hot = 0..room / 10;
         let mut lost = 0;
         // One client floods the cache with ten times its size while others ask for the same again.
