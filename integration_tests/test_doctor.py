@@ -1,5 +1,5 @@
-"""`doctor`: what it says of this machine and of models, without their weights. Sizes are compared with the
-models' files, and a prediction with the real time of a pass only as far as any machine keeps it."""
+"""What `doctor` says of this machine, and of models without their weights. The tests compare sizes with the
+models' files. Of times they check only what holds on any machine."""
 
 import json
 import shutil

@@ -92,6 +92,11 @@ impl Machine {
         })
     }
 
+    /// The vector instructions that compute: the chosen ones, else the best of this CPU.
+    pub(crate) fn computing_instructions(&self) -> InstructionSet {
+        self.instruction_set.unwrap_or_else(InstructionSet::best)
+    }
+
     /// The most bytes of scores and vectors that are kept, of all models together.
     pub(crate) fn score_cache_bytes(&self) -> usize {
         self.scores.as_ref().map_or(0, |cache| cache.byte_limit())

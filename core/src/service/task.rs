@@ -139,7 +139,7 @@ impl ModelTask {
     pub(super) fn finish_output(self, output: Output) -> Output {
         match self {
             Self::Score(RerankScoring::MaxSim) => Output { tokens: unit_vectors(output.tokens), ..output },
-            // The first vector is that of the beginning of the text, which bge-m3's authors leave out.
+            // bge-m3's authors leave out the first vector, which stands for the beginning of the text.
             Self::Compare => Output { tokens: unit_vectors(without_first(output.tokens)), ..output },
             Self::Score(_) | Self::Decide(_) | Self::Embed(_) => output,
         }

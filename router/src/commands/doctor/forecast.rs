@@ -12,7 +12,7 @@ use text_embeddings_backend::{
     ArithmeticSpeed, InstructionSet, ModelShape, ON_CPU, PassSettings, StoredValues,
 };
 use text_embeddings_backend_core::{DType, NumberSupport, Numbers};
-use text_embeddings_core::model::default_batch_tokens;
+use text_embeddings_core::{families::Limits, model::default_batch_tokens};
 
 use crate::{
     args::Args,
@@ -37,8 +37,6 @@ const ATTENTION: f64 = 0.4;
 const PROCESS_BYTES: u64 = 10_000_000;
 /// The memory of a tokenizer for each entry of its vocabulary, in bytes.
 const TOKENIZER_BYTES: u64 = 600;
-/// The longest prompt of a generative re-ranker if no flag says it.
-const PROMPT_TOKENS: usize = 8192;
 /// The longest input where the default does not fit.
 const SHORT_INPUT: usize = 512;
 /// For how long a model is measured in each kind of arithmetic.
@@ -123,7 +121,7 @@ pub(super) struct Choice {
     pub(super) measured_per_second: Option<f64>,
     /// The flags for smaller limits, if it fits with these only.
     #[serde(skip)]
-    pub(super) limits: &'static str,
+    pub(super) limits: String,
 }
 
 impl Choice {
@@ -166,7 +164,7 @@ impl ModelCandidate {
     ///
     /// If it is measured, and the system refuses threads.
     pub(super) fn make_forecast(&self, it: &Circumstances<'_>) -> anyhow::Result<Forecast> {
-        let set = it.machine.instruction_set.unwrap_or_else(InstructionSet::best);
+        let set = it.machine.computing_instructions();
         let mut dtypes = match it.args.model.dtype {
             Some(DType::Float16) if set.has_bf16() => vec![DType::BFloat16],
             Some(DType::Float16) => vec![DType::Float32],
@@ -230,7 +228,7 @@ impl ModelCandidate {
             per_second: seconds.map(|seconds| 1.0 / seconds),
             ms_for_100: seconds.map(|seconds| CANDIDATES * seconds * 1e3),
             measured_per_second: None,
-            limits: "",
+            limits: String::new(),
         };
         if !choice.fits {
             let mut short = it.args.clone();
@@ -241,7 +239,9 @@ impl ModelCandidate {
             if it.machine.memory.is_some_and(|available| plan.fits_into(available)) {
                 choice.fits = true;
                 choice.memory_bytes = plan.certain_bytes();
-                choice.limits = "--max-input-length 512 --max-batch-tokens 512 --prefix-cache-bytes 0";
+                choice.limits = format!(
+                    "--max-input-length {SHORT_INPUT} --max-batch-tokens {SHORT_INPUT} --prefix-cache-bytes 0"
+                );
             }
         }
         choice
@@ -254,7 +254,7 @@ impl ModelCandidate {
             return given.get().min(positions);
         }
         let is_generative = self.task == Task::Rerank && self.shape.shares_prefixes();
-        let kind = if is_generative { PROMPT_TOKENS } else { usize::MAX };
+        let kind = if is_generative { Limits::DEFAULT.prompt } else { usize::MAX };
         let batch = args.model.max_batch_tokens.map(NonZeroUsize::get);
         positions.min(kind).min(batch.unwrap_or_else(|| default_batch_tokens(false, 1, 0)))
     }

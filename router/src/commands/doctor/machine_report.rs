@@ -56,7 +56,7 @@ impl MachineReport {
     ///
     /// If the system refuses threads.
     pub(super) fn measure_machine(machine: &Machine) -> anyhow::Result<(Self, Vec<ArithmeticSpeed>)> {
-        let set = machine.instruction_set.unwrap_or_else(InstructionSet::best);
+        let set = machine.computing_instructions();
         let speeds = backend::measure_machine(set, machine.threads, TIME)?;
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let cpu = Processors::from_cpuinfo(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());

@@ -114,7 +114,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let served = args::Args::offline("", args.how.clone())?;
     ServerConfig::resolve(&served)?;
     let machine = Machine::from_args(&served)?;
-    let set = machine.instruction_set.unwrap_or_else(InstructionSet::best);
+    let set = machine.computing_instructions();
     let (candidates, errors) = block_on("error", find_candidates(args, set))?;
     let (report, speeds) = MachineReport::measure_machine(&machine)?;
     let circumstances = Circumstances {

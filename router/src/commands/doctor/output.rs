@@ -91,7 +91,7 @@ mod tests {
             per_second: Some(0.016),
             ms_for_100: Some(6.25e6),
             measured_per_second: None,
-            limits: "",
+            limits: String::new(),
         };
         let misfit = Choice { dtype: "int8".to_owned(), fits: false, ..choice.clone() };
         let mut forecast = Forecast {
