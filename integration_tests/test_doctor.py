@@ -1,5 +1,5 @@
-"""What `doctor` says of this machine, and of models without their weights. The tests compare sizes with the
-models' files. Of times they check only what holds on any machine."""
+"""The findings of `doctor` about this machine, and about models without their weights. The tests compare sizes
+with the models' files, and times with bounds that any machine keeps."""
 
 import json
 import shutil
