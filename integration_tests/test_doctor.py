@@ -1,5 +1,5 @@
-"""The findings of `doctor` about this machine, and about models without their weights. The tests compare sizes
-with the models' files, and times with bounds that any machine keeps."""
+"""The findings of `doctor` about this machine, and about models without their weights. The tests compare
+sizes with the models' files, and times with bounds that any machine keeps."""
 
 import json
 import shutil
