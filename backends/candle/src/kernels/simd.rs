@@ -143,6 +143,8 @@ impl InstructionSet {
         match self {
             #[cfg(target_arch = "aarch64")]
             Self::Neon | Self::NeonDotprod | Self::NeonI8mmBf16 => 0,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => 0,
             _ => 128,
         }
     }

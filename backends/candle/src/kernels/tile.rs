@@ -21,6 +21,7 @@ use super::{
     pack::OperandFormat,
     simd::{HIGH_HALF, InstructionSet, Portable, Simd},
 };
+use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 #[cfg(test)]
@@ -42,7 +43,9 @@ pub(crate) fn rows(set: InstructionSet, format: OperandFormat) -> usize {
     match set {
         InstructionSet::Portable => 2,
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 3,
+        InstructionSet::Avx2 if format == OperandFormat::Int8 => 4,
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 6,
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Amx if format != OperandFormat::F32 => amx::ROWS,
         #[cfg(target_arch = "x86_64")]
@@ -81,6 +84,11 @@ impl Origin {
     unsafe fn row(self, row: usize) -> *const f32 {
         // SAFETY: the caller upholds the same conditions.
         unsafe { self.first.add(row * self.stride) }
+    }
+
+    /// The same rows from the column `column` on.
+    fn from_column(self, column: usize) -> Self {
+        Self { first: self.first.wrapping_add(column), stride: self.stride }
     }
 }
 
@@ -129,10 +137,10 @@ pub(crate) fn multiply(
     };
     // SAFETY: every `InstructionSet` comes from `available`, which checked the CPU. The sizes were just
     // checked: there is a function for each number of rows up to `rows(set, …)` (otherwise `function`
-    // panics); it reads `chunks · rows · WORDS` words of `a`, `chunks · WORDS / per_word` lines of `b` and
-    // `rows` rows from `start` on, and then writes `rows` rows of `sums`. `start` may be `sums` itself,
-    // because every body reads a value there before it writes it. `ZEROS` are zeros as `i32`, too. `ahead` is
-    // only prefetched.
+    // panics); for the columns of its strip, it reads `chunks · rows · WORDS` words of `a`, `chunks · WORDS /
+    // per_word` lines of `b` and `rows` rows from `start` on, and then writes `rows` rows of `sums`. `start`
+    // may be `sums` itself, because every body reads a value there before it writes it. `ZEROS` are zeros as
+    // `i32`, too. `ahead` is only prefetched.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
@@ -141,7 +149,14 @@ pub(crate) fn multiply(
                 let multiply = if of_bytes { amx::multiply_bytes } else { amx::multiply_bf16 };
                 multiply(rows, chunks, a, b, start, to);
             }
-            _ => function(set, formats.0, formats.1, rows)(chunks, a, b, start, ahead, to),
+            _ => {
+                let (function, strip) = (function(set, formats, rows), strip_columns(set, formats.0, rows));
+                let mut ahead = ahead;
+                for first in (0..COLUMNS).step_by(strip) {
+                    function(chunks, a, b.add(first), start.from_column(first), ahead, to.add(first));
+                    ahead = Ahead::NOTHING;
+                }
+            }
         }
     }
 }
@@ -206,8 +221,8 @@ type Function = unsafe fn(usize, *const u32, *const u32, Origin, Ahead, *mut f32
 
 /// Lists a function for each number of rows.
 macro_rules! by_rows {
-    ($name:ident: $($rows:literal)*) => {{
-        const FUNCTIONS: &[Function] = &[$($name::<$rows>),*];
+    ($($name:ident: $($rows:literal)*),*) => {{
+        const FUNCTIONS: &[Function] = &[$($($name::<$rows>),*),*];
         FUNCTIONS
     }};
     ($name:ident) => { by_rows!($name: 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
@@ -216,9 +231,22 @@ macro_rules! by_rows {
 #[cfg(target_arch = "aarch64")]
 use by_rows;
 
-fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize) -> Function {
+/// The number of columns that the tile's function computes at a time. The sums of a full tile fill AVX2's
+/// sixteen registers with half of the columns. Fewer rows need all columns for enough sums in flight.
+fn strip_columns(set: InstructionSet, format: OperandFormat, rows: usize) -> usize {
+    match set {
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 | InstructionSet::Avx2Vnni
+            if 2 * rows > self::rows(set, format) && format != OperandFormat::Bf16 =>
+        {
+            COLUMNS / 2
+        }
+        _ => COLUMNS,
+    }
+}
+
+fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: usize) -> Function {
     use OperandFormat::{Bf16, F32, Int8};
-    let formats = (a, b);
     let functions = match set {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
@@ -227,7 +255,9 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
             by_rows!(native_int8_avx512)
         }
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2Vnni if formats == (Int8, Int8) => by_rows!(native_int8_avx2: 1 2 3),
+        InstructionSet::Avx2Vnni if formats == (Int8, Int8) => {
+            by_rows!(native_int8_low_avx2vnni: 1 2 3, native_int8_avx2vnni: 4 5 6)
+        }
         InstructionSet::Portable => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_portable: 1 2),
             (Bf16, _) => by_rows!(bf16_portable: 1 2),
@@ -236,10 +266,10 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
         },
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
-            (F32, Bf16) => by_rows!(f32_by_bf16_avx2: 1 2 3),
-            (Bf16, _) => by_rows!(bf16_avx2: 1 2 3),
-            (Int8, _) => by_rows!(int8_avx2: 1 2 3),
-            _ => by_rows!(f32_avx2: 1 2 3),
+            (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2: 1 2 3, f32_by_bf16_avx2: 4 5 6),
+            (Bf16, _) => by_rows!(bf16_avx2: 1 2 3 4 5 6),
+            (Int8, _) => by_rows!(native_int8_low_avx2: 1 2, native_int8_avx2: 3 4),
+            _ => by_rows!(f32_low_avx2: 1 2 3, f32_avx2: 4 5 6),
         },
         #[cfg(target_arch = "x86_64")]
         _ => match formats {
@@ -249,7 +279,7 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
             _ => by_rows!(f32_avx512),
         },
         #[cfg(target_arch = "aarch64")]
-        _ => neon::functions(set, a, b),
+        _ => neon::functions(set, formats.0, formats.1),
     };
     functions[rows - 1]
 }
@@ -282,13 +312,15 @@ compiled! {
 #[cfg(target_arch = "x86_64")]
 compiled! {
     #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = tile_f32(Avx2, COLUMNS / 8, false);
+    f32_avx2 = tile_f32(Avx2, 2, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = tile_f32(Avx2, COLUMNS / 8, true);
+    f32_low_avx2 = tile_f32(Avx2, COLUMNS / 8, false);
+    #[target_feature(enable = "avx2,fma")]
+    f32_by_bf16_avx2 = tile_f32(Avx2, 2, true);
+    #[target_feature(enable = "avx2,fma")]
+    f32_by_bf16_low_avx2 = tile_f32(Avx2, COLUMNS / 8, true);
     #[target_feature(enable = "avx2,fma")]
     bf16_avx2 = tile_bf16(Avx2, COLUMNS / 8);
-    #[target_feature(enable = "avx2,fma")]
-    int8_avx2 = tile_int8();
     #[target_feature(enable = "avx512f")]
     f32_avx512 = tile_f32(Avx512, COLUMNS / 16, false);
     #[target_feature(enable = "avx512f")]
@@ -320,23 +352,26 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
         let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
             ahead.step();
-            for word in 0..WORDS {
-                let mut column = [S::splat(0.0); REGISTERS];
-                for r in 0..REGISTERS {
-                    let words = b.add(r * S::LANES);
-                    column[r] = match (PAIRS, word % 2) {
-                        (false, _) => S::load(words.cast()),
-                        (true, 0) => S::low_halves(words),
-                        (true, _) => S::high_halves(words),
-                    };
-                }
-                if !PAIRS || word % 2 == 1 {
-                    b = b.add(COLUMNS);
-                }
-                for row in 0..ROWS {
-                    let factor = S::splat(*a.add(row * WORDS + word));
+            for pair in 0..WORDS / 2 {
+                for half in 0..2 {
+                    let again = if PAIRS && half == 1 { hide_origin(b) } else { b };
+                    let mut column = [S::splat(0.0); REGISTERS];
                     for r in 0..REGISTERS {
-                        sums[row][r] = column[r].mul_add(factor, sums[row][r]);
+                        let words = again.add(r * S::LANES);
+                        column[r] = match (PAIRS, half) {
+                            (false, _) => S::load(words.cast()),
+                            (true, 0) => S::low_halves(words),
+                            (true, _) => S::high_halves(words),
+                        };
+                    }
+                    if !PAIRS || half == 1 {
+                        b = b.add(COLUMNS);
+                    }
+                    for row in 0..ROWS {
+                        let factor = S::splat(*a.add(row * WORDS + 2 * pair + half));
+                        for r in 0..REGISTERS {
+                            sums[row][r] = column[r].mul_add(factor, sums[row][r]);
+                        }
                     }
                 }
             }
@@ -344,6 +379,17 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
         }
         store(&sums, to);
     }
+}
+
+/// The same address, which the compiler takes for another one. So it loads words again, where it would keep them
+/// in registers that the sums need, and would move sums to memory.
+#[inline(always)]
+fn hide_origin(mut address: *const u32) -> *const u32 {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
+    }
+    address
 }
 
 /// Pairs of bfloat16 on both sides. They are widened here, for CPUs that cannot multiply them.
@@ -453,7 +499,10 @@ unsafe fn store<const ROWS: usize, S: Simd, const REGISTERS: usize>(
 }
 
 #[cfg(target_arch = "x86_64")]
-use native::{native_bf16_avx512, native_int8_avx2, native_int8_avx512};
+use native::{
+    native_bf16_avx512, native_int8_avx2, native_int8_avx2vnni, native_int8_avx512, native_int8_low_avx2,
+    native_int8_low_avx2vnni,
+};
 
 #[cfg(test)]
 mod tests {
@@ -468,7 +517,8 @@ mod tests {
         (OperandFormat::Int8, OperandFormat::Int8),
     ];
 
-    /// A random word and its values. Bytes are signed unless `unsigned` is true.
+    /// A random word and its values. Bytes are signed unless `unsigned` is true. No byte is -128, which rows
+    /// never have.
     fn word(rng: &mut StdRng, format: OperandFormat, unsigned: bool) -> (u32, Vec<f64>) {
         match format {
             OperandFormat::F32 => {
@@ -481,7 +531,7 @@ mod tests {
                 (u32::from(halves[0]) | u32::from(halves[1]) << 16, halves.map(value).to_vec())
             }
             OperandFormat::Int8 => {
-                let bytes = rng.random::<[u8; 4]>();
+                let bytes = [0; 4].map(|_| rng.random_range(-127..=127_i8).cast_unsigned());
                 let value = |b: u8| if unsigned { f64::from(b) } else { f64::from(b.cast_signed()) };
                 (u32::from_le_bytes(bytes), bytes.map(value).to_vec())
             }

@@ -2,15 +2,16 @@
 
 use super::{Ahead, COLUMNS, Origin, WORDS};
 use std::arch::x86_64::{
-    __m256i, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32,
-    _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_set1_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    __m256i, __m512bh, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_dpbusd_avx_epi32,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
 macro_rules! tile {
-    ($(#[$target:meta])* $name:ident, $register:ty, $lanes:literal, $load_sums:ident, $load:ident, $splat:ident, $store:ident,
-     $step:expr) => {
+    ($(#[$target:meta])* $name:ident, $register:ty, $lanes:literal, $registers:expr, $load_sums:ident, $load:ident, $splat:ident,
+     $store:ident, $step:expr) => {
         $(#[$target])*
         pub(super) unsafe fn $name<const ROWS: usize>(
             chunks: usize,
@@ -20,7 +21,8 @@ macro_rules! tile {
             mut ahead: Ahead,
             to: *mut f32,
         ) {
-            const REGISTERS: usize = COLUMNS / $lanes;
+            /// The registers of a row's sums.
+            const REGISTERS: usize = $registers;
             // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` and `b` on, `ROWS`
             // rows from `start` on, and memory for as many rows at `to`. `to` may be the same memory: it is
             // read before it is written.
@@ -63,6 +65,7 @@ tile!(
     native_bf16_avx512,
     __m512i,
     16,
+    COLUMNS / 16,
     _mm512_loadu_ps,
     _mm512_loadu_si512,
     _mm512_set1_epi32,
@@ -78,20 +81,45 @@ tile!(
     native_int8_avx512,
     __m512i,
     16,
+    COLUMNS / 16,
     _mm512_loadu_si512,
     _mm512_loadu_si512,
     _mm512_set1_epi32,
     _mm512_storeu_si512,
     |sum, a, b| _mm512_dpbusd_epi32(sum, a, b)
 );
-tile!(
-    #[target_feature(enable = "avx2,avxvnni")]
-    native_int8_avx2,
-    __m256i,
-    8,
-    _mm256_loadu_si256,
-    _mm256_loadu_si256,
-    _mm256_set1_epi32,
-    _mm256_storeu_si256,
-    |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b)
-);
+
+/// Tiles of bytes with AVX2.
+macro_rules! tiles_of_bytes {
+    ($($features:literal $name:ident, $registers:expr, $step:expr;)*) => {$(
+        tile!(
+            #[target_feature(enable = $features)]
+            $name,
+            __m256i,
+            8,
+            $registers,
+            _mm256_loadu_si256,
+            _mm256_loadu_si256,
+            _mm256_set1_epi32,
+            _mm256_storeu_si256,
+            $step
+        );
+    )*};
+}
+
+tiles_of_bytes! {
+    "avx2,avxvnni" native_int8_avx2vnni, COLUMNS / 16, |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b);
+    "avx2,avxvnni" native_int8_low_avx2vnni, COLUMNS / 8, |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b);
+    "avx2" native_int8_avx2, COLUMNS / 16, |sum, a, b| add_products(sum, a, b);
+    "avx2" native_int8_low_avx2, COLUMNS / 8, |sum, a, b| add_products(sum, a, b);
+}
+
+/// `sum + a · b` for four signed bytes in each lane, without an instruction for it. The nearest one multiplies
+/// unsigned bytes with signed ones, and adds neighbours with saturation. So the sign of `b` moves to `a`. No
+/// byte of `a` is -128, and a magnitude of `b` is at most 128, so that two products stay below 2¹⁵.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_products(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(a, b));
+    _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
