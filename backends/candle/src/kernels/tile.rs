@@ -233,6 +233,10 @@ use by_rows;
 
 /// The number of columns that the tile's function computes at a time. The sums of a full tile fill AVX2's
 /// sixteen registers with half of the columns. Fewer rows need all columns for enough sums in flight.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only AVX2 computes columns in strips")
+)]
 fn strip_columns(set: InstructionSet, format: OperandFormat, rows: usize) -> usize {
     match set {
         #[cfg(target_arch = "x86_64")]
