@@ -128,6 +128,28 @@ impl OperandRows<'_> {
     pub(crate) fn write(&mut self, index: usize, values: &[f32]) {
         let row = self.range.start + index;
         assert!(row < self.range.end && self.format.words(values.len()) == self.row_words);
+        let (rows, block_rows) = self.rows;
+        let first_row = row - row % block_rows;
+        let in_block = block_rows.min(rows - first_row);
+        let first = first_row * self.row_words + (row - first_row) * WORDS;
+        // SAFETY: each of the row's ranges of WORDS words is inside its block, because the block has `in_block`
+        // rows of `row_words` words. The ranges hold words of this row only, and no other `OperandRows` writes
+        // this row.
+        let line = |chunk: usize| unsafe { self.words.part(first + chunk * in_block * WORDS, WORDS) };
+        let chunks = 0..self.row_words / WORDS;
+        if self.format == OperandFormat::F32 {
+            let (whole, rest) = values.as_chunks::<WORDS>();
+            for chunk in chunks {
+                match whole.get(chunk) {
+                    Some(values) => line(chunk).copy_from_slice(&values.map(f32::to_bits)),
+                    None => {
+                        let rest = if chunk == whole.len() { rest } else { &[] };
+                        pack::row(self.set, self.format, rest, 0, line(chunk), &mut 1.0);
+                    }
+                }
+            }
+            return;
+        }
         SCRATCH.with_borrow_mut(|words| {
             words.resize(self.row_words, 0);
             let mut scale = 1.0;
@@ -138,15 +160,8 @@ impl OperandRows<'_> {
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
-            let (rows, block_rows) = self.rows;
-            let first_row = row - row % block_rows;
-            let in_block = block_rows.min(rows - first_row);
-            let lines = first_row * self.row_words + (row - first_row) * WORDS;
-            for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                // SAFETY: this range of WORDS words is inside the row's block, because the block has
-                // `in_block` rows of `row_words` words. The range holds words of this row only, and no other
-                // `OperandRows` writes this row.
-                unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
+            for (chunk, words) in chunks.zip(words.chunks_exact(WORDS)) {
+                line(chunk).copy_from_slice(words);
             }
         });
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use super::{
     pack::OperandFormat,
-    simd::{HIGH_HALF, InstructionSet, Portable, Simd},
+    simd::{InstructionSet, Portable, Simd},
 };
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
@@ -240,11 +240,7 @@ use by_rows;
 fn strip_columns(set: InstructionSet, format: OperandFormat, rows: usize) -> usize {
     match set {
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 | InstructionSet::Avx2Vnni
-            if 2 * rows > self::rows(set, format) && format != OperandFormat::Bf16 =>
-        {
-            COLUMNS / 2
-        }
+        InstructionSet::Avx2 | InstructionSet::Avx2Vnni if 2 * rows > self::rows(set, format) => COLUMNS / 2,
         _ => COLUMNS,
     }
 }
@@ -271,7 +267,7 @@ fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: 
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2: 1 2 3, f32_by_bf16_avx2: 4 5 6),
-            (Bf16, _) => by_rows!(bf16_avx2: 1 2 3 4 5 6),
+            (Bf16, _) => by_rows!(bf16_low_avx2: 1 2 3, bf16_avx2: 4 5 6),
             (Int8, _) => by_rows!(native_int8_low_avx2: 1 2, native_int8_avx2: 3 4),
             _ => by_rows!(f32_low_avx2: 1 2 3, f32_avx2: 4 5 6),
         },
@@ -290,7 +286,7 @@ fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: 
 
 /// Compiles a generic body for one instruction set.
 macro_rules! compiled {
-    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr $(, $pairs:literal)?)?);)*) => {$(
+    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr, $row_pairs:literal, $column_pairs:literal)?);)*) => {$(
         $(#[$target])*
         unsafe fn $name<const ROWS: usize>(
             chunks: usize,
@@ -301,36 +297,38 @@ macro_rules! compiled {
             sums: *mut f32,
         ) {
             // SAFETY: the caller upholds the same conditions.
-            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, start, ahead, sums) }
+            unsafe { $body::<ROWS $(, $simd, { $registers }, $row_pairs, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
         }
     )*};
 }
 
 compiled! {
-    f32_portable = tile_f32(Portable, COLUMNS / 4, false);
-    f32_by_bf16_portable = tile_f32(Portable, COLUMNS / 4, true);
-    bf16_portable = tile_bf16(Portable, COLUMNS / 4);
+    f32_portable = tile(Portable, COLUMNS / 4, false, false);
+    f32_by_bf16_portable = tile(Portable, COLUMNS / 4, false, true);
+    bf16_portable = tile(Portable, COLUMNS / 4, true, true);
     int8_portable = tile_int8();
 }
 
 #[cfg(target_arch = "x86_64")]
 compiled! {
     #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = tile_f32(Avx2, 2, false);
+    f32_avx2 = tile(Avx2, COLUMNS / 16, false, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_low_avx2 = tile_f32(Avx2, COLUMNS / 8, false);
+    f32_low_avx2 = tile(Avx2, COLUMNS / 8, false, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = tile_f32(Avx2, 2, true);
+    f32_by_bf16_avx2 = tile(Avx2, COLUMNS / 16, false, true);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_low_avx2 = tile_f32(Avx2, COLUMNS / 8, true);
+    f32_by_bf16_low_avx2 = tile(Avx2, COLUMNS / 8, false, true);
     #[target_feature(enable = "avx2,fma")]
-    bf16_avx2 = tile_bf16(Avx2, COLUMNS / 8);
+    bf16_avx2 = tile(Avx2, COLUMNS / 16, true, true);
+    #[target_feature(enable = "avx2,fma")]
+    bf16_low_avx2 = tile(Avx2, COLUMNS / 8, true, true);
     #[target_feature(enable = "avx512f")]
-    f32_avx512 = tile_f32(Avx512, COLUMNS / 16, false);
+    f32_avx512 = tile(Avx512, COLUMNS / 16, false, false);
     #[target_feature(enable = "avx512f")]
-    f32_by_bf16_avx512 = tile_f32(Avx512, COLUMNS / 16, true);
+    f32_by_bf16_avx512 = tile(Avx512, COLUMNS / 16, false, true);
     #[target_feature(enable = "avx512f")]
-    bf16_avx512 = tile_bf16(Avx512, COLUMNS / 16);
+    bf16_avx512 = tile(Avx512, COLUMNS / 16, true, true);
     #[target_feature(enable = "avx512f,avx512bw")]
     int8_avx512 = tile_int8();
 }
@@ -338,41 +336,52 @@ compiled! {
 // The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
 // the instruction set.
 
-/// Rows of `f32`. With `PAIRS`, a word of a column holds two bfloat16 values, for two words of a row.
+/// Rows and columns of `f32`, or of pairs of bfloat16 that are widened here: `ROW_PAIRS` and `COLUMN_PAIRS` say
+/// which. A pair of columns meets two words of an `f32` row.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAIRS: bool>(
+unsafe fn tile<
+    const ROWS: usize,
+    S: Simd,
+    const REGISTERS: usize,
+    const ROW_PAIRS: bool,
+    const COLUMN_PAIRS: bool,
+>(
     chunks: usize,
-    a: *const u32,
+    mut a: *const u32,
     mut b: *const u32,
     start: Origin,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
-    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` on, and as many words in
-    // `b`, or half as many pairs.
+    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` on, and as many values in
+    // `b`.
     unsafe {
-        let mut a = a.cast::<f32>();
         let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
             ahead.step();
-            for pair in 0..WORDS / 2 {
+            for pair in 0..if ROW_PAIRS { WORDS } else { WORDS / 2 } {
                 for half in 0..2 {
-                    let again = if PAIRS && half == 1 { hide_origin(b) } else { b };
+                    let words = if COLUMN_PAIRS && half == 1 { hide_origin(b) } else { b };
                     let mut column = [S::splat(0.0); REGISTERS];
                     for r in 0..REGISTERS {
-                        let words = again.add(r * S::LANES);
-                        column[r] = match (PAIRS, half) {
+                        let words = words.add(r * S::LANES);
+                        column[r] = match (COLUMN_PAIRS, half) {
                             (false, _) => S::load(words.cast()),
                             (true, 0) => S::low_halves(words),
                             (true, _) => S::high_halves(words),
                         };
                     }
-                    if !PAIRS || half == 1 {
+                    if !COLUMN_PAIRS || half == 1 {
                         b = b.add(COLUMNS);
                     }
                     for row in 0..ROWS {
-                        let factor = S::splat(*a.add(row * WORDS + 2 * pair + half));
+                        let word = a.add(row * WORDS + if ROW_PAIRS { pair } else { 2 * pair + half });
+                        let factor = match (ROW_PAIRS, half) {
+                            (false, _) => S::splat(*word.cast()),
+                            (true, 0) => S::splat_low_half(*word),
+                            (true, _) => S::splat_high_half(*word),
+                        };
                         for r in 0..REGISTERS {
                             sums[row][r] = column[r].mul_add(factor, sums[row][r]);
                         }
@@ -394,41 +403,6 @@ fn hide_origin(mut address: *const u32) -> *const u32 {
         asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
     }
     address
-}
-
-/// Pairs of bfloat16 on both sides. They are widened here, for CPUs that cannot multiply them.
-#[expect(clippy::needless_range_loop, reason = "see above")]
-#[inline(always)]
-unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
-    chunks: usize,
-    mut a: *const u32,
-    mut b: *const u32,
-    start: Origin,
-    mut ahead: Ahead,
-    to: *mut f32,
-) {
-    // SAFETY: the caller guarantees the instruction set, and `chunks` chunks from `a` and from `b` on.
-    unsafe {
-        let mut sums = started::<ROWS, S, REGISTERS>(start);
-        for _ in 0..chunks {
-            ahead.step();
-            for word in 0..WORDS {
-                for row in 0..ROWS {
-                    let pair = *a.add(row * WORDS + word);
-                    let low = S::splat(f32::from_bits(pair << 16));
-                    let high = S::splat(f32::from_bits(pair & HIGH_HALF));
-                    for r in 0..REGISTERS {
-                        let words = b.add(r * S::LANES);
-                        let sum = S::low_halves(words).mul_add(low, sums[row][r]);
-                        sums[row][r] = S::high_halves(words).mul_add(high, sum);
-                    }
-                }
-                b = b.add(COLUMNS);
-            }
-            a = a.add(ROWS * WORDS);
-        }
-        store(&sums, to);
-    }
 }
 
 /// Four bytes per word, unsigned in rows and signed in columns, for CPUs without an instruction for their

@@ -54,6 +54,21 @@ macro_rules! register {
                 unsafe { _mm_sfence() };
             }
 
+            // In the register: a scalar shift would cross over from another one.
+            #[inline(always)]
+            unsafe fn splat_low_half(word: u32) -> Self {
+                // SAFETY: the caller guarantees the instruction set.
+                Self(unsafe { $cast($shift::<16>($splat_word(word.cast_signed()))) })
+            }
+
+            #[inline(always)]
+            unsafe fn splat_high_half(word: u32) -> Self {
+                // SAFETY: as above.
+                Self(unsafe {
+                    $cast($and($splat_word(word.cast_signed()), $splat_word(HIGH_HALF.cast_signed())))
+                })
+            }
+
             #[inline(always)]
             unsafe fn low_halves(words: *const u32) -> Self {
                 // SAFETY: the caller guarantees the instruction set and the words.
@@ -63,7 +78,7 @@ macro_rules! register {
             #[inline(always)]
             unsafe fn high_halves(words: *const u32) -> Self {
                 // SAFETY: the caller guarantees the instruction set and the words.
-                Self(unsafe { $cast($and($load_words(words.cast()), $splat_word(HIGH_HALF as i32))) })
+                Self(unsafe { $cast($and($load_words(words.cast()), $splat_word(HIGH_HALF.cast_signed()))) })
             }
 
             #[inline(always)]
