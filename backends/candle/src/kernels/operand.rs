@@ -124,29 +124,29 @@ pub(crate) struct OperandRows<'a> {
 }
 
 impl OperandRows<'_> {
+    /// The words of one of these rows.
+    fn row_lines(&self, row: usize) -> RowLines {
+        assert!(self.range.contains(&row));
+        let (rows, block_rows) = self.rows;
+        let first_row = row - row % block_rows;
+        let first = first_row * self.row_words + (row - first_row) * WORDS;
+        let stride = block_rows.min(rows - first_row) * WORDS;
+        RowLines { words: self.words, first, stride, count: self.row_words / WORDS }
+    }
+
     /// Packs `values` into the row `index` of these rows.
     pub(crate) fn write(&mut self, index: usize, values: &[f32]) {
         let row = self.range.start + index;
-        assert!(row < self.range.end && self.format.words(values.len()) == self.row_words);
-        let (rows, block_rows) = self.rows;
-        let first_row = row - row % block_rows;
-        let in_block = block_rows.min(rows - first_row);
-        let first = first_row * self.row_words + (row - first_row) * WORDS;
-        // SAFETY: each of the row's ranges of WORDS words is inside its block, because the block has `in_block`
-        // rows of `row_words` words. The ranges hold words of this row only, and no other `OperandRows` writes
-        // this row.
-        let line = |chunk: usize| unsafe { self.words.part(first + chunk * in_block * WORDS, WORDS) };
-        let chunks = 0..self.row_words / WORDS;
+        assert!(self.format.words(values.len()) == self.row_words);
+        let mut lines = self.row_lines(row);
         if self.format == OperandFormat::F32 {
             let (whole, rest) = values.as_chunks::<WORDS>();
-            for chunk in chunks {
-                match whole.get(chunk) {
-                    Some(values) => line(chunk).copy_from_slice(&values.map(f32::to_bits)),
-                    None => {
-                        let rest = if chunk == whole.len() { rest } else { &[] };
-                        pack::row(self.set, self.format, rest, 0, line(chunk), &mut 1.0);
-                    }
-                }
+            for (chunk, values) in whole.iter().enumerate() {
+                lines.line_at(chunk).copy_from_slice(&values.map(f32::to_bits));
+            }
+            for chunk in whole.len()..lines.count {
+                let rest = if chunk == whole.len() { rest } else { &[] };
+                pack::row(self.set, self.format, rest, 0, lines.line_at(chunk), &mut 1.0);
             }
             return;
         }
@@ -160,10 +160,29 @@ impl OperandRows<'_> {
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
-            for (chunk, words) in chunks.zip(words.chunks_exact(WORDS)) {
-                line(chunk).copy_from_slice(words);
+            for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
+                lines.line_at(chunk).copy_from_slice(words);
             }
         });
+    }
+}
+
+/// The words of a row, in lines that the other rows of its block separate.
+struct RowLines {
+    words: SharedPointer<u32>,
+    /// The index of the first line's first word.
+    first: usize,
+    /// The distance of two lines, in words.
+    stride: usize,
+    count: usize,
+}
+
+impl RowLines {
+    fn line_at(&mut self, index: usize) -> &mut [u32] {
+        assert!(index < self.count);
+        // SAFETY: the row's block has as many lines of it. They hold words of this row only, and no other
+        // `OperandRows` writes it.
+        unsafe { self.words.part(self.first + index * self.stride, WORDS) }
     }
 }
 

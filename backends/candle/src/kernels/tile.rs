@@ -87,7 +87,7 @@ impl Origin {
     }
 
     /// The same rows from the column `column` on.
-    fn from_column(self, column: usize) -> Self {
+    fn at_column(self, column: usize) -> Self {
         Self { first: self.first.wrapping_add(column), stride: self.stride }
     }
 }
@@ -150,10 +150,11 @@ pub(crate) fn multiply(
                 multiply(rows, chunks, a, b, start, to);
             }
             _ => {
-                let (function, strip) = (function(set, formats, rows), strip_columns(set, formats.0, rows));
+                let (function, strip) =
+                    (function(set, formats.0, formats.1, rows), strip_columns(set, formats.0, rows));
                 let mut ahead = ahead;
                 for first in (0..COLUMNS).step_by(strip) {
-                    function(chunks, a, b.add(first), start.from_column(first), ahead, to.add(first));
+                    function(chunks, a, b.add(first), start.at_column(first), ahead, to.add(first));
                     ahead = Ahead::NOTHING;
                 }
             }
@@ -245,8 +246,9 @@ fn strip_columns(set: InstructionSet, format: OperandFormat, rows: usize) -> usi
     }
 }
 
-fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: usize) -> Function {
+fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize) -> Function {
     use OperandFormat::{Bf16, F32, Int8};
+    let formats = (a, b);
     let functions = match set {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
@@ -279,7 +281,7 @@ fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: 
             _ => by_rows!(f32_avx512),
         },
         #[cfg(target_arch = "aarch64")]
-        _ => neon::functions(set, formats.0, formats.1),
+        _ => neon::functions(set, a, b),
     };
     functions[rows - 1]
 }
@@ -303,32 +305,32 @@ macro_rules! compiled {
 }
 
 compiled! {
-    f32_portable = tile(Portable, COLUMNS / 4, false, false);
-    f32_by_bf16_portable = tile(Portable, COLUMNS / 4, false, true);
-    bf16_portable = tile(Portable, COLUMNS / 4, true, true);
+    f32_portable = multiply_tile(Portable, COLUMNS / 4, false, false);
+    f32_by_bf16_portable = multiply_tile(Portable, COLUMNS / 4, false, true);
+    bf16_portable = multiply_tile(Portable, COLUMNS / 4, true, true);
     int8_portable = tile_int8();
 }
 
 #[cfg(target_arch = "x86_64")]
 compiled! {
     #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = tile(Avx2, COLUMNS / 16, false, false);
+    f32_avx2 = multiply_tile(Avx2, COLUMNS / 16, false, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_low_avx2 = tile(Avx2, COLUMNS / 8, false, false);
+    f32_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = tile(Avx2, COLUMNS / 16, false, true);
+    f32_by_bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, false, true);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_low_avx2 = tile(Avx2, COLUMNS / 8, false, true);
+    f32_by_bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false, true);
     #[target_feature(enable = "avx2,fma")]
-    bf16_avx2 = tile(Avx2, COLUMNS / 16, true, true);
+    bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, true, true);
     #[target_feature(enable = "avx2,fma")]
-    bf16_low_avx2 = tile(Avx2, COLUMNS / 8, true, true);
+    bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, true, true);
     #[target_feature(enable = "avx512f")]
-    f32_avx512 = tile(Avx512, COLUMNS / 16, false, false);
+    f32_avx512 = multiply_tile(Avx512, COLUMNS / 16, false, false);
     #[target_feature(enable = "avx512f")]
-    f32_by_bf16_avx512 = tile(Avx512, COLUMNS / 16, false, true);
+    f32_by_bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, false, true);
     #[target_feature(enable = "avx512f")]
-    bf16_avx512 = tile(Avx512, COLUMNS / 16, true, true);
+    bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, true, true);
     #[target_feature(enable = "avx512f,avx512bw")]
     int8_avx512 = tile_int8();
 }
@@ -336,11 +338,11 @@ compiled! {
 // The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
 // the instruction set.
 
-/// Rows and columns of `f32`, or of pairs of bfloat16 that are widened here: `ROW_PAIRS` and `COLUMN_PAIRS` say
-/// which. A pair of columns meets two words of an `f32` row.
+/// Rows and columns of `f32`, or of pairs of bfloat16 that are widened here: `ROW_PAIRS` and `COLUMN_PAIRS`
+/// say which. A pair of a column meets two words of an `f32` row.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn tile<
+unsafe fn multiply_tile<
     const ROWS: usize,
     S: Simd,
     const REGISTERS: usize,
@@ -394,8 +396,9 @@ unsafe fn tile<
     }
 }
 
-/// The same address, which the compiler takes for another one. So it loads words again, where it would keep them
-/// in registers that the sums need, and would move sums to memory.
+/// The same address, which the compiler takes for another one. So it loads words again, where it would keep
+/// them in registers that the sums need, and would move sums to memory.
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "there are no instructions that could use the memory")]
 #[inline(always)]
 fn hide_origin(mut address: *const u32) -> *const u32 {
     // SAFETY: there are no instructions.

@@ -114,9 +114,10 @@ tiles_of_bytes! {
     "avx2" native_int8_low_avx2, COLUMNS / 8, |sum, a, b| add_products(sum, a, b);
 }
 
-/// `sum + a · b` for four signed bytes in each lane, without an instruction for it. The nearest one multiplies
-/// unsigned bytes with signed ones, and adds neighbours with saturation. So the sign of `b` moves to `a`. No
-/// byte of `a` is -128, and a magnitude of `b` is at most 128, so that two products stay below 2¹⁵.
+/// `sum + a · b` for four signed bytes in each lane, without an instruction for it. The nearest one
+/// multiplies unsigned bytes with signed ones, and adds neighbours with saturation. So the sign of `b` moves
+/// to `a`. No byte of `a` is -128, and a magnitude of `b` is at most 128, so that two products stay below
+/// 2¹⁵.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_products(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
