@@ -2,8 +2,8 @@
 """Measures the shapes of well-known models, and makes the tables and charts of `docs/choosing.md`.
 
 `choosing.py measure --binary BINARY [--peer PYTHON]` asks `BINARY doctor --measure` for each shape in
-float32, with random weights, for candidates of three lengths; small shapes twice, in rounds. PYTHON is an
-interpreter that has torch and transformers: small shapes run there, too. Readings go into
+float32 and in int8, with random weights, for candidates of three lengths; small shapes twice, in rounds.
+PYTHON is an interpreter that has torch and transformers: small shapes run there, too. Readings go into
 `benches/results/choosing.json`.
 `choosing.py render [--check]` makes the document's tables and charts of these readings and of
 `benches/choosing_quality.json`, which has published quality with its sources. With --check, it writes
@@ -36,8 +36,8 @@ LENGTHS = (64, 128, 288)
 SMALL = 200e6
 # Models whose shape another row has.
 SAME = {"Qwen/Qwen3-Embedding-0.6B": "Qwen/Qwen3-Reranker-0.6B", "Qwen/Qwen3-Embedding-4B": "Qwen/Qwen3-Reranker-4B"}
-# The fastest arithmetic of the machine in the document, which multiplies neither bfloat16 nor bytes.
-DTYPE = "float32"
+# The arithmetics to measure: all but bfloat16, which the machine in the document does not multiply.
+DTYPE, QUANTISED = "float32", "int8"
 KINDS = {"re-ranker": "rerankers", "embedding model": "embedders"}
 
 PEER = """
@@ -95,10 +95,11 @@ def measured(binary: Path, work: Path, names: list[str]) -> tuple[dict, list[dic
     for round_ in range(2):
         for tokens in LENGTHS:
             chosen = [name for name in names if not round_ or name in small]
-            found = asked(binary, [paths[name] for name in chosen], "--measure", "--dtype", DTYPE, "--tokens", tokens)
-            for name, model in zip(chosen, found["models"], strict=True):
-                readings += [{"model": name, "tokens": tokens, "round": round_} | choice for choice in model["choices"]]
-            print(f"round {round_}, {tokens} tokens", file=sys.stderr, flush=True)
+            for dtype in (DTYPE, QUANTISED):
+                found = asked(binary, [paths[name] for name in chosen], "--measure", "--dtype", dtype, "--tokens", tokens)
+                for name, model in zip(chosen, found["models"], strict=True):
+                    readings += [{"model": name, "tokens": tokens, "round": round_} | choice for choice in model["choices"]]
+                print(f"round {round_}, {tokens} tokens, {dtype}", file=sys.stderr, flush=True)
     return plans["machine"], readings, small
 
 
@@ -175,14 +176,14 @@ def row(model: dict, readings: Readings) -> list[str]:
         name.split("/")[1],
         f"{parameters[0]['parameters'] / 1e6:.0f} M" if parameters else "–",
         "–" if model["quality"] is None else f"{model['quality']:.{model['digits']}f}",
-        time(readings.seconds(name, DTYPE)),
+        *(time(readings.seconds(name, dtype)) for dtype in (DTYPE, QUANTISED)),
         time(readings.peer_seconds(name)),
-        *(gigabytes(readings.memory(name, dtype)) for dtype in (DTYPE, "int8")),
+        *(gigabytes(readings.memory(name, dtype)) for dtype in (DTYPE, QUANTISED)),
     ]
 
 
 def table(kind: str, quality: dict, readings: Readings) -> str:
-    head = ["model", "parameters", quality[kind]["column"], "100 take, s", "in transformers, s", "memory, GB", "in int8, GB"]
+    head = ["model", "parameters", quality[kind]["column"], "100 take, s", "in int8, s", "in transformers, s", "memory, GB", "in int8, GB"]
     rows = [row(model, readings) for model in quality[kind]["models"]]
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
