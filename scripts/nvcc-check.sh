@@ -19,7 +19,7 @@ for argument in "$@"; do
     previous=$argument
 done
 case $kind in
---ptx) name=$(basename -- "$previous" .cu) && : > "$folder/$name.ptx" ;;
+--ptx) name=$(basename -- "$previous" .cu) && printf '.version 9.0\n.target sm_80\n// %s\n' "$name" > "$folder/$name.ptx" ;;
 --lib) rm -f "$output" && ar rcs "$output" ;;
 -c) "${CC:-cc}" -x c -c -o "$output" - < /dev/null ;;
 esac

@@ -22,6 +22,23 @@ pub(crate) enum DistanceRule {
     },
 }
 
+/// Buckets of distances. Larger distances belong to the buckets of the outermost ones.
+pub(crate) struct Buckets {
+    /// The buckets of the distances from `-reach` to `reach`.
+    pub(crate) of_distance: Vec<u32>,
+    /// The largest distance.
+    pub(crate) reach: usize,
+}
+
+impl Buckets {
+    /// The bucket of a query and a key at these positions.
+    pub(crate) fn bucket_of(&self, query: usize, key: usize) -> usize {
+        let reach = self.reach as i64;
+        let distance = (query as i64 - key as i64).clamp(-reach, reach);
+        self.of_distance[(distance + reach) as usize] as usize
+    }
+}
+
 /// Buckets of distances, key position minus query position, as in T5 for bidirectional attention. Keys after
 /// the query have the second half of the buckets. In each half, the first buckets (half of them) hold one
 /// distance each. The others hold ever longer ranges, by the logarithm.

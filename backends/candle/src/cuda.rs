@@ -33,7 +33,7 @@ use crate::{
         padded::{GroupLimits, PaddedAttention},
     },
 };
-use accelerator::{Accelerator, Turned};
+use accelerator::{Accelerator, Turned, has_flash_size};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
@@ -115,10 +115,10 @@ impl<A: Accelerator> CudaOperations<A> {
         self.accelerator.empty(rows, columns, dtype).map_err(failed)
     }
 
-    /// `x · weightᵀ`, without the bias.
-    fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
+    /// `x · weightᵀ`, without the bias, in `dtype`.
+    fn product(&self, x: &Tensor, weight: &TensorMatrix, dtype: DType) -> Result<Tensor> {
         let (rows, columns) = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
-        let out = self.accelerator.empty(rows, columns, self.dtype).map_err(failed)?;
+        let out = self.accelerator.empty(rows, columns, dtype).map_err(failed)?;
         self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
         Ok(out)
     }
@@ -191,6 +191,10 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         pass(self)
     }
 
+    fn trim_memory(&mut self) -> bool {
+        self.accelerator.trim_memory().is_ok()
+    }
+
     fn embed(
         &mut self,
         lookups: &[Lookup<'_, Tensor>],
@@ -243,7 +247,13 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn linear(&mut self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
-        let product = self.product(x, weight)?;
+        let product = self.product(x, weight, self.dtype)?;
+        self.add_bias(&product, weight)?;
+        Ok(product)
+    }
+
+    fn linear_exact(&mut self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
+        let product = self.product(x, weight, DType::F32)?;
         self.add_bias(&product, weight)?;
         Ok(product)
     }
@@ -261,7 +271,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         activation: Activation,
         _: Precision,
     ) -> Result<Tensor> {
-        let product = self.product(x, weight)?;
+        let product = self.product(x, weight, self.dtype)?;
         self.launches.activate(&product, weight.bias.as_ref(), activation)?;
         Ok(product)
     }
@@ -273,14 +283,14 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         activation: Activation,
         _: Precision,
     ) -> Result<Tensor> {
-        let product = self.product(x, gate_up)?; // [rows, 2 · outputs]
+        let product = self.product(x, gate_up, self.dtype)?; // [rows, 2 · outputs]
         self.launches.gate(&product, gate_up.bias.as_ref(), activation)
     }
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<CudaRows> {
         let device = self.accelerator.device();
         let turns = rows.angles.map(|angles| Turns::new(angles, rows.heads.size, device)).transpose()?;
-        let sequences = if self.accelerator.has_flash(rows.heads) {
+        let sequences = if self.accelerator.has_flash() && has_flash_size(rows.heads) {
             Sequences::new(&rows, device).map_err(failed)?
         } else {
             None

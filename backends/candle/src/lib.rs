@@ -71,8 +71,8 @@ struct CandleBackend<O: Operations> {
     values_per_token: usize,
 }
 
-impl<O: Operations> Backend for CandleBackend<O> {
-    fn predict(&mut self, batch: &Batch) -> Result<Predictions> {
+impl<O: Operations> CandleBackend<O> {
+    fn compute_once(&mut self, batch: &Batch) -> Result<Predictions> {
         let Self { operations, model, head, hidden: width, cache, .. } = self;
         refuse_missing(head.outputs(), batch)?;
         let rows = head.needed_rows(batch);
@@ -86,6 +86,16 @@ impl<O: Operations> Backend for CandleBackend<O> {
         })?;
         let fresh = pass.finish();
         Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() })
+    }
+}
+
+impl<O: Operations> Backend for CandleBackend<O> {
+    fn predict(&mut self, batch: &Batch) -> Result<Predictions> {
+        match self.compute_once(batch) {
+            // Memory of earlier passes, in pieces of other sizes, may have been in the way.
+            Err(BackendError::OutOfMemory(_)) if self.operations.trim_memory() => self.compute_once(batch),
+            result => result,
+        }
     }
 
     fn known_tokens(&self, text: &Text) -> usize {

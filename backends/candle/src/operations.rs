@@ -6,6 +6,7 @@
 
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
+    bias::Buckets,
     delta::{self, DeltaRule, Walk},
     kept::{Kept, KeptRow},
     load::Weight,
@@ -163,6 +164,11 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
+    /// Gives free memory back to the device. Returns whether a pass that ran out of memory may fit now.
+    fn trim_memory(&mut self) -> bool {
+        false
+    }
+
     /// For each row, adds the vectors that the row's ids name in all `lookups`, multiplies the sum by
     /// `scale`, and applies the norm, if there is one: `[ids, columns]`. There is at least one lookup. All
     /// tables have the same columns, and all lists the same length.
@@ -208,6 +214,11 @@ pub(crate) trait Operations: Send {
 
     /// `x · weightᵀ`: `[rows, outputs]`.
     fn linear(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor>;
+
+    /// [`Operations::linear`] with results in `f32`, even where other results have fewer bits.
+    fn linear_exact(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor> {
+        self.linear(x, weight)
+    }
 
     /// `sum += x · weightᵀ`.
     fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
@@ -365,23 +376,6 @@ pub(crate) struct Disentangled<M> {
 pub(crate) struct PlacedToken {
     pub(crate) row: usize,
     pub(crate) position: usize,
-}
-
-/// Buckets of distances. Larger distances belong to the buckets of the outermost ones.
-pub(crate) struct Buckets {
-    /// The buckets of the distances from `-reach` to `reach`.
-    pub(crate) of_distance: Vec<u32>,
-    /// The largest distance.
-    pub(crate) reach: usize,
-}
-
-impl Buckets {
-    /// The bucket of a query and a key at these positions.
-    pub(crate) fn bucket_of(&self, query: usize, key: usize) -> usize {
-        let reach = self.reach as i64;
-        let distance = (query as i64 - key as i64).clamp(-reach, reach);
-        self.of_distance[(distance + reach) as usize] as usize
-    }
 }
 
 /// Checks that a table has a vector for each of `ids`.

@@ -152,8 +152,11 @@ impl TensorRows {
 const MEMORY_ERRORS: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
 
 /// CUDA's names for errors after which the device is gone, or a process can compute nothing more on it
-/// (documentation of `cudaError_enum`: "the process must be terminated and relaunched").
-const FATAL_ERRORS: [&str; 16] = [
+/// (documentation of `cudaError_enum`: "the process must be terminated and relaunched"). cuBLAS has no names
+/// for them: a fault of an earlier kernel that shows in a product is an execution that failed.
+const FATAL_ERRORS: [&str; 19] = [
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+    "CUBLAS_STATUS_INTERNAL_ERROR",
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED",
     "CUDA_ERROR_DEINITIALIZED",
@@ -170,6 +173,7 @@ const FATAL_ERRORS: [&str; 16] = [
     "CUDA_ERROR_MISALIGNED_ADDRESS",
     "CUDA_ERROR_NVLINK_UNCORRECTABLE",
     "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+    "CUDA_ERROR_UNKNOWN",
 ];
 
 /// Translates candle's errors into the backend's errors.
@@ -469,8 +473,14 @@ mod tests {
         ] {
             assert!(matches!(error(text), BackendError::OutOfMemory(_)), "{text}");
         }
-        let text = "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")";
-        assert!(matches!(error(text), BackendError::DeviceLost(_)), "{text}");
+        for text in [
+            "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")",
+            "DriverError(CUDA_ERROR_UNKNOWN, \"unknown error\")",
+            "CublasError(CUBLAS_STATUS_EXECUTION_FAILED)",
+            "CublasError(CUBLAS_STATUS_INTERNAL_ERROR)",
+        ] {
+            assert!(matches!(error(text), BackendError::DeviceLost(_)), "{text}");
+        }
         for text in ["DriverError(CUDA_ERROR_INVALID_VALUE, \"invalid argument\")", "shape mismatch"] {
             assert!(matches!(error(text), BackendError::Inference(_)), "{text}");
         }

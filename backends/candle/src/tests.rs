@@ -3,6 +3,8 @@
 
 mod architectures;
 mod counted_work;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod emulated_gpu;
 mod heads;
 mod heads_reference;
 mod marks;
@@ -106,6 +108,7 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
 /// A model on the GPU's path in 16 bits: on the GPU of a build for GPUs, or with a CPU in its role; `None` if
 /// neither is available.
 #[cfg(feature = "cuda")]
+#[expect(clippy::unnecessary_wraps, reason = "other builds may have neither")]
 fn on_gpu(dtype: candle_core::DType, has_flash: bool, options: &LoadOptions) -> Option<Box<dyn Backend>> {
     let gpu = cuda::device::Gpu::new(device(), dtype, has_flash).unwrap();
     Some(load_on(CudaOperations::new(gpu, dtype), options).unwrap())

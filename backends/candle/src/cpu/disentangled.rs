@@ -2,8 +2,9 @@
 
 use super::{Activations, CpuOperations};
 use crate::{
+    bias::Buckets,
     kernels::matrix::Matrix,
-    operations::{Buckets, Disentangled, PlacedToken, Precision},
+    operations::{Disentangled, PlacedToken, Precision},
 };
 
 /// Scores of queries and keys with the position vectors of all buckets (DeBERTa). There is one query head per

@@ -102,6 +102,14 @@ pub(crate) struct Turned<'a> {
     pub(crate) values: &'a Tensor,
 }
 
+/// The largest head size of `candle-flash-attn`'s kernels.
+const MAX_FLASH_SIZE: usize = 256;
+
+/// Whether flash attention takes these heads: its kernels read 16 bytes at a time.
+pub(super) fn has_flash_size(heads: Heads) -> bool {
+    heads.size.is_multiple_of(8) && heads.size <= MAX_FLASH_SIZE
+}
+
 /// A device that runs kernels, multiplies matrices and has flash attention.
 pub(crate) trait Accelerator: Send + Sync + 'static {
     /// The device that holds the tensors.
@@ -122,11 +130,14 @@ pub(crate) trait Accelerator: Send + Sync + 'static {
     /// values in `out`.
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()>;
 
-    /// Whether [`Accelerator::flash`] takes these heads.
-    fn has_flash(&self, heads: Heads) -> bool;
+    /// Whether [`Accelerator::flash`] computes at all.
+    fn has_flash(&self) -> bool;
 
     /// Attention of the sequences: `[rows, heads, size]`.
     fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor>;
+
+    /// Gives memory that no tensor has back to the device, once all work is done.
+    fn trim_memory(&self) -> Result<()>;
 
     /// The address of a contiguous tensor's first value on the device.
     fn address(&self, tensor: &Tensor) -> Result<u64>;

@@ -8,7 +8,7 @@ use super::{
     sequences::Sequences,
     target::{Card, Target},
 };
-use crate::{attention::Heads, device::missing, plain::failed};
+use crate::{device::missing, plain::failed};
 use candle_core::{
     CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
     cuda_backend::{
@@ -31,8 +31,6 @@ use text_embeddings_backend_core::BackendError;
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 /// The name under which candle keeps the kernels' module.
 const MODULE: &str = "text-embeddings-kernels";
-/// The largest head size of `candle-flash-attn`'s kernels.
-const MAX_FLASH_SIZE: usize = 256;
 
 /// A GPU.
 pub(crate) struct Gpu {
@@ -41,6 +39,12 @@ pub(crate) struct Gpu {
     functions: Mutex<HashMap<String, CudaFunction>>,
     /// Whether to use flash attention 2.
     has_flash: bool,
+}
+
+#[cfg(feature = "flash-attn")]
+unsafe extern "C" {
+    /// The last error of the CUDA runtime in this thread.
+    fn cudaGetLastError() -> std::ffi::c_int;
 }
 
 /// The generation of GPUs from which on there are bfloat16 and flash attention 2.
@@ -193,14 +197,14 @@ impl Accelerator for Gpu {
         .w()
     }
 
-    fn has_flash(&self, heads: Heads) -> bool {
-        self.has_flash && heads.size.is_multiple_of(8) && heads.size <= MAX_FLASH_SIZE
+    fn has_flash(&self) -> bool {
+        self.has_flash
     }
 
     #[cfg(feature = "flash-attn")]
     fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
         let side = |tokens: usize| (tokens != usize::MAX).then_some(tokens);
-        candle_flash_attn::flash_attn_varlen_windowed(
+        let context = candle_flash_attn::flash_attn_varlen_windowed(
             turned.queries,
             turned.keys,
             turned.values,
@@ -211,12 +215,27 @@ impl Accelerator for Gpu {
             sequences.scale,
             side(sequences.mask.before),
             side(sequences.mask.after),
-        )
+        )?;
+        // Its library ignores that a kernel did not start, and would leave the result undefined.
+        // SAFETY: the call reads and clears a number of this thread.
+        let error = unsafe { cudaGetLastError() };
+        if error != 0 {
+            // Errors of earlier kernels come with their names here.
+            self.device.synchronize()?;
+            bail!("flash attention did not start: error {error} of the CUDA runtime");
+        }
+        Ok(context)
     }
 
     #[cfg(not(feature = "flash-attn"))]
     fn flash(&self, _: &Turned<'_>, _: &Sequences) -> Result<Tensor> {
         bail!("this build has no flash attention")
+    }
+
+    fn trim_memory(&self) -> Result<()> {
+        self.device.synchronize()?;
+        // SAFETY: the device is the driver's own, and its default pool lives as long as the device.
+        unsafe { result::mem_pool::trim_to(default_pool()?, 0) }.w()
     }
 
     fn address(&self, tensor: &Tensor) -> Result<u64> {
@@ -281,6 +300,12 @@ fn sum_in_float32(cuda: &CudaDevice) -> Result<()> {
     unsafe { sys::cublasSetMathMode(*cuda.cublas_handle().handle(), mode) }.result().w()
 }
 
+/// The pool from which candle allocates memory.
+fn default_pool() -> Result<driver::CUmemoryPool> {
+    // SAFETY: the device is the driver's own.
+    unsafe { result::device::get_default_mem_pool(result::device::get(0).w()?) }.w()
+}
+
 /// Switches off two features that cost a forward pass time and bring no benefit here: events that order
 /// several streams, and the return of free memory to the system after each pass. The process keeps the memory
 /// of its largest pass.
@@ -295,10 +320,9 @@ fn spare_the_driver(device: &Device) -> Result<()> {
         return Ok(());
     }
     let mut all = u64::MAX;
-    // SAFETY: the device is the driver's own, its default pool lives as long as the device, and this
-    // attribute is a `u64`.
+    // SAFETY: the default pool lives as long as the device, and this attribute is a `u64`.
     unsafe {
-        let pool = result::device::get_default_mem_pool(result::device::get(0).w()?).w()?;
+        let pool = default_pool()?;
         let threshold = driver::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast()).w()
     }

@@ -23,7 +23,7 @@ use std::{
 };
 
 /// Undefined behaviour traps, because no runtime library is linked that could report it.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 12] = [
     "-std=c++17",
     "-O2",
     "-shared",
@@ -35,6 +35,7 @@ const FLAGS: [&str; 11] = [
     "-Wno-unknown-pragmas",
     "-fsanitize=undefined",
     "-fsanitize-undefined-trap-on-error",
+    "-Wl,-Bsymbolic",
 ];
 
 /// The compiled kernels.

@@ -6,7 +6,7 @@ pub(crate) mod stand_in;
 
 use super::{CudaOperations, accelerator::Turned, proof::FlashProof, sequences::Sequences};
 use crate::{
-    attention::{Mask, Scoring},
+    attention::{Heads, Mask, Scoring},
     operations::{Operations, Rows},
     plain::reference,
     tests::{assert_close, padded::ForestCase, shapes::Scored},
@@ -80,11 +80,15 @@ impl Subscriber for Lines {
 fn the_log_says_once_that_attention_takes_the_general_path() {
     let mut rng = StdRng::seed_from_u64(62);
     let ForestCase { batch, heads, spans, .. } = ForestCase::random(&mut rng, 12, 1.0);
+    let small = Heads { size: 6, ..heads };
+    let heads = Heads { size: 8, ..heads };
     let places: Vec<usize> = (0..batch.token_ids().len()).collect();
     let scored = Scored::random(&mut rng, &batch, heads);
     let plain = Scoring { mask: Mask::CAUSAL, bias: None, soft_cap: None, ..scored.scoring() };
     let capped = Scoring { soft_cap: Some(30.0), ..plain };
-    for (has_flash, scoring, expected) in [(true, plain, 0), (true, capped, 1), (false, plain, 1)] {
+    for (has_flash, heads, scoring, expected) in
+        [(true, heads, plain, 0), (true, small, plain, 1), (true, heads, capped, 1), (false, heads, plain, 1)]
+    {
         let lines = Arc::new(AtomicUsize::new(0));
         tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
             let mut operations = CudaOperations::new(StandIn { has_flash, has_kernel: true }, DType::F16);

@@ -1,6 +1,6 @@
 //! DeBERTa's scores with positions, for queries and keys in main memory.
 
-use crate::operations::{Buckets, PlacedToken};
+use crate::{bias::Buckets, operations::PlacedToken};
 
 /// DeBERTa's scores with positions, in main memory.
 pub(crate) struct PositionScores<'a> {

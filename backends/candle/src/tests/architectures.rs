@@ -90,6 +90,30 @@ impl Fixture {
         Text { second, ..Text::new(ids, wanted) }
     }
 
+    /// Why a backend's values of an output differ from the reference's, if they differ by too much.
+    #[expect(clippy::print_stdout, reason = "shows the errors that docs/models.md states")]
+    fn failure(&self, output: &str, backend: TestedBackend) -> Option<String> {
+        let (name, tolerance, mut backend) = backend;
+        let texts: Vec<Text> = (0..self.cases.len()).map(|case| self.text(case, output)).collect();
+        let all: Vec<f32> = (0..texts.len()).flat_map(|case| self.expected(case, output)).collect();
+        let mut exceeded = Vec::new();
+        let mut worst = 0.0_f32;
+        for (case, got) in run(backend.as_mut(), &texts).iter().enumerate() {
+            let (got, expected) = (values(got, output), self.expected(case, output));
+            let (off, is_exceeded) = tolerance.exceeded(&got, &expected, &all);
+            worst = worst.max(off);
+            if is_exceeded {
+                exceeded.push(format!("{} {output} {name}, case {case}: off by {off}", self.name));
+            }
+        }
+        // With `--nocapture`.
+        println!("{:24} {output:10} {name:36} {worst:.5}", self.name);
+        // A rounded router may choose another expert, which changes all values.
+        let may_leap = matches!(tolerance, Tolerance::Share(_)) && self.name == "nomic-moe";
+        let has_failed = exceeded.len() > if may_leap { texts.len() / 2 } else { 0 };
+        has_failed.then(|| exceeded.remove(0))
+    }
+
     /// All values of a case's output, from the reference.
     fn expected(&self, case: usize, output: &str) -> Vec<f32> {
         if output == "splade" {
@@ -139,6 +163,9 @@ enum Tolerance {
     Finite,
 }
 
+/// A backend with its name and its allowed error.
+type TestedBackend = (String, Tolerance, Box<dyn Backend>);
+
 impl Tolerance {
     /// The difference, and whether it is too large. `all` are the values of all texts.
     fn exceeded(&self, got: &[f32], expected: &[f32], all: &[f32]) -> (f32, bool) {
@@ -171,9 +198,9 @@ const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 4] = [
 ];
 
 /// The combinations of arithmetic and device. Only the first `gpu_precisions` of the GPU's are used.
-fn backends(options: &LoadOptions, gpu_precisions: usize) -> Vec<(String, Tolerance, Box<dyn Backend>)> {
+fn backends(options: &LoadOptions, gpu_precisions: usize) -> Vec<TestedBackend> {
     let cpu = |set, dtype| load_on(CpuOperations::start(2, set, dtype).unwrap(), options).unwrap();
-    let mut backends: Vec<(String, Tolerance, Box<dyn Backend>)> = vec![
+    let mut backends: Vec<TestedBackend> = vec![
         ("best".to_owned(), Tolerance::Each(1e-4), cpu(InstructionSet::best(), DType::Float32)),
         ("portable".to_owned(), Tolerance::Each(1e-4), cpu(InstructionSet::Portable, DType::Float32)),
         ("candle".to_owned(), Tolerance::Each(1e-4), load_on(candle(), options).unwrap()),
@@ -192,7 +219,6 @@ fn backends(options: &LoadOptions, gpu_precisions: usize) -> Vec<(String, Tolera
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "shows the errors that docs/models.md states")]
 fn every_architecture_gives_what_its_reference_gives() {
     let mut failures = Vec::new();
     for fixture in fixtures_of_architectures() {
@@ -202,31 +228,35 @@ fn every_architecture_gives_what_its_reference_gives() {
         for output in fixture.outputs() {
             let is_last = fixture.outputs().last() == Some(output);
             let gpu_precisions = if is_last { GPU_PRECISIONS.len() } else { 1 };
-            let texts: Vec<Text> = (0..fixture.cases.len()).map(|case| fixture.text(case, output)).collect();
             if let Err(error) = load(&fixture.options(output)) {
                 failures.push(format!("{} {output}: {error}", fixture.name));
                 continue;
             }
-            let all: Vec<f32> = (0..texts.len()).flat_map(|case| fixture.expected(case, output)).collect();
-            for (name, tolerance, mut backend) in backends(&fixture.options(output), gpu_precisions) {
-                let mut exceeded = Vec::new();
-                let mut worst = 0.0_f32;
-                for (case, got) in run(backend.as_mut(), &texts).iter().enumerate() {
-                    let (got, expected) = (values(got, output), fixture.expected(case, output));
-                    let (off, is_exceeded) = tolerance.exceeded(&got, &expected, &all);
-                    worst = worst.max(off);
-                    if is_exceeded {
-                        exceeded.push(format!("{} {output} {name}, case {case}: off by {off}", fixture.name));
-                    }
-                }
-                // With `--nocapture`.
-                println!("{:24} {output:10} {name:36} {worst:.5}", fixture.name);
-                // A rounded router may choose another expert, which changes all values.
-                let may_leap = matches!(tolerance, Tolerance::Share(_)) && fixture.name == "nomic-moe";
-                if exceeded.len() > if may_leap { texts.len() / 2 } else { 0 } {
-                    failures.extend(exceeded.into_iter().next());
-                }
+            for backend in backends(&fixture.options(output), gpu_precisions) {
+                failures.extend(fixture.failure(output, backend));
             }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// One output of each fixture in float16 with flash attention, of some also in the other combinations. On an
+/// emulated GPU, the test above would take an hour.
+#[cfg(feature = "cuda")]
+#[test]
+fn every_architecture_gives_what_its_reference_gives_on_the_gpu() {
+    let mut failures = Vec::new();
+    for (index, fixture) in fixtures_of_architectures().into_iter().enumerate() {
+        if REFUSED.iter().any(|(name, _)| *name == fixture.name) {
+            continue;
+        }
+        let outputs: Vec<&str> = fixture.outputs().collect();
+        let output = outputs[index % outputs.len()];
+        let precisions = if index % 4 == 0 { GPU_PRECISIONS.len() } else { 1 };
+        for (name, dtype, has_flash, share) in GPU_PRECISIONS.into_iter().take(precisions) {
+            let backend = on_gpu(dtype, has_flash, &fixture.options(output)).unwrap();
+            let backend = (name.to_owned(), Tolerance::Share(share), backend);
+            failures.extend(fixture.failure(output, backend));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -110,6 +110,11 @@ fn scores_over_time_are_those_without_a_cache() {
         assert_close(&scores, &answer(plain.as_mut(), &texts).0, 2e-5, &format!("candle, round {round}"));
         assert!(round < 6 || reused.tokens > 0);
     }
+}
+
+#[test]
+fn scores_over_time_are_those_without_a_cache_on_the_gpu() {
+    let options = options("tied-bf16");
     for budget in [0, 30_000, 1 << 30] {
         let with = |prefix_cache_bytes| {
             let options = LoadOptions { prefix_cache_bytes, ..options.clone() };

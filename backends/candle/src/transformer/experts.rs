@@ -47,7 +47,8 @@ impl<O: Operations> Experts<O> {
         operand: &O::Operand,
         hidden: &mut O::Tensor,
     ) -> Result<()> {
-        let logits = operations.linear(operand, &self.router)?; // [rows, experts]
+        // A rounded logit would choose another expert.
+        let logits = operations.linear_exact(operand, &self.router)?; // [rows, experts]
         let logits = operations.values(&logits)?.into_owned();
         let mut chosen = vec![(Vec::new(), Vec::new()); self.mlps.len()];
         for (row, logits) in logits.chunks_exact(self.mlps.len()).enumerate() {

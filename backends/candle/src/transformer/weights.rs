@@ -2,8 +2,9 @@
 
 use crate::{
     attention::Heads,
+    bias::Buckets,
     load::{Checkpoint, Weight},
-    operations::{Buckets, Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
+    operations::{Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
     plan::{self, NormKind},
 };
 use text_embeddings_backend_core::BackendError;

@@ -3,6 +3,8 @@
 // Input: a kernel's name, the shape of its launch, and the addresses of its arguments, in the driver's form.
 // What must hold: the launch fails unless all threads of a warp take part in each shuffle, and all threads of
 // a block in each barrier.
+#include "emulated.h"
+
 #include "../kernels.cu"
 
 #include <setjmp.h>
@@ -11,9 +13,9 @@
 #include <unistd.h>
 
 #include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
+
+#include "registry.h"
 
 Index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -23,133 +25,129 @@ namespace {
 
 constexpr size_t STACK_BYTES = 128 * 1024;
 
-enum State { READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
+enum State { NEW, READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
 
-struct Fiber {
-    State state = READY;
-    bool has_started = false;
+struct Thread {
+    State state;
     // The slot of its lane, out of two, that the next shuffle writes: other threads may still read the
     // previous slot.
-    int slot = 0;
-    ucontext_t start;
+    int slot;
+    // Where it waits.
     jmp_buf point;
-    std::vector<char> stack = std::vector<char>(STACK_BYTES);
+};
+
+// A stack runs one thread after another, until one has to wait.
+struct Stack {
+    ucontext_t start;
+    // Where it waits for a thread.
+    jmp_buf point;
+    std::vector<char> bytes = std::vector<char>(STACK_BYTES);
 };
 
 struct Shuffled {
-    float values[2][WARP];
+    uint64_t values[2][WARP];
 };
 
 std::mutex one_launch_at_a_time;
-std::vector<Fiber*> fibers;
+Thread threads[MOST_THREADS];
+std::vector<Stack*> idle_stacks;
 Shuffled shuffled[MOST_THREADS / WARP];
 jmp_buf scheduler;
-Fiber* running;
-void (*run_thread)();
+// The running thread, and the end of its warp.
+unsigned running, end_of_warp;
+void (*run_thread)(void** arguments);
+// The arguments of the current launch.
+void** arguments;
 
-void end(Fiber& fiber, State state) {
-    fiber.state = state;
-    if (_setjmp(fiber.point) == 0) _longjmp(scheduler, 1);
+// What the threads of a launch do between their own instructions, without the checks of those.
+#define INNER __attribute__((no_sanitize("undefined")))
+
+INNER void run_next(unsigned thread) {
+    running = thread;
+    if (blockDim.y == 1 && blockDim.z == 1) {
+        threadIdx.x = thread;
+        return;
+    }
+    threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
 }
 
-void run_for_ever() {
+INNER void wait(State state) {
+    Thread& thread = threads[running];
+    thread.state = state;
+    if (_setjmp(thread.point) == 0) _longjmp(scheduler, 1);
+}
+
+// The stack that a thread starts on.
+Stack* next_stack;
+
+INNER void run_for_ever() {
+    Stack& stack = *next_stack;
     for (;;) {
-        run_thread();
-        end(*running, DONE);
+        run_thread(arguments);
+        threads[running].state = DONE;
+        if (running + 1 < end_of_warp && threads[running + 1].state == NEW) {
+            run_next(running + 1);
+            continue;
+        }
+        idle_stacks.push_back(&stack);
+        if (_setjmp(stack.point) == 0) _longjmp(scheduler, 1);
     }
 }
 
-void resume(unsigned thread) {
-    Fiber& fiber = *fibers[thread];
-    running = &fiber;
-    threadIdx.x = thread;
+INNER void resume(unsigned thread) {
+    run_next(thread);
     if (_setjmp(scheduler) != 0) return;
-    if (fiber.has_started) _longjmp(fiber.point, 1);
-    fiber.has_started = true;
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack.data();
-    fiber.start.uc_stack.ss_size = fiber.stack.size();
-    makecontext(&fiber.start, run_for_ever, 0);
-    setcontext(&fiber.start);
+    if (threads[thread].state == READY) _longjmp(threads[thread].point, 1);
+    if (!idle_stacks.empty()) {
+        Stack* const stack = idle_stacks.back();
+        idle_stacks.pop_back();
+        _longjmp(stack->point, 1);
+    }
+    next_stack = new Stack;
+    getcontext(&next_stack->start);
+    next_stack->start.uc_stack.ss_sp = next_stack->bytes.data();
+    next_stack->start.uc_stack.ss_size = next_stack->bytes.size();
+    makecontext(&next_stack->start, run_for_ever, 0);
+    setcontext(&next_stack->start);
 }
 
-bool are_all(unsigned first, unsigned end, State state) {
+INNER bool are_all(unsigned first, unsigned end, State state) {
     for (unsigned thread = first; thread < end; ++thread) {
-        if (fibers[thread]->state != state) return false;
+        if (threads[thread].state != state) return false;
     }
     return true;
 }
 
-void make_ready(unsigned first, unsigned end) {
-    for (unsigned thread = first; thread < end; ++thread) fibers[thread]->state = READY;
+void set_all(unsigned first, unsigned end, State state) {
+    for (unsigned thread = first; thread < end; ++thread) threads[thread].state = state;
 }
 
 // Runs a block; returns whether all its threads reached their end. In every other block the last warp goes
 // first, so that a missing barrier shows up, whichever warp would have to wait.
-bool run_block(unsigned threads, bool is_backwards) {
-    memset(__start_emulated_shared, 0xff, __stop_emulated_shared - __start_emulated_shared);
-    make_ready(0, threads);
+INNER bool run_block(unsigned count, bool is_backwards) {
+    const unsigned warps = (count + WARP - 1) / WARP;
+    for (unsigned thread = 0; thread < count; ++thread) {
+        threads[thread].state = NEW;
+        threads[thread].slot = 0;
+    }
     for (;;) {
-        for (unsigned warp = 0; warp < threads; warp += WARP) {
-            const unsigned first = is_backwards ? threads - WARP - warp : warp;
+        for (unsigned warp = 0; warp < warps; ++warp) {
+            const unsigned first = (is_backwards ? warps - 1 - warp : warp) * WARP;
+            end_of_warp = min(first + WARP, count);
             do {
-                for (unsigned thread = first; thread < first + WARP; ++thread) {
-                    if (fibers[thread]->state == READY) resume(thread);
+                for (unsigned thread = first; thread < end_of_warp; ++thread) {
+                    if (threads[thread].state == NEW || threads[thread].state == READY) resume(thread);
                 }
-                if (!are_all(first, first + WARP, WAITS_FOR_WARP)) break;
-                make_ready(first, first + WARP);
+                if (end_of_warp - first < WARP || !are_all(first, end_of_warp, WAITS_FOR_WARP)) break;
+                set_all(first, end_of_warp, READY);
             } while (true);
         }
-        if (are_all(0, threads, DONE)) return true;
-        if (!are_all(0, threads, WAITS_FOR_BLOCK)) return false;
-        make_ready(0, threads);
+        if (are_all(0, count, DONE)) return true;
+        if (!are_all(0, count, WAITS_FOR_BLOCK)) return false;
+        set_all(0, count, READY);
     }
 }
 
-// The arguments of the current launch.
-void** arguments;
-
-template <class... A, size_t... I>
-void call(void (*kernel)(A...), std::index_sequence<I...>) {
-    kernel(*static_cast<A*>(arguments[I])...);
-}
-
-template <class... A>
-void call(void (*kernel)(A...)) {
-    call(kernel, std::index_sequence_for<A...>{});
-}
-
-const char* letter(int) { return "i"; }
-const char* letter(unsigned) { return "u"; }
-const char* letter(long long) { return "l"; }
-const char* letter(float) { return "f"; }
-const char* letter(char) { return "c"; }
-const char* letter(__nv_bfloat16) { return "b"; }
-const char* letter(__half) { return "h"; }
-template <class T>
-std::string word(T) {
-    return letter(T{});
-}
-template <class T>
-std::string word(T*) {
-    return std::string("*") + letter(T{});
-}
-
-template <class... A>
-std::string signature_of(void (*)(A...)) {
-    std::string words;
-    ((words += words.empty() ? word(A{}) : " " + word(A{})), ...);
-    return words;
-}
-
-struct Kernel {
-    const char* name;
-    void (*run)();
-    std::string signature;
-};
-
-#define LISTED(name) \
-    Kernel { #name, [] { call(name); }, signature_of(name) }
 #define LISTED_OF_16_BITS(name) LISTED(name##_bf16), LISTED(name##_f16)
 #define LISTED_OF_ALL(name) LISTED_OF_16_BITS(name), LISTED(name##_f32)
 
@@ -176,55 +174,49 @@ const Kernel* find(const char* name) {
 
 }  // namespace
 
-void __syncthreads() { end(*running, WAITS_FOR_BLOCK); }
+void __syncthreads() { wait(WAITS_FOR_BLOCK); }
 
-float __shfl_xor_sync(unsigned mask, float value, int lanes) {
-    Fiber& fiber = *running;
-    const unsigned lane = threadIdx.x % WARP;
-    float* const values = shuffled[threadIdx.x / WARP].values[fiber.slot];
-    fiber.slot = 1 - fiber.slot;
-    values[lane] = value;
+INNER uint64_t exchange_bits(unsigned mask, uint64_t bits, int lanes) {
+    const unsigned lane = running % WARP;
+    Thread& thread = threads[running];
+    uint64_t* const values = shuffled[running / WARP].values[thread.slot];
+    thread.slot = 1 - thread.slot;
+    values[lane] = bits;
     // Masks with fewer lanes are not emulated: such threads never meet, so the launch fails.
-    end(fiber, mask == ALL_LANES ? WAITS_FOR_WARP : WAITS_FOR_BLOCK);
+    wait(mask == ALL_LANES ? WAITS_FOR_WARP : WAITS_FOR_BLOCK);
     return values[lane ^ lanes];
 }
 
-float __bfloat162float(__nv_bfloat16 value) {
-    const unsigned bits = static_cast<unsigned>(value.bits) << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof(wide));
-    return wide;
-}
+float BfloatFormat::widen(unsigned short bits) { return with_bits_of<float>(static_cast<unsigned>(bits) << 16); }
 
-__nv_bfloat16 __float2bfloat16_rn(float value) {
-    unsigned bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (isnan(value)) return {static_cast<unsigned short>(bits >> 16 | 0x40)};
+unsigned short BfloatFormat::round(float value) {
+    const unsigned bits = with_bits_of<unsigned>(value);
+    if (isnan(value)) return bits >> 16 | 0x40;
     // Adds half of the last place, minus one bit if that place is even, so that a tie rounds to even.
-    return {static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-float __half2float(__half value) {
-    const int exponent = value.bits >> 10 & 31, fraction = value.bits & 1023;
+float HalfFormat::widen(unsigned short bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
     const float size = exponent == 31 ? (fraction == 0 ? INFINITY : NAN)
                        : exponent == 0 ? ldexpf(fraction, -24)
                                        : ldexpf(1024 + fraction, exponent - 25);
-    return value.bits & 0x8000 ? -size : size;
+    return bits & 0x8000 ? -size : size;
 }
 
-__half __float2half_rn(float value) {
+unsigned short HalfFormat::round(float value) {
     const unsigned short sign = signbit(value) ? 0x8000 : 0;
     const float size = fabsf(value);
-    if (isnan(value)) return {static_cast<unsigned short>(sign | 0x7e00)};
+    if (isnan(value)) return sign | 0x7e00;
     // Values of at least half a last place above the largest number become infinite.
-    if (size >= 65520.0f) return {static_cast<unsigned short>(sign | 0x7c00)};
+    if (size >= 65520.0f) return sign | 0x7c00;
     int exponent;
     frexpf(size, &exponent);
     // Zero and numbers below 2^-14 use the last place of 2^-14.
     if (size < ldexpf(1, -14)) exponent = -13;
     const int places = static_cast<int>(nearbyintf(ldexpf(size, 11 - exponent)));
     // A number that was rounded up to the next power of two carries into the exponent.
-    return {static_cast<unsigned short>(sign | (places + ((exponent + 13) << 10)))};
+    return sign | (places + ((exponent + 13) << 10));
 }
 
 // The types of a kernel's arguments, such as "*b f i" for (__nv_bfloat16*, float, int); null if there is no
@@ -234,26 +226,36 @@ extern "C" __global__ const char* signature(const char* name) {
     return kernel == nullptr ? nullptr : kernel->signature.c_str();
 }
 
+// The kernels of kernels.cu.
+KernelTable own_kernels() {
+    return {KERNELS, sizeof(KERNELS) / sizeof(KERNELS[0]), __start_emulated_shared,
+            static_cast<size_t>(__stop_emulated_shared - __start_emulated_shared)};
+}
+
+// Runs a kernel; returns whether all threads reached their end. If not, some waited for each other in vain.
+bool run_grid(const KernelTable& table, const Kernel& kernel, Index blocks, Index shape, void** given) {
+    const unsigned count = shape.x * shape.y * shape.z;
+    run_thread = kernel.run;
+    arguments = given;
+    gridDim = blocks;
+    blockDim = shape;
+    threadIdx = {0, 0, 0};
+    for (unsigned block = 0; block < blocks.x * blocks.y * blocks.z; ++block) {
+        blockIdx = {block % blocks.x, block / blocks.x % blocks.y, block / blocks.x / blocks.y};
+        memset(table.shared, 0xff, table.shared_bytes);
+        // Threads that wait in vain keep their stacks.
+        if (!run_block(count, block % 2 == 1)) return false;
+    }
+    return true;
+}
+
 // Returns 0 if the kernel ran, 1 if no kernel has this name or the shape is wrong, 2 if threads waited for
 // each other in vain.
 extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned threads, void** given) {
     const std::lock_guard<std::mutex> lock(one_launch_at_a_time);
     const Kernel* const kernel = find(name);
     if (kernel == nullptr || blocks == 0 || threads == 0 || threads % WARP != 0 || threads > MOST_THREADS) return 1;
-    while (fibers.size() < threads) fibers.push_back(new Fiber);
-    run_thread = kernel->run;
-    arguments = given;
-    gridDim = {blocks, 1, 1};
-    blockDim = {threads, 1, 1};
-    for (unsigned block = 0; block < blocks; ++block) {
-        blockIdx = {block, 0, 0};
-        if (!run_block(threads, block % 2 == 1)) {
-            // Waiting fibers still have stack frames of this launch. The next launch gets new fibers.
-            fibers.clear();
-            return 2;
-        }
-    }
-    return 0;
+    return run_grid(own_kernels(), *kernel, {blocks, 1, 1}, {threads, 1, 1}, given) ? 0 : 2;
 }
 
 // Memory whose end, rounded up to 16 bytes, is followed by a page that must not be touched. Another such page

@@ -2,14 +2,11 @@
 //! attention.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use crate::{
-    attention::Heads,
-    cuda::{
-        CudaOperations,
-        accelerator::{Accelerator, Launch, Turned},
-        emulated::kernels,
-        sequences::Sequences,
-    },
+use crate::cuda::{
+    CudaOperations,
+    accelerator::{Accelerator, Launch, Turned},
+    emulated::kernels,
+    sequences::Sequences,
 };
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
@@ -23,7 +20,7 @@ pub(crate) struct StandIn {
 
 /// The GPU's operations with operands of `dtype`, with or without flash attention; `None` on a machine that
 /// cannot compile the kernels.
-#[cfg_attr(feature = "cuda", allow(dead_code, reason = "a build for GPUs tests whole models on the GPU"))]
+#[cfg_attr(feature = "cuda", expect(dead_code, reason = "a build for GPUs tests whole models on the GPU"))]
 pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
     kernels().map(|_| CudaOperations::new(StandIn { has_flash, has_kernel: true }, dtype))
 }
@@ -51,12 +48,16 @@ impl Accelerator for StandIn {
         out.slice_set(&product.to_dtype(out.dtype())?, 0, 0)
     }
 
-    fn has_flash(&self, _: Heads) -> bool {
+    fn has_flash(&self) -> bool {
         self.has_flash
     }
 
     fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
         if self.has_kernel { flash(turned, sequences) } else { turned.queries.zeros_like() }
+    }
+
+    fn trim_memory(&self) -> Result<()> {
+        bail!("main memory has no pool")
     }
 
     fn address(&self, tensor: &Tensor) -> Result<u64> {
