@@ -19,7 +19,14 @@ flash_fwd_*.cu) ;;
 esac
 if [[ $name =~ $keep ]]; then
     # UNEVEN_K stays: without it, heads of other sizes than 32, 64 and so on give wrong results.
-    exec "$nvcc" -DFLASHATTENTION_DISABLE_ALIBI -DFLASHATTENTION_DISABLE_SOFTCAP -DFLASHATTENTION_DISABLE_DROPOUT "$@"
+    # The check behind each launch reads the runtime's error, which forgets it, and does nothing more. With
+    # the other function, the error stays for the server (backends/candle/src/cuda/device.rs).
+    header=$(mktemp --suffix=.h)
+    trap 'rm -f "$header"' EXIT
+    printf '#include <cuda_runtime.h>\n#define cudaGetLastError cudaPeekAtLastError\n' > "$header"
+    "$nvcc" -include "$header" -DFLASHATTENTION_DISABLE_ALIBI -DFLASHATTENTION_DISABLE_SOFTCAP \
+        -DFLASHATTENTION_DISABLE_DROPOUT "$@"
+    exit
 fi
 output=
 previous=

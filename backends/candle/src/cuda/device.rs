@@ -216,7 +216,8 @@ impl Accelerator for Gpu {
             side(sequences.mask.before),
             side(sequences.mask.after),
         )?;
-        // Its library ignores that a kernel did not start, and would leave the result undefined.
+        // Its library ignores that a kernel did not start, and would leave the result undefined. The error is
+        // still there if `scripts/cuda-nvcc.sh` compiled the library.
         // SAFETY: the call reads and clears a number of this thread.
         let error = unsafe { cudaGetLastError() };
         if error != 0 {

@@ -8,7 +8,7 @@ use super::{CudaOperations, accelerator::Turned, proof::FlashProof, sequences::S
 use crate::{
     attention::{Heads, Mask, Scoring},
     operations::{Operations, Rows},
-    plain::reference,
+    plain::{TensorMatrix, reference},
     tests::{assert_close, padded::ForestCase, shapes::Scored},
 };
 use candle_core::{DType, Device, Tensor};
@@ -47,6 +47,24 @@ fn flash_attention_that_computes_nothing_is_refused() {
     }
     // It is not computed again, so a device without the kernel does not matter any more.
     proof.give(&device(false), DType::F16, 8, Mask::CAUSAL).unwrap();
+}
+
+/// A rounded logit of a router would choose another expert.
+#[test]
+fn exact_products_are_not_rounded() {
+    let mut rng = StdRng::seed_from_u64(63);
+    let mut random = |rows: usize, columns: usize| {
+        let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-1.0..1.0)).collect();
+        Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap()
+    };
+    let (x, weight) = (random(5, 40), random(7, 40));
+    let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+    let values = |x: &Tensor| -> Vec<f32> { wide(x).flatten_all().unwrap().to_vec1().unwrap() };
+    let expected = values(&wide(&x).matmul(&wide(&weight).t().unwrap()).unwrap());
+    let mut operations = CudaOperations::new(StandIn { has_flash: true, has_kernel: true }, DType::BF16);
+    let matrix = TensorMatrix { weight, bias: None };
+    assert_close(&values(&operations.linear_exact(&x, &matrix).unwrap()), &expected, 1e-5, "exact");
+    assert_ne!(values(&operations.linear(&x, &matrix).unwrap()), expected);
 }
 
 /// Counts the log's lines.

@@ -8,6 +8,8 @@
 
 #include <dlfcn.h>
 
+#include <sstream>
+
 #include "memory.h"
 
 namespace {
@@ -93,12 +95,13 @@ size_t alignment(char letter) {
 
 bool are_pointers_right(const Kernel& kernel, void** arguments, Stream stream) {
     int position = 0;
-    for (size_t at = 0; at < kernel.signature.size(); at = kernel.signature.find(' ', at), at += at != std::string::npos) {
+    std::istringstream words(kernel.signature);
+    for (std::string word; words >> word;) {
         const int argument = position++;
-        if (kernel.signature[at] != '*') continue;
+        if (word[0] != '*') continue;
         const Address address = *static_cast<Address*>(arguments[argument]);
         if (address == 0) continue;
-        if (address % alignment(kernel.signature[at + 1]) != 0) {
+        if (address % alignment(word[1]) != 0) {
             lose_device(MISALIGNED_ADDRESS, "%s: argument %d is misaligned", kernel.name, argument);
             return false;
         }
@@ -225,7 +228,9 @@ EXPORTED int cuDeviceGetDefaultMemPool(void** pool, int) {
 EXPORTED int cuMemPoolSetAttribute(void* pool, int attribute, uint64_t* value) {
     ENTER_DEVICE
     constexpr int RELEASE_THRESHOLD = 4;
-    if (pool != &free_blocks || attribute != RELEASE_THRESHOLD) return fail(INVALID_VALUE, "an unknown pool or attribute");
+    if (pool != &free_blocks || attribute != RELEASE_THRESHOLD) {
+        return fail(INVALID_VALUE, "an unknown pool or attribute");
+    }
     threshold = *value;
     return SUCCESS;
 }

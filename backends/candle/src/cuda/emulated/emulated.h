@@ -94,8 +94,12 @@ template <class F> Rounded<F> hcos(Rounded<F> x) { return cosf(x); }
 template <class F> Rounded<F> hsin(Rounded<F> x) { return sinf(x); }
 template <class F> Rounded<F> hlog(Rounded<F> x) { return logf(x); }
 template <class F> Rounded<F> hexp(Rounded<F> x) { return expf(x); }
-template <class F> Rounded<F> __hmax_nan(Rounded<F> a, Rounded<F> b) { return isnan(float(a)) || float(a) > float(b) ? a : b; }
-template <class F> Rounded<F> __hmin_nan(Rounded<F> a, Rounded<F> b) { return isnan(float(a)) || float(a) < float(b) ? a : b; }
+template <class F> Rounded<F> __hmax_nan(Rounded<F> a, Rounded<F> b) {
+    return isnan(float(a)) || float(a) > float(b) ? a : b;
+}
+template <class F> Rounded<F> __hmin_nan(Rounded<F> a, Rounded<F> b) {
+    return isnan(float(a)) || float(a) < float(b) ? a : b;
+}
 
 struct __nv_bfloat162 {
     __nv_bfloat16 x, y;

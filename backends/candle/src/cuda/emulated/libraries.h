@@ -6,7 +6,13 @@
 
 namespace {
 
-enum Status { BLAS_SUCCESS = 0, BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7, BLAS_EXECUTION_FAILED = 13, BLAS_NOT_SUPPORTED = 15 };
+enum Status {
+    BLAS_SUCCESS = 0,
+    BLAS_NOT_INITIALIZED = 1,
+    BLAS_INVALID_VALUE = 7,
+    BLAS_EXECUTION_FAILED = 13,
+    BLAS_NOT_SUPPORTED = 15,
+};
 // The numbers of the types in cuBLAS.
 enum Type { FLOAT = 0, HALF = 2, BFLOAT = 14 };
 constexpr int COMPUTE_FLOAT = 68, RUNTIME_INVALID_CONFIGURATION = 9;
@@ -90,7 +96,8 @@ int multiply(const Matrix& a, const Matrix& b, const Matrix& out, float alpha, f
     const bool are_types_right = a.type == b.type && (out.type == a.type || out.type == FLOAT);
     if (!are_types_right) return BLAS_NOT_SUPPORTED;
     for (const Matrix& matrix : {a, b, out}) {
-        if (matrix.rows < 0 || matrix.columns < 0 || matrix.stride < max(1, matrix.stored_rows())) return BLAS_INVALID_VALUE;
+        const bool is_wide_enough = matrix.stride >= max(1, matrix.stored_rows());
+        if (matrix.rows < 0 || matrix.columns < 0 || !is_wide_enough) return BLAS_INVALID_VALUE;
     }
     if (out.rows == 0 || out.columns == 0 || batches == 0) return BLAS_SUCCESS;
     if (!a.is_usable("a product's first operand", batches) || !b.is_usable("a product's second operand", batches) ||
@@ -150,9 +157,9 @@ EXPORTED int cublasGemmStridedBatchedEx(void* handle, int turns_a, int turns_b, 
                     {(char*)b, type_b, turns_b == 1, k, n, stride_b, batch_b},
                     {(char*)out, type, false, m, n, stride, batch}, *(const float*)alpha, *(const float*)beta, batches);
 }
-EXPORTED int cublasGemmEx(void* handle, int turns_a, int turns_b, int m, int n, int k, const void* alpha, const void* a,
-                          int type_a, int stride_a, const void* b, int type_b, int stride_b, const void* beta, void* out,
-                          int type, int stride, int compute, int algorithm) {
+EXPORTED int cublasGemmEx(void* handle, int turns_a, int turns_b, int m, int n, int k, const void* alpha,
+                          const void* a, int type_a, int stride_a, const void* b, int type_b, int stride_b,
+                          const void* beta, void* out, int type, int stride, int compute, int algorithm) {
     {
         ENTER_BLAS(handle)
     }
@@ -199,8 +206,8 @@ VECTORIZED std::vector<float> widen(const Heads& heads, unsigned size, int type,
 }
 
 // The mean of the values that a query sees: keys and values are those of one head, `stride` values apart.
-VECTORIZED void attend(const float* query, const float* keys, const float* values, unsigned size, size_t stride, long seen,
-                  float scale, float* out) {
+VECTORIZED void attend(const float* query, const float* keys, const float* values, unsigned size, size_t stride,
+                       long seen, float scale, float* out) {
     std::vector<double> weights(seen), sums(size);
     double most = -INFINITY, whole = 0;
     for (long key = 0; key < seen; ++key) {
@@ -254,8 +261,10 @@ EXPORTED void run_mha(const void* q, const void* k, const void* v, void* out, fl
     if (!use("flash attention's sequences", (Address)query_starts, starts, stream) ||
         !use("flash attention's sequences", (Address)key_starts, starts, stream) ||
         !use("flash attention's sums", (Address)sums, size_t(heads) * total * sizeof(float), stream) ||
-        !use("flash attention's queries", (Address)q, 2, stream) || !use("flash attention's keys", (Address)k, 2, stream) ||
-        !use("flash attention's values", (Address)v, 2, stream) || !use("flash attention's result", (Address)out, 2, stream)) {
+        !use("flash attention's queries", (Address)q, 2, stream) ||
+        !use("flash attention's keys", (Address)k, 2, stream) ||
+        !use("flash attention's values", (Address)v, 2, stream) ||
+        !use("flash attention's result", (Address)out, 2, stream)) {
         fault = ILLEGAL_ADDRESS;
         return;
     }
@@ -263,7 +272,8 @@ EXPORTED void run_mha(const void* q, const void* k, const void* v, void* out, fl
         for (unsigned sequence = 0; sequence < sequences; ++sequence) {
             const long first = query_starts[sequence], end = query_starts[sequence + 1];
             const long first_key = key_starts[sequence], end_key = key_starts[sequence + 1];
-            if (first > end || first_key > end_key || end - first > max_queries || end_key - first_key > max_keys || end > total) {
+            const bool is_short = end - first <= max_queries && end_key - first_key <= max_keys;
+            if (first > end || first_key > end_key || !is_short || end > total) {
                 lose_device(ILLEGAL_ADDRESS, "flash attention: sequence %u is not as announced", sequence);
                 return;
             }
