@@ -31,7 +31,9 @@ if is_stale "$folder/lib/libcuda-emulated.so"; then
     done
 fi
 
-metadata=$(cargo metadata --format-version 1 --locked --all-features --manifest-path "$here/../Cargo.toml")
+host=$(rustc --version --verbose | sed -n 's/^host: //p')
+metadata=$(cargo metadata --format-version 1 --locked --filter-platform "$host" \
+    --features text-embeddings-backend-candle/cuda --manifest-path "$here/../Cargo.toml")
 candle=$(grep -o '"manifest_path":"[^"]*/candle-kernels-[^"]*"' <<< "$metadata" | cut -d '"' -f 4)
 candle=$(dirname "$candle")/src
 for name in affine binary cast fill indexing reduce ternary unary; do

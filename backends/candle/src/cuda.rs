@@ -191,6 +191,10 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         pass(self)
     }
 
+    fn bind_thread(&self, waits: bool) -> Result<()> {
+        self.plain.bind_thread(waits)
+    }
+
     fn trim_memory(&mut self) -> bool {
         self.accelerator.trim_memory().is_ok()
     }

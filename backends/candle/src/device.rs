@@ -29,6 +29,21 @@ pub(crate) fn missing(name: &str, error: &dyn Display) -> BackendError {
     BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
 }
 
+/// Prepares this thread for calls of the device, above all for those that free memory: without, they fail.
+/// With `waits`, all threads' work is done afterwards.
+///
+/// # Errors
+///
+/// The device's errors, also of earlier calls that had nowhere to report them.
+#[cfg(feature = "cuda")]
+pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<()> {
+    let Device::Cuda(cuda) = device else { return Ok(()) };
+    let stream = cuda.cuda_stream();
+    let context = stream.context();
+    let result = if waits { context.synchronize() } else { context.bind_to_thread() };
+    result.map_err(candle_core::Error::wrap)
+}
+
 /// The device of this build: CUDA or Metal if compiled in, else the CPU.
 ///
 /// # Errors

@@ -73,6 +73,7 @@ struct CandleBackend<O: Operations> {
 
 impl<O: Operations> CandleBackend<O> {
     fn compute_once(&mut self, batch: &Batch) -> Result<Predictions> {
+        self.operations.bind_thread(false)?;
         let Self { operations, model, head, hidden: width, cache, .. } = self;
         refuse_missing(head.outputs(), batch)?;
         let rows = head.needed_rows(batch);
@@ -86,6 +87,15 @@ impl<O: Operations> CandleBackend<O> {
         })?;
         let fresh = pass.finish();
         Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() })
+    }
+}
+
+impl<O: Operations> Drop for CandleBackend<O> {
+    fn drop(&mut self) {
+        // Weights and kept values are freed next. The first call may fail with an earlier error.
+        if self.operations.bind_thread(true).is_err() {
+            let _ = self.operations.bind_thread(true);
+        }
     }
 }
 

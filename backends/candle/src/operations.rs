@@ -164,6 +164,12 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
+    /// Prepares this thread for work on the device: models are loaded, run and dropped by different threads.
+    /// With `waits`, all threads' work is done afterwards.
+    fn bind_thread(&self, _waits: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// Gives free memory back to the device. Returns whether a pass that ran out of memory may fit now.
     fn trim_memory(&mut self) -> bool {
         false

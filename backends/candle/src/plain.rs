@@ -273,6 +273,11 @@ impl Operations for TensorOperations {
         pass(self)
     }
 
+    #[cfg(feature = "cuda")]
+    fn bind_thread(&self, waits: bool) -> Result<()> {
+        crate::device::bind_thread(&self.device, waits).map_err(failed)
+    }
+
     fn embed(
         &mut self,
         lookups: &[Lookup<'_, Tensor>],

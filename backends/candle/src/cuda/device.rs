@@ -98,7 +98,7 @@ impl Gpu {
         Ok(Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, self.cuda.clone())))
     }
 
-    fn base<T: CudaDType>(&self, storage: &CudaStorage) -> Result<u64> {
+    fn base_address<T: CudaDType>(&self, storage: &CudaStorage) -> Result<u64> {
         let stream = self.cuda.cuda_stream();
         let (address, _guard) = storage.as_cuda_slice::<T>()?.device_ptr(&stream);
         Ok(address)
@@ -246,11 +246,11 @@ impl Accelerator for Gpu {
             bail!("the tensor is not contiguous: {:?}", layout.shape());
         }
         let base = match tensor.dtype() {
-            DType::F32 => self.base::<f32>(storage)?,
-            DType::F16 => self.base::<f16>(storage)?,
-            DType::BF16 => self.base::<bf16>(storage)?,
-            DType::U32 => self.base::<u32>(storage)?,
-            DType::I64 => self.base::<i64>(storage)?,
+            DType::F32 => self.base_address::<f32>(storage)?,
+            DType::F16 => self.base_address::<f16>(storage)?,
+            DType::BF16 => self.base_address::<bf16>(storage)?,
+            DType::U32 => self.base_address::<u32>(storage)?,
+            DType::I64 => self.base_address::<i64>(storage)?,
             other => bail!("no kernel takes {other:?}"),
         };
         Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)

@@ -107,7 +107,11 @@ fn gpu_options(model: &str, dtype: DType) -> LoadOptions {
 }
 
 fn scores(backend: &mut dyn Backend, texts: &[Vec<u32>]) -> Result<Vec<f32>> {
-    let builder = batch(BatchBuilder::new(Packing::SHARED), texts);
+    let mut builder = BatchBuilder::new(Packing::SHARED);
+    for ids in texts {
+        // The cache keeps the first half.
+        builder.push(&Text { reusable: ids.len() / 2, ..Text::new(&ids[..], Wanted::WHOLE) });
+    }
     Ok(backend.predict(&builder.build())?.texts.iter().map(|text| text.whole[0]).collect())
 }
 
@@ -393,10 +397,11 @@ fn cards_and_drivers_that_cannot_run_the_kernels_are_refused() {
     gpu.reset(0);
 }
 
-/// One thread loads the model, another one computes, and each has a stream of its own.
+/// One thread loads the model, others compute, and another one drops it. Each has a stream of its own.
 #[test]
-fn a_model_is_computed_by_another_thread_than_the_one_that_loads_it() {
+fn a_model_is_loaded_run_and_dropped_by_different_threads() {
     let Some(gpu) = EmulatedGpu::new() else { return };
+    let allocations = gpu.allocations();
     let texts = short_texts();
     let mut first = start(DType::Float16);
     let expected = scores(first.as_mut(), &texts).unwrap();
@@ -413,6 +418,11 @@ fn a_model_is_computed_by_another_thread_than_the_one_that_loads_it() {
             (backend, got) = computed.join().unwrap();
             assert_close(&got.unwrap(), &expected, 0.02, "a score");
         }
+        thread::spawn(move || drop(backend)).join().unwrap();
+        assert_eq!((gpu.finding(), gpu.allocations()), (String::new(), allocations));
     }
-    assert_eq!(gpu.finding(), "");
+    // A thread that has never computed frees the memory, too.
+    let (loaded, [one, other]) = (start(DType::Float32), [(); 2].map(|()| start(DType::Float16)));
+    thread::spawn(move || drop((loaded, one, other))).join().unwrap();
+    assert_eq!((gpu.finding(), gpu.allocations()), (String::new(), allocations));
 }
