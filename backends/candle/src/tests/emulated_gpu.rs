@@ -279,6 +279,31 @@ fn start(dtype: DType) -> Box<dyn Backend> {
     load(&gpu_options("tied-bf16", dtype)).unwrap().backend
 }
 
+/// The functions of the driver and of cuBLAS whose calls are counted, and the start of flash attention.
+const COUNTED: [&str; 7] = [
+    "cuLaunchKernel",
+    "cublasGemmEx",
+    "run_mha",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+];
+
+/// The calls of a pass with all tokens, and of one whose texts' beginnings are kept. Each takes some
+/// microseconds of the host's time, whatever the sizes.
+#[test]
+fn a_pass_makes_the_counted_calls() {
+    let Some(gpu) = EmulatedGpu::new() else { return };
+    let mut backend = start(DType::Float16);
+    let counted = [(); 2].map(|()| {
+        gpu.reset(0);
+        scores(backend.as_mut(), &short_texts()).unwrap();
+        COUNTED.map(|function| gpu.calls(function))
+    });
+    assert_eq!(counted, [[29, 15, 3, 59, 54, 17, 2], [23, 15, 3, 54, 55, 19, 1]], "{COUNTED:?}");
+}
+
 /// Whatever call fails, and whenever: the pass fails with an error of the right kind, and the next pass is
 /// right.
 #[test]
