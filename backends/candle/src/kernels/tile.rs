@@ -490,6 +490,7 @@ mod tests {
     use super::*;
     use crate::kernels::pack::round_to_bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::ops::RangeInclusive;
 
     const FORMATS: [(OperandFormat, OperandFormat); 4] = [
         (OperandFormat::F32, OperandFormat::F32),
@@ -498,9 +499,16 @@ mod tests {
         (OperandFormat::Int8, OperandFormat::Int8),
     ];
 
-    /// A random word and its values. Bytes are signed unless `unsigned` is true. No byte is -128, which rows
-    /// never have.
-    fn word(rng: &mut StdRng, format: OperandFormat, unsigned: bool) -> (u32, Vec<f64>) {
+    /// The values of a weight's bytes.
+    const BYTES_OF_COLUMNS: RangeInclusive<i32> = -128..=127;
+
+    /// The values of a row's bytes. A signed row has no -128.
+    fn bytes_of_rows(set: InstructionSet) -> RangeInclusive<i32> {
+        if set.byte_offset() == 0 { -127..=127 } else { 0..=255 }
+    }
+
+    /// A random word and its values. Bytes are from the range `bytes`, and often its ends.
+    fn word(rng: &mut StdRng, format: OperandFormat, bytes: RangeInclusive<i32>) -> (u32, Vec<f64>) {
         match format {
             OperandFormat::F32 => {
                 let value: f32 = rng.random_range(-1.0..1.0);
@@ -512,9 +520,12 @@ mod tests {
                 (u32::from(halves[0]) | u32::from(halves[1]) << 16, halves.map(value).to_vec())
             }
             OperandFormat::Int8 => {
-                let bytes = [0; 4].map(|_| rng.random_range(-127..=127_i8).cast_unsigned());
-                let value = |b: u8| if unsigned { f64::from(b) } else { f64::from(b.cast_signed()) };
-                (u32::from_le_bytes(bytes), bytes.map(value).to_vec())
+                let values = [0; 4].map(|_| match rng.random_range(0..3) {
+                    0 => *bytes.start(),
+                    1 => *bytes.end(),
+                    _ => rng.random_range(bytes.clone()),
+                });
+                (u32::from_le_bytes(values.map(|value| value as u8)), values.map(f64::from).to_vec())
             }
         }
     }
@@ -531,7 +542,7 @@ mod tests {
         let mut a_values = vec![Vec::new(); rows];
         for w in 0..words {
             for (row, values) in a_values.iter_mut().enumerate() {
-                let (bits, of_word) = word(rng, left, set.byte_offset() != 0);
+                let (bits, of_word) = word(rng, left, bytes_of_rows(set));
                 a[(w / WORDS * rows + row) * WORDS + w % WORDS] = bits;
                 values.extend(of_word);
             }
@@ -540,7 +551,7 @@ mod tests {
         let mut b_values = vec![Vec::new(); COLUMNS];
         for _ in 0..words * left.per_word() / right.per_word() {
             for values in &mut b_values {
-                let (bits, of_word) = word(rng, right, false);
+                let (bits, of_word) = word(rng, right, BYTES_OF_COLUMNS);
                 b.push(bits);
                 values.extend(of_word);
             }
