@@ -201,18 +201,6 @@ pub(crate) trait Simd: Copy {
     /// Orders earlier calls of `stream` before all later accesses, for all threads.
     #[inline(always)]
     unsafe fn fence() {}
-    /// The lower half of a word as a bfloat16, widened, in every lane.
-    #[inline(always)]
-    unsafe fn splat_low_half(word: u32) -> Self {
-        // SAFETY: the caller upholds the same conditions.
-        unsafe { Self::splat(f32::from_bits(word << 16)) }
-    }
-    /// The upper half of a word as a bfloat16, widened, in every lane.
-    #[inline(always)]
-    unsafe fn splat_high_half(word: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { Self::splat(f32::from_bits(word & HIGH_HALF)) }
-    }
     /// The lower half of each of [`Simd::LANES`] words as a bfloat16, widened.
     unsafe fn low_halves(words: *const u32) -> Self;
     /// The upper half of each of [`Simd::LANES`] words as a bfloat16, widened.

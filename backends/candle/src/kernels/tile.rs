@@ -19,7 +19,7 @@ use super::{
 };
 use super::{
     pack::OperandFormat,
-    simd::{InstructionSet, Portable, Simd},
+    simd::{HIGH_HALF, InstructionSet, Portable, Simd},
 };
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
@@ -381,8 +381,8 @@ unsafe fn multiply_tile<
                         let word = a.add(row * WORDS + if ROW_PAIRS { pair } else { 2 * pair + half });
                         let factor = match (ROW_PAIRS, half) {
                             (false, _) => S::splat(*word.cast()),
-                            (true, 0) => S::splat_low_half(*word),
-                            (true, _) => S::splat_high_half(*word),
+                            (true, 0) => S::splat(f32::from_bits(*word << 16)),
+                            (true, _) => S::splat(f32::from_bits(*word & HIGH_HALF)),
                         };
                         for r in 0..REGISTERS {
                             sums[row][r] = column[r].mul_add(factor, sums[row][r]);

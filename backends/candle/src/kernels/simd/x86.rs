@@ -54,21 +54,6 @@ macro_rules! register {
                 unsafe { _mm_sfence() };
             }
 
-            // In the register: a scalar shift would cross over from another one.
-            #[inline(always)]
-            unsafe fn splat_low_half(word: u32) -> Self {
-                // SAFETY: the caller guarantees the instruction set.
-                Self(unsafe { $cast($shift::<16>($splat_word(word.cast_signed()))) })
-            }
-
-            #[inline(always)]
-            unsafe fn splat_high_half(word: u32) -> Self {
-                // SAFETY: as above.
-                Self(unsafe {
-                    $cast($and($splat_word(word.cast_signed()), $splat_word(HIGH_HALF.cast_signed())))
-                })
-            }
-
             #[inline(always)]
             unsafe fn low_halves(words: *const u32) -> Self {
                 // SAFETY: the caller guarantees the instruction set and the words.
