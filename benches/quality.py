@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/quality.md: what trained models rank, in each arithmetic, on judged questions.
 
-usage: quality.py --trained FOLDER --work FOLDER [--only NAME]
+usage: quality.py --trained FOLDER --work FOLDER [--only COLLECTION] [--model NAME] [--dtype TYPE]
 
 Input: the models and questions that `trained_files.py` unpacks, and the server's binary
 (TEXT_EMBEDDINGS_ROUTER). Output: a file of scores for each model, arithmetic and collection in the work
@@ -151,6 +151,7 @@ def row(name: str, dtype: str | None, collection: str, questions: Questions, fou
         "gain over the incoming order": f"{(quality - base).mean():+.3f} ({low:+.3f} to {high:+.3f})",
         "change against float32": "",
         "worst raw difference": "",
+        "pairs/s": f"{found.pairs_per_second():.0f}" if found.pairs_per_second() >= 10 else f"{found.pairs_per_second():.1f}",
     }
     if exact is not None and dtype not in (None, "float32"):
         change = quality - values(questions, exact.scores, (MEASURE,))[MEASURE]
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", action="append", help="measure only this collection")
     parser.add_argument("--model", action="append", help="measure only this model")
+    parser.add_argument("--dtype", action="append", help="measure only this arithmetic")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -182,7 +184,8 @@ def main() -> None:
                 continue
             is_wanted = collection in (arguments.only or [collection]) and name in (arguments.model or [name])
             files = {dtype: arguments.work / f"{file_name(f'{collection} {model.file} {dtype}')}.jsonl" for dtype in model.dtypes}
-            files = {dtype: file for dtype, file in files.items() if is_wanted or file.is_file()}
+            dtypes = arguments.dtype or model.dtypes
+            files = {dtype: file for dtype, file in files.items() if is_wanted and dtype in dtypes or file.is_file()}
             questions = load(arguments.trained, arguments.work, collection, model.questions) if files else None
             exact = None
             for dtype, file in files.items():

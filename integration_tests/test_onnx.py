@@ -8,6 +8,7 @@ reference's. The library is the one in the package `onnxruntime`.
 
 import json
 import shutil
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +23,9 @@ import onnx  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx_models import INPUTS, causal, changed, encoder  # noqa: E402
 from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "python"))
+from text_embeddings_router import serve  # noqa: E402
 
 SERVED = MODELS.parent / "served"
 LIBRARY = next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*"))
@@ -500,6 +504,15 @@ def test_the_library_of_the_active_environment_is_found(tmp_path):
     environment = {"VIRTUAL_ENV": str(tmp_path / "venv"), "DTYPE": None}
     with Server(folder, "--backend", "ort", environment=environment) as server:
         assert f"{packages}/onnxruntime/capi/{LIBRARY.name}" in server.log()
+
+
+def test_serve_finds_the_library_beside_its_own_interpreter(tmp_path, monkeypatch):
+    folder = write("bert-embedding-mean", tmp_path, "plain")
+    for name in ("VIRTUAL_ENV", "ORT_DYLIB_PATH", "DTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TEXT_EMBEDDINGS_ROUTER", str(BINARY))
+    with serve(folder, backend="ort") as client:
+        assert client.embed(["Mars is red."])
 
 
 FLAGS_REFUSED = [

@@ -298,6 +298,9 @@ def _command_line(
     arguments = [str(find_binary()), named_by, model, "--json-output", "--stop-with-stdin"]
     environment = environment_without({name.upper() for name in TLS_FLAGS} | COLOUR_VARIABLES)
     environment["LOG_LEVEL"] = _log_filter()
+    if sys.prefix != sys.base_prefix:
+        # The server looks for ONNX Runtime, and for the interpreter of `--backend python`, where this runs.
+        environment.setdefault("VIRTUAL_ENV", sys.prefix)
     defaults: dict[str, FlagValue] = {"hostname": "127.0.0.1", "port": 0, "prometheus_port": 0}
     for name, value in {**defaults, **flags}.items():
         if name in OWN_FLAGS:
