@@ -133,7 +133,10 @@ impl Service {
                     }
                     OutputSource::Device { outcome, key } => (outcome, key),
                 };
-                let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
+                let finished = outcome.await.unwrap_or(Err(Error::Unhealthy)).and_then(|outcome| {
+                    Ok(Outcome { output: task.finish_output(outcome.output)?, ..outcome })
+                });
+                let outcome = match finished {
                     Ok(outcome) => outcome,
                     Err(error) => {
                         let others = prompts.chain(submitted.flat_map(|submitted| submitted.prompts));
@@ -142,7 +145,7 @@ impl Service {
                     }
                 };
                 let Outcome { output, queue, inference } = outcome;
-                let output = Arc::new(task.finish_output(output));
+                let output = Arc::new(output);
                 if let (Some(scores), Some(key)) = (&self.scores, key) {
                     scores.keep_output(key, &KeptOutput { output: Arc::clone(&output), tokens, is_cut });
                 }

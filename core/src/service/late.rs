@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{error::Error, model::InputType, tokenization::Side};
 use std::sync::Arc;
-use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
+use text_embeddings_backend_core::{TokenVectors, Wanted};
 
 impl Service {
     /// Whether the model is a re-ranker that reads queries and documents apart.
@@ -49,12 +49,9 @@ impl Service {
         let inputs = Arc::new(PromptedInputs { prompt: None, inputs: inputs.inputs, side: Some(side) });
         let (outputs, cost) =
             self.compute(&inputs, ModelTask::Embed(Wanted::TOKENS), truncation).await?.into_owned();
-        if !outputs.iter().all(Output::is_finite) {
-            return Err(Error::MissingValues.into());
-        }
         let mut value = Vec::with_capacity(outputs.len());
         for output in outputs {
-            let TokenVectors { values, width } = unit_vectors(output.tokens);
+            let TokenVectors { values, width } = unit_vectors(output.tokens)?;
             let tokens = values.chunks(width.max(1)).map(<[f32]>::to_vec).collect();
             value.push(EmbedOutputs { tokens: Some(tokens), ..EmbedOutputs::default() });
         }

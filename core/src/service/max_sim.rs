@@ -1,8 +1,9 @@
 //! `MaxSim` of pairs, compared while the device computes the next documents.
 //!
 //! Input: outputs with the vectors of tokens, each query's before its documents'. Output: one raw score for
-//! each document, in order. What must hold: a request holds the vectors of few of its documents, however many
-//! it has; a score does not depend on the documents that are compared with it.
+//! each document, in order. What must hold: the values are finite, which `unit_vectors` sees to; a request holds
+//! the vectors of few of its documents, however many it has; a score does not depend on the documents that are
+//! compared with it.
 
 use super::{
     compute::OutputReceiver,
@@ -41,7 +42,7 @@ impl MaxSim {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingValues`] if a value is NaN; [`Error::Inference`] if a text has no vector.
+    /// [`Error::Inference`] if a text has no vector.
     pub(super) async fn into_scores(mut self) -> Result<Vec<RawScore>, Error> {
         self.compare_waiting().await?;
         Ok(self.scores)
@@ -87,7 +88,7 @@ impl OutputReceiver for MaxSim {
 ///
 /// # Errors
 ///
-/// [`Error::MissingValues`] if a value is NaN; [`Error::Inference`] if a text has no vector.
+/// [`Error::Inference`] if a text has no vector.
 fn query_scores(
     similarity: &dyn TokenSimilarity,
     query: &TokenVectors,
@@ -96,10 +97,6 @@ fn query_scores(
     for vectors in std::iter::once(&query).chain(documents) {
         if vectors.width == 0 || vectors.width != query.width || vectors.values.is_empty() {
             return Err(missing_vector());
-        }
-        // A maximum would lose it.
-        if vectors.values.iter().any(|value| value.is_nan()) {
-            return Err(Error::MissingValues);
         }
     }
     let count = (query.values.len() / query.width) as f64;
@@ -178,16 +175,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_vector_and_a_value_that_is_no_number_are_errors() {
+    async fn a_missing_vector_is_an_error() {
         let rng = &mut StdRng::seed_from_u64(12);
-        let mut wrong = random_output(rng, 2);
-        Arc::get_mut(&mut wrong).unwrap().tokens.values[1] = f32::NAN;
-        let empty = Arc::new(Output::whole(Vec::new()));
-        for (document, expected) in [(wrong, Error::MissingValues), (empty, missing_vector())] {
-            let mut found = MaxSim::from_similarity(Arc::new(PlainSimilarity), true);
-            found.take_output(random_output(rng, 2)).await.unwrap();
-            found.take_output(document).await.unwrap();
-            assert_eq!(found.into_scores().await.err(), Some(expected));
-        }
+        let mut found = MaxSim::from_similarity(Arc::new(PlainSimilarity), true);
+        found.take_output(random_output(rng, 2)).await.unwrap();
+        found.take_output(Arc::new(Output::whole(Vec::new()))).await.unwrap();
+        assert_eq!(found.into_scores().await.err(), Some(missing_vector()));
     }
 }

@@ -5,6 +5,7 @@
 
 use super::vectors::{unit_vectors, without_first};
 use crate::{
+    error::Error,
     metrics::{EMBED, PREDICT, TextMetrics},
     model::RerankScoring,
     tokenization::{Input, Side},
@@ -136,13 +137,18 @@ impl ModelTask {
     }
 
     /// The output as it is compared, and kept: vectors of tokens that are compared have length one.
-    pub(super) fn finish_output(self, output: Output) -> Output {
-        match self {
-            Self::Score(RerankScoring::MaxSim) => Output { tokens: unit_vectors(output.tokens), ..output },
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MissingValues`] if such a vector has a value that is infinite or NaN.
+    pub(super) fn finish_output(self, output: Output) -> Result<Output, Error> {
+        let tokens = match self {
+            Self::Score(RerankScoring::MaxSim) => unit_vectors(output.tokens)?,
             // bge-m3's authors leave out the first vector, which stands for the beginning of the text.
-            Self::Compare => Output { tokens: unit_vectors(without_first(output.tokens)), ..output },
-            Self::Score(_) | Self::Decide(_) | Self::Embed(_) => output,
-        }
+            Self::Compare => unit_vectors(without_first(output.tokens))?,
+            Self::Score(_) | Self::Decide(_) | Self::Embed(_) => return Ok(output),
+        };
+        Ok(Output { tokens, ..output })
     }
 
     /// Whether outputs of this task are kept.
