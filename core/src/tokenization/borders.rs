@@ -56,8 +56,8 @@ struct TextBorders {
 /// The bytes of a text that need no encoding.
 pub(super) struct SkippedBytes {
     pub(super) range: Range<usize>,
-    /// The least number of tokens of the text that must be encoded at the end that is kept. Otherwise too
-    /// many bytes were skipped.
+    /// The least number of tokens of the text that must be encoded at the end that is kept: one more than
+    /// stay, or it would not be known that the text was cut. With fewer, too many bytes were skipped.
     pub(super) min_tokens: usize,
 }
 
@@ -204,7 +204,7 @@ impl Borders {
             (last.saturating_sub(reach).max(start + 1)..last).rfind(|at| self.texts.split_at(bytes, *at))
         });
         if let (Some(start), Some(end)) = (start, end) {
-            return Some(SkippedBytes { range: start..end, min_tokens: tokens });
+            return Some(SkippedBytes { range: start..end, min_tokens: tokens.saturating_add(1) });
         }
         if !self.is_large(text) {
             return None;
@@ -214,7 +214,7 @@ impl Borders {
             TruncationDirection::Left => OTHER_END..text.len() - kept,
         };
         let range = text.ceil_char_boundary(range.start)..text.floor_char_boundary(range.end);
-        let min_tokens = tokens.saturating_mul(2);
+        let min_tokens = tokens.saturating_mul(2).saturating_add(1);
         if range.is_empty() { None } else { Some(SkippedBytes { range, min_tokens }) }
     }
 }
@@ -483,7 +483,7 @@ mod tests {
                         assert!(text.is_char_boundary(range.start) && text.is_char_boundary(range.end));
                         let encoded = text.len() - range.len();
                         assert!(encoded < kept + 300, "{name}: {encoded}");
-                        assert!([512, 1024].contains(&min_tokens));
+                        assert!([513, 1025].contains(&min_tokens));
                     }
                 }
             }
@@ -494,7 +494,7 @@ mod tests {
             let text = text.repeat(100_000);
             let borders = Borders::from_tokenizer(tokenizer);
             let skipped = borders.skipped(&text, 512, TruncationDirection::Left, 4096).unwrap();
-            assert_eq!(skipped.min_tokens, 512, "these are borders of the tokenizer");
+            assert_eq!(skipped.min_tokens, 513, "these are borders of the tokenizer");
         }
     }
 
@@ -562,15 +562,38 @@ mod tests {
         }
     }
 
+    const CHAT: &str = "{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n\
+        {% endif %}{% endfor %}\n{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}{% endfor %}";
+
+    /// In this tokenizer an ideograph has no token, so the words at both ends, which are always encoded, may
+    /// have none.
+    #[test]
+    fn a_cut_text_is_known_as_cut_if_the_words_at_its_ends_have_no_token() {
+        let tokenizer = tokenizers().into_iter().find(|(name, _)| *name == "BERT").unwrap().1;
+        let template = PromptTemplate::from_chat_template(CHAT, &MessageStyle::plain()).unwrap();
+        let options = EncoderOptions { max_input_length: 200, ..EncoderOptions::default() };
+        let mut encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
+        encoder.borders.least = 1;
+        let encoder = Encoder::from(encoder);
+        let text =
+            PairText {
+                instruction: None, query: "the", document: "星星星 the in the in the in 星星星"
+            };
+        for direction in [TruncationDirection::Left, TruncationDirection::Right] {
+            let limits = TokenLimits { document: Some(1), ..TokenLimits::NONE };
+            let truncation = Truncation { truncate: true, direction, limits };
+            let encoded = encoder.encode(&Input::Pair(text), truncation, None).unwrap();
+            assert!(encoded.truncated > 0, "{direction:?} {encoded:?}");
+        }
+    }
+
     /// Every input has the same ids as when all of its bytes are encoded, whatever is skipped and shared.
     #[test]
     fn what_is_left_out_and_what_is_shared_changes_no_id() {
         let mut rng = StdRng::from_os_rng();
-        let chat = "{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n\
-            {% endif %}{% endfor %}\n{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}{% endfor %}";
         let templates = [
             PromptTemplate::builtin(&QWEN3_RERANKER),
-            PromptTemplate::from_chat_template(chat, &MessageStyle::plain()).unwrap(),
+            PromptTemplate::from_chat_template(CHAT, &MessageStyle::plain()).unwrap(),
         ];
         let mut left_out = 0;
         for (name, tokenizer) in tokenizers() {

@@ -200,10 +200,10 @@ impl PromptEncoder {
                 TruncationDirection::Right => &text[..range.start],
                 TruncationDirection::Left => &text[range.end..],
             })?;
-            if ids.len() > min_tokens {
+            if ids.len() >= min_tokens {
                 return Ok(ids);
             }
-            let missing = (min_tokens + 1).saturating_sub(ids.len());
+            let missing = min_tokens.saturating_sub(ids.len());
             kept = self.borders.grow_kept(text, direction, kept, missing, |part| self.count_tokens(part))?;
         }
     }
