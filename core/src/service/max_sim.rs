@@ -1,9 +1,9 @@
 //! `MaxSim` of pairs, compared while the device computes the next documents.
 //!
 //! Input: outputs with the vectors of tokens, each query's before its documents'. Output: one raw score for
-//! each document, in order. What must hold: the values are finite, which `unit_vectors` sees to; a request holds
-//! the vectors of few of its documents, however many it has; a score does not depend on the documents that are
-//! compared with it.
+//! each document, in order. What must hold: the values are finite, which `unit_vectors` sees to; a request
+//! holds the vectors of few of its documents, however many it has; a score does not depend on the documents
+//! that are compared with it.
 
 use super::{
     compute::OutputReceiver,
