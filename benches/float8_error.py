@@ -28,17 +28,18 @@ from text_embeddings_router.evaluation.questions import Questions  # noqa: E402
 QUESTIONS = {"qwen2.5-coder.gguf": 6, "mpnet": 20, "minilm": 60}
 PROMPT = 'Query: {}\nDocument: {}\nDoes the document answer the query? Answer "yes" or "no".\nAnswer:'
 LONGEST = 512
+Rounding = Callable[[Tensor], Tensor]
 # The largest number of e4m3, and of a signed byte.
 FLOAT8_MAX, INT8_MAX = 448.0, 127.0
 
 
-def scaled(rows: Tensor, largest: float, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+def scaled(rows: Tensor, largest: float, rounded: Rounding) -> Tensor:
     """The rows, each rounded after its largest value was scaled to `largest`."""
     scale = rows.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     return rounded(rows / scale) * scale
 
 
-ARITHMETIC: dict[str, Callable[[Tensor], Tensor]] = {
+ARITHMETIC: dict[str, Rounding] = {
     "float32": lambda rows: rows,
     "bfloat16": lambda rows: rows.bfloat16().float(),
     "int8": lambda rows: scaled(rows, INT8_MAX, torch.round),
@@ -49,77 +50,69 @@ ARITHMETIC: dict[str, Callable[[Tensor], Tensor]] = {
 class Rounded(nn.Module):
     """A linear layer whose inputs and weights are rounded."""
 
-    def __init__(self, layer: nn.Linear, rounded: Callable[[Tensor], Tensor]):
+    def __init__(self, layer: nn.Linear):
         super().__init__()
-        self.weight, self.bias, self.rounded = rounded(layer.weight.data), layer.bias, rounded
+        self.exact, self.bias = layer.weight.data, layer.bias
+
+    def use(self, rounded: Rounding) -> None:
+        self.weight, self.rounded = rounded(self.exact), rounded
 
     def forward(self, rows: Tensor) -> Tensor:
         return nn.functional.linear(self.rounded(rows), self.weight, self.bias)
 
 
-def round_layers(module: nn.Module, rounded: Callable[[Tensor], Tensor]) -> None:
+def replace_layers(module: nn.Module) -> None:
+    """Makes all linear layers `Rounded`, except the head, which this server computes exactly."""
     for name, child in module.named_children():
-        if name == "lm_head":
-            continue
-        if isinstance(child, nn.Linear):
-            setattr(module, name, Rounded(child, rounded))
+        if isinstance(child, nn.Linear) and name != "lm_head":
+            setattr(module, name, Rounded(child))
         else:
-            round_layers(child, rounded)
+            replace_layers(child)
 
 
-def embedder(folder: Path, rounded: Callable[[Tensor], Tensor]) -> Callable[[str, list[str]], list[float]]:
-    """Cosines of a query and documents. A text that several questions share is embedded once."""
-    from sentence_transformers import SentenceTransformer
+class Embedder:
+    """Scores are cosines."""
 
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
-    model.max_seq_length = LONGEST
-    round_layers(model[0], rounded)
-    vectors: dict[str, np.ndarray] = {}
+    def __init__(self, path: Path):
+        from sentence_transformers import SentenceTransformer
 
-    def cosines(query: str, texts: list[str]) -> list[float]:
-        for text in (query, *texts):
-            if text not in vectors:
-                vectors[text] = model.encode(text, normalize_embeddings=True)
-        return [float(vectors[query] @ vectors[text]) for text in texts]
+        self.model = SentenceTransformer(str(path), device="cpu", model_kwargs={"dtype": torch.float32})
+        self.model.max_seq_length = LONGEST
 
-    return cosines
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        query_vector, *vectors = (self.model.encode(text, normalize_embeddings=True) for text in (query, *texts))
+        return [float(query_vector @ vector) for vector in vectors]
 
 
-def reranker(file: Path, rounded: Callable[[Tensor], Tensor]) -> Callable[[str, list[str]], list[float]]:
-    """Differences of the logits of "yes" and "no"."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+class Reranker:
+    """Scores are differences of the logits of "yes" and "no"."""
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
-    round_layers(model, rounded)
-    yes, no = (tokenizer.encode(answer, add_special_tokens=False)[0] for answer in ("yes", "no"))
+    def __init__(self, path: Path):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    def differences(query: str, texts: list[str]) -> list[float]:
-        found = []
-        for text in texts:
-            ids = tokenizer(PROMPT.format(query, text), return_tensors="pt").input_ids
-            logits = model(ids, logits_to_keep=1).logits[0, -1]
-            found.append(float(logits[yes] - logits[no]))
-        return found
+        place = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+        self.tokenizer = AutoTokenizer.from_pretrained(**place)
+        self.model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32).eval()
+        self.yes, self.no = (self.tokenizer.encode(answer, add_special_tokens=False)[0] for answer in ("yes", "no"))
 
-    return differences
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        prompts = [self.tokenizer(PROMPT.format(query, text), return_tensors="pt").input_ids for text in texts]
+        logits = [self.model(prompt, logits_to_keep=1).logits[0, -1] for prompt in prompts]
+        return [float(row[self.yes] - row[self.no]) for row in logits]
+
+
+def measured(scorer: Embedder | Reranker, rounded: Rounding, questions: Questions) -> dict[str, dict[str, float]]:
+    """The scores by question and document."""
+    for module in scorer.model.modules():
+        if isinstance(module, Rounded):
+            module.use(rounded)
+    return {
+        query: dict(zip(names, scorer.scores(questions.queries[query], [questions.documents[name] for name in names])))
+        for query, names in questions.candidates.items()
+    }
 
 
 @torch.no_grad()
-def measured(path: Path, arithmetic: str, asked: dict[str, Questions]) -> dict[str, dict[str, dict[str, float]]]:
-    """The scores by collection, question and document."""
-    start = reranker if path.suffix == ".gguf" else embedder
-    score = start(path, ARITHMETIC[arithmetic])
-    scores = {}
-    for collection, questions in asked.items():
-        print(f"{path.name}, {arithmetic}, {collection}", file=sys.stderr, flush=True)
-        scores[collection] = {
-            query: dict(zip(names, score(questions.queries[query], [questions.documents[name] for name in names])))
-            for query, names in questions.candidates.items()
-        }
-    return scores
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trained", type=Path, required=True)
@@ -129,19 +122,19 @@ def main() -> None:
     print(f"| model | collection | arithmetic | {MEASURE} | change against float32 | median, worst difference |")
     print("|---|---|---|--:|--:|--:|")
     for name in arguments.model or QUESTIONS:
-        asked = {one: load(arguments.trained, arguments.work, one, QUESTIONS[name]) for one in COLLECTIONS[:2]}
-        exact: dict[str, dict[str, dict[str, float]]] = {}
-        for arithmetic in ARITHMETIC:
-            found = measured(arguments.trained / name, arithmetic, asked)
-            exact = exact or found
-            for collection, questions in asked.items():
-                quality, base = (values(questions, one[collection], (MEASURE,))[MEASURE] for one in (found, exact))
+        path = arguments.trained / name
+        scorer = (Reranker if path.suffix == ".gguf" else Embedder)(path)
+        replace_layers(scorer.model)
+        for collection in COLLECTIONS[:2]:
+            questions = load(arguments.trained, arguments.work, collection, QUESTIONS[name])
+            exact: dict[str, dict[str, float]] = {}
+            for arithmetic, rounded in ARITHMETIC.items():
+                found = measured(scorer, rounded, questions)
+                exact = exact or found
+                quality, base = (values(questions, scores, (MEASURE,))[MEASURE] for scores in (found, exact))
                 low, high = interval(quality - base)
-                differences = [
-                    abs(score - exact[collection][query][document])
-                    for query, row in found[collection].items()
-                    for document, score in row.items()
-                ]
+                pairs = [(score, exact[query][document]) for query, row in found.items() for document, score in row.items()]
+                differences = [abs(score - other) for score, other in pairs]
                 change = f"{(quality - base).mean():+.4f} ({low:+.4f} to {high:+.4f})"
                 worst = f"{np.median(differences):.4f}, {max(differences):.4f}"
                 print(f"| {name} | {collection} | {arithmetic} | {quality.mean():.3f} | {change} | {worst} |", flush=True)

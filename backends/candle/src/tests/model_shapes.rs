@@ -88,7 +88,7 @@ fn every_shape_is_measured_without_its_weights() {
             assert!(measured.unwrap_err().to_string().contains("without layers"), "{}", fixture.name);
         } else {
             let seconds = measured.unwrap();
-            assert!(seconds > 0.0 && seconds < 1.0, "{}: {seconds}", fixture.name);
+            assert!(seconds > 0.0 && seconds.is_finite(), "{}: {seconds}", fixture.name);
         }
     }
 }

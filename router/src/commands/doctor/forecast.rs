@@ -12,7 +12,7 @@ use text_embeddings_backend::{
     ArithmeticSpeed, InstructionSet, ModelShape, ON_CPU, PassSettings, StoredValues,
 };
 use text_embeddings_backend_core::{DType, NumberSupport, Numbers};
-use text_embeddings_core::{families::Limits, model::default_batch_tokens};
+use text_embeddings_core::{families::Limits, files::DEMO_MODEL_ID, model::default_batch_tokens};
 
 use crate::{
     args::Args,
@@ -53,12 +53,13 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// A classification head with a pair's score, or a name that says it: a generative re-ranker has the
-    /// `config.json` of any language model.
+    /// A classification head with a pair's score, or a name that says it: a generative re-ranker, such as the
+    /// built-in one, has the `config.json` of any language model.
     pub(super) fn guess_task(name: &str, config: &Value) -> Self {
         let classes = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let has_head = classes.into_iter().any(|class| class.ends_with("ForSequenceClassification"));
-        if has_head || name.to_ascii_lowercase().contains("rerank") { Self::Rerank } else { Self::Embed }
+        let is_named = name == DEMO_MODEL_ID || name.to_ascii_lowercase().contains("rerank");
+        if has_head || is_named { Self::Rerank } else { Self::Embed }
     }
 
     /// The things whose number per second is told.
