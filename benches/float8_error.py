@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes the loss in ranking of products in FP8, next to bfloat16 and int8, on trained models.
 
-usage: float8_error.py --trained FOLDER --work FOLDER [--model NAME]
+usage: float8_error.py --trained FOLDER --work FOLDER --model NAME --questions COUNT [--collection NAME]
 
 Input: the models and questions that `trained_files.py` unpacks. Output: a table. The inputs and weights of
 each linear layer are rounded to the values that the arithmetic stores, and the product is taken in float32.
@@ -25,7 +25,6 @@ from quality import COLLECTIONS, MEASURE, load  # noqa: E402
 from text_embeddings_router.evaluation.evaluate import interval, values  # noqa: E402
 from text_embeddings_router.evaluation.questions import Questions  # noqa: E402
 
-QUESTIONS = {"qwen2.5-coder.gguf": 6, "mpnet": 20, "minilm": 60}
 PROMPT = 'Query: {}\nDocument: {}\nDoes the document answer the query? Answer "yes" or "no".\nAnswer:'
 LONGEST = 512
 Rounding = Callable[[Tensor], Tensor]
@@ -117,27 +116,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trained", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--model", choices=QUESTIONS, action="append", help="measure only this model")
+    parser.add_argument("--model", required=True, help="minilm, mpnet, or a causal model's GGUF file")
+    parser.add_argument("--questions", type=int, required=True)
+    parser.add_argument("--collection", choices=COLLECTIONS, default="HotpotQA")
     arguments = parser.parse_args()
-    print(f"| model | collection | arithmetic | {MEASURE} | change against float32 | median, worst difference |")
-    print("|---|---|---|--:|--:|--:|")
-    for name in arguments.model or QUESTIONS:
-        path = arguments.trained / name
-        scorer = (Reranker if path.suffix == ".gguf" else Embedder)(path)
-        replace_layers(scorer.model)
-        for collection in COLLECTIONS[:2]:
-            questions = load(arguments.trained, arguments.work, collection, QUESTIONS[name])
-            exact: dict[str, dict[str, float]] = {}
-            for arithmetic, rounded in ARITHMETIC.items():
-                found = measured(scorer, rounded, questions)
-                exact = exact or found
-                quality, base = (values(questions, scores, (MEASURE,))[MEASURE] for scores in (found, exact))
-                low, high = interval(quality - base)
-                pairs = [(score, exact[query][document]) for query, row in found.items() for document, score in row.items()]
-                differences = [abs(score - other) for score, other in pairs]
-                change = f"{(quality - base).mean():+.4f} ({low:+.4f} to {high:+.4f})"
-                worst = f"{np.median(differences):.4f}, {max(differences):.4f}"
-                print(f"| {name} | {collection} | {arithmetic} | {quality.mean():.3f} | {change} | {worst} |", flush=True)
+    print(f"| model | arithmetic | questions | {MEASURE} | change against float32 | median, worst difference |")
+    print("|---|---|--:|--:|--:|--:|")
+    path = arguments.trained / arguments.model
+    scorer = (Reranker if path.suffix == ".gguf" else Embedder)(path)
+    replace_layers(scorer.model)
+    questions = load(arguments.trained, arguments.work, arguments.collection, arguments.questions)
+    exact: dict[str, dict[str, float]] = {}
+    for arithmetic, rounded in ARITHMETIC.items():
+        found = measured(scorer, rounded, questions)
+        exact = exact or found
+        quality, base = (values(questions, scores, (MEASURE,))[MEASURE] for scores in (found, exact))
+        low, high = interval(quality - base)
+        pairs = [(score, exact[query][document]) for query, row in found.items() for document, score in row.items()]
+        differences = [abs(score - other) for score, other in pairs]
+        change = f"{(quality - base).mean():+.4f} ({low:+.4f} to {high:+.4f})"
+        worst = f"{np.median(differences):.4f}, {max(differences):.4f}"
+        print(f"| {arguments.model} | {arithmetic} | {len(quality)} | {quality.mean():.3f} | {change} | {worst} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ llama.cpp. The texts are about 200 real ones in eight languages, some longer tha
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -144,6 +145,10 @@ def test_logits_of_a_classifier_are_those_of_onnx_runtime(name, texts):
     assert difference.max() <= 1e-4
 
 
+# Hangul, and letters of India: BERT's tokenizer decomposes them, and llama.cpp's table of accents lacks them.
+DECOMPOSED = re.compile("[\u0900-\u0dff\uac00-\ud7a3]")
+
+
 @pytest.mark.parametrize("name, tolerance", [("minilm-q8_0.gguf", BYTES), ("nomic.gguf", HALF)])
 def test_vectors_of_a_gguf_file_are_those_of_llama_cpp(name, tolerance, texts):
     with started(name, "--dtype", "float32", "--max-input-length", str(LONGEST)) as server:
@@ -153,8 +158,11 @@ def test_vectors_of_a_gguf_file_are_those_of_llama_cpp(name, tolerance, texts):
     cut = [row if len(row) <= LONGEST else row[: LONGEST - 1] + [last] for row in ids]
     [rows] = ask(compute=[{**file, "texts": cut, "special": True}])
     [known] = ask(tokenize=[{"file": str(FOLDER / name), "texts": texts}])
-    for row, expected, own in zip(rows, known, ids):
-        row["ids"] = own if len(own) > LONGEST else [own[0], *expected, own[-1]]
+    other = [text for text, expected, own in zip(texts, known, ids) if len(own) <= LONGEST and own[1:-1] != expected]
+    assert all(DECOMPOSED.search(text) for text in other), other
+    # Both files have the vocabulary of this folder.
+    for row, expected in zip(rows, reference("ids", folder=str(FOLDER / "minilm"), texts=texts)):
+        row["ids"] = expected
         row["values"] = list(np.array(row["values"]) / np.linalg.norm(row["values"]))
     compared(name, texts, ("--dtype", "float32", "--max-input-length", str(LONGEST)), rows, tolerance)
 

@@ -30,6 +30,12 @@ def tokenizer_of(folder: str, longest: int):
     return tokenizer
 
 
+def ids(folder: str, texts: list[str]) -> list[list[int]]:
+    """By tokenizers, without a limit."""
+    tokenizer = tokenizer_of(folder, 2**30)
+    return [tokenizer.encode(text).ids for text in texts]
+
+
 def sentence_transformers(folder: str, texts: list[str]) -> list[dict]:
     """By sentence-transformers, from a folder with its files."""
     from sentence_transformers import SentenceTransformer
@@ -132,7 +138,7 @@ def mteb(questions: dict, folder: str, url: str, is_reranking: bool) -> list[dic
     return [{"name": each.model_name, **each.task_results[0].scores["test"][0]} for each in results]
 
 
-METHODS = {method.__name__: method for method in (sentence_transformers, encoder, static_model, graph, answers, mteb)}
+METHODS = {method.__name__: method for method in (ids, sentence_transformers, encoder, static_model, graph, answers, mteb)}
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
