@@ -151,7 +151,6 @@ def row(name: str, dtype: str | None, collection: str, questions: Questions, fou
         "gain over the incoming order": f"{(quality - base).mean():+.3f} ({low:+.3f} to {high:+.3f})",
         "change against float32": "",
         "worst raw difference": "",
-        "ms per question": f"{found.milliseconds(50):.0f}",
     }
     if exact is not None and dtype not in (None, "float32"):
         change = quality - values(questions, exact.scores, (MEASURE,))[MEASURE]

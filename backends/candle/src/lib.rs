@@ -22,6 +22,7 @@ mod operations;
 mod pass;
 mod plain;
 mod plan;
+mod precision;
 mod prefix_cache;
 mod probe;
 mod rope;

@@ -4,6 +4,7 @@
 //! implements the operations with this crate's kernels, [`crate::plain`] with candle on any candle device.
 //! The tests check `cpu` against `plain`.
 
+pub(crate) use crate::precision::Precision;
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
     bias::Buckets,
@@ -46,19 +47,6 @@ pub(crate) struct Part {
 pub(crate) struct Lookup<'a, T: ?Sized> {
     pub(crate) table: &'a T,
     pub(crate) ids: &'a [u32],
-}
-
-/// The precision of a product in 8-bit arithmetic. Both operands must be made for the same precision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Precision {
-    /// Bytes.
-    Low,
-    /// Bytes after a rotation that spreads a few large values over many. An MLP's activations need it: a few
-    /// of them are many times larger than the rest, and steps of one size that reach the large ones would
-    /// lose the rest. Both operands get the same rotation, so their product stays the same.
-    Spread,
-    /// More than bytes, for results that everything later builds on.
-    High,
 }
 
 /// Some rows of a batch, as all layers with one kind of attention see them.
@@ -288,6 +276,11 @@ pub(crate) trait Operations: Send {
 
     /// Bytes per kept value.
     fn kept_bytes(&self) -> usize;
+
+    /// Whether weights that the checkpoint stores in four bits are multiplied with these.
+    fn keeps_four_bits(&self) -> bool {
+        false
+    }
 
     /// Attention of some rows, as an operand `[rows, heads · size]` of `precision`.
     fn attention(

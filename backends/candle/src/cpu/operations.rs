@@ -38,11 +38,10 @@ impl Operations for CpuOperations {
     type Kept = HostValues;
 
     fn table(&self, values: Weight) -> Result<EmbeddingTable> {
-        Ok(if self.arithmetic.int4 {
-            EmbeddingTable::compact(&self.compute, values)
-        } else {
-            EmbeddingTable::Stored(values)
-        })
+        if self.arithmetic.int4 {
+            return Ok(EmbeddingTable::compact(&self.compute, values));
+        }
+        Ok(EmbeddingTable::Stored(values))
     }
 
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<Matrix> {
@@ -311,6 +310,10 @@ impl Operations for CpuOperations {
             keeper.read(*row, out);
         }
         Ok(())
+    }
+
+    fn keeps_four_bits(&self) -> bool {
+        self.arithmetic.int4
     }
 
     fn kept_bytes(&self) -> usize {

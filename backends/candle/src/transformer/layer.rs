@@ -99,7 +99,8 @@ pub(super) struct Precisions {
 }
 
 impl Precisions {
-    fn for_layer(layer: &plan::LayerPlan, index: usize) -> Self {
+    /// `keeps_four_bits`: see [`Weights::keeps_four_bits`].
+    fn for_layer(layer: &plan::LayerPlan, index: usize, keeps_four_bits: bool) -> Self {
         match (index, &layer.mlp_norms.sum) {
             // A norm of the residual stream itself keeps a few columns large in every layer. It also keeps
             // the first layer's errors no larger than other layers' errors.
@@ -108,7 +109,13 @@ impl Precisions {
             }
             // In other architectures, all layers build on the first, so its errors are the ones that grow.
             (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
-            (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
+            // Trained models have large values in a few columns of the residual stream, which a norm before
+            // the products keeps. Rotated weights lose their four bits.
+            (_, None) => Self {
+                input: if keeps_four_bits { Precision::Low } else { Precision::Spread },
+                context: Precision::Low,
+                inner: Precision::Spread,
+            },
         }
     }
 }
@@ -120,7 +127,8 @@ impl<O: Operations> Layer<O> {
         views: &[plan::View],
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
-        let precisions = Precisions::for_layer(layer, index);
+        let keeps_four_bits = weights.keeps_four_bits(&layer.mlp)?;
+        let precisions = Precisions::for_layer(layer, index, keeps_four_bits);
         let (mixer, output) = match &layer.mixer {
             plan::MixerPlan::Attention(attention) => {
                 let heads = views[attention.view].heads;

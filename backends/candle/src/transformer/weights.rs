@@ -60,6 +60,19 @@ impl<O: Operations> Weights<'_, O> {
         self.operations.matrix(parts, precision)
     }
 
+    /// Whether an MLP's input is multiplied with the four bits in which the checkpoint stores the weights.
+    pub(super) fn keeps_four_bits(&self, mlp: &plan::MlpPlan) -> Result<bool> {
+        let first = match mlp {
+            plan::MlpPlan::Plain { up, .. } => up.parts.first(),
+            plan::MlpPlan::Gated { gate, .. } => Some(gate),
+            plan::MlpPlan::Experts(_) => None,
+        };
+        match first {
+            Some(part) if self.operations.keeps_four_bits() => Ok(self.part(part)?.weight.has_four_bits()),
+            _ => Ok(false),
+        }
+    }
+
     /// DeBERTa's relative positions: for each head, the products of the table with the layer's matrices.
     pub(crate) fn disentangled(
         &mut self,

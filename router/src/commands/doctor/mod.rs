@@ -232,7 +232,7 @@ mod tests {
                 assert_eq!(Task::guess_task(model, config), task, "{model}");
             }
         }
-        assert_eq!(Task::guess_task("demo", &serde_json::Value::Null), Task::Rerank);
+        assert_eq!(Task::guess_task("demo", &Value::Null), Task::Rerank);
     }
 
     #[test]
