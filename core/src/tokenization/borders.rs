@@ -575,10 +575,8 @@ mod tests {
         let mut encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
         encoder.borders.least = 1;
         let encoder = Encoder::from(encoder);
-        let text =
-            PairText {
-                instruction: None, query: "the", document: "星星星 the in the in the in 星星星"
-            };
+        let document = "星星星 the in the in the in 星星星";
+        let text = PairText { instruction: None, query: "the", document };
         for direction in [TruncationDirection::Left, TruncationDirection::Right] {
             let limits = TokenLimits { document: Some(1), ..TokenLimits::NONE };
             let truncation = Truncation { truncate: true, direction, limits };

@@ -89,7 +89,7 @@ impl EmulatedGpu {
         unsafe { (self.calls)(name.as_ptr()) }
     }
 
-    /// The device's last complaint; empty if there is none.
+    /// The last call that the device refused, and why. An empty text if it refused none.
     fn finding(&self) -> String {
         // SAFETY: the answer is a C string in memory of the library.
         unsafe { CStr::from_ptr((self.finding)()) }.to_str().unwrap().to_owned()

@@ -67,10 +67,12 @@ impl<O: Operations> Weights<'_, O> {
             plan::MlpPlan::Gated { gate, .. } => Some(gate),
             plan::MlpPlan::Experts(_) => None,
         };
-        match first {
-            Some(part) if self.operations.keeps_four_bits() => Ok(self.part(part)?.weight.has_four_bits()),
-            _ => Ok(false),
-        }
+        let Some(part) = first.filter(|part| self.operations.keeps_four_bits() && !part.transposed) else {
+            return Ok(false);
+        };
+        // One row says how all are stored.
+        let row = part.rows.start..part.rows.start + 1;
+        Ok(self.checkpoint.tensor_rows(&part.weight, &part.shape, row)?.has_four_bits())
     }
 
     /// DeBERTa's relative positions: for each head, the products of the table with the layer's matrices.
