@@ -262,7 +262,8 @@ mod tests {
         let (half, rest) = EMBED.split_at(8);
         let in_flight = sent(&server, &format!("{head}{half}")).await;
         assert_eq!(server.post("/embed", EMBED, &[]).await.status, 200);
-        let answer = server.post("/rerank", r#"{"query":"q","texts":["$"]}"#, &[]).await;
+        server.control.lose_device();
+        let answer = server.post("/rerank", RERANK, &[]).await;
         assert!(
             answer.status == 503 && answer.body.contains("the device that computes is lost"),
             "{answer:?}"

@@ -25,7 +25,6 @@ const FIELDS: [(&str, &[&str]); 54] = [
             r#"{"source_sentence":"a","sentences":["b"]}"#,
         ],
     ),
-    // The token 3 would lose the device.
     ("input", &[r#""a""#, "[64]", r#"["a",[1]]"#, "[]"]),
     ("query", &[r#""q""#, r#""""#, r#""\ud83d\ude00""#]),
     ("text", &[r#""a""#, r#""""#]),
