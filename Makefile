@@ -194,8 +194,7 @@ $(TORCH)/trained-installed: $(TORCH)/installed
 # The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash
 # attention that are called. It needs no GPU.
 GPU := $(abspath $(TARGET))/gpu.env
-# Tests on a GPU run one after the other: they share the card's memory.
-CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
+CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked
 # Tests without settings that only a CPU has (instruction sets, the prefix cache in float32). Tests in int8
 # skip themselves.
 CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py served_models.py minilm.py reranker_families.py jina.py)
@@ -217,7 +216,7 @@ gpu-test: $(VENV)/installed $(GPU) ## On a machine with an NVIDIA GPU: the backe
 CUDA_CHECK := $(abspath $(TARGET))/cuda-check
 cuda-driver-test: ## Run the code for NVIDIA GPUs on a device that is emulated below CUDA's driver: no GPU, no toolkit (ten CPU-minutes the first time)
 	eval "$$(scripts/cuda-emulated.sh $(CUDA_CHECK))" && CARGO_TARGET_DIR=$(CUDA_CHECK) cargo test -p text-embeddings-backend-candle \
-		--lib --locked --features cuda,flash-attn -- --test-threads=1 emulated_gpu on_the_gpu
+		--lib --locked --features cuda,flash-attn -- emulated_gpu on_the_card
 
 gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with an NVIDIA GPU: this server beside transformers, written into docs/gpu.md (half an hour)
 	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked

@@ -6,7 +6,8 @@ binary, built with `candle-cuda`; a bfloat16 model folder of benchmark_model.py.
 in `results/gpu.json`, and the table of `docs/gpu.md`. What must hold: all systems get the same requests, each
 with a query of its own, and all scores are compared with the scores of `transformers` in float32.
 
-The standard library is enough to start it; it goes on inside the environment that it makes."""
+The standard library is enough to start it; it goes on inside the environment that it makes. With
+`--has-peers`, it needs no other environment."""
 
 import argparse
 import concurrent.futures
@@ -217,9 +218,10 @@ def main() -> None:
     parser.add_argument("--binary", type=Path, required=True, help="this server, built with candle-cuda")
     parser.add_argument("--model", type=Path, required=True, help="a folder that benchmark_model.py wrote")
     parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment of the peers")
+    parser.add_argument("--has-peers", action="store_true", help="this Python has torch and transformers: make no environment")
     arguments = parser.parse_args()
-    python = environment(arguments.work, {"transformers"}).absolute()
-    if Path(sys.prefix) != python.parent.parent:
+    python = Path(sys.executable) if arguments.has_peers else environment(arguments.work, {"transformers"}).absolute()
+    if not arguments.has_peers and Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
     # The end of this program must end the processes that it started: they may be held still.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

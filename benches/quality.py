@@ -13,7 +13,8 @@ import argparse
 import gzip
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -108,15 +109,21 @@ def retrieved(trained: Path, work: Path) -> Questions:
     return found
 
 
-def load(trained: Path, work: Path, name: str, count: int) -> Questions:
+@cache
+def load(trained: Path, work: Path, name: str) -> Questions:
+    """All questions of a collection. Reading FiQA takes a minute."""
     if name == RETRIEVED:
-        found, count = retrieved(trained, work), max(10, count * CANDIDATES // RETRIEVED_CANDIDATES)
-    elif name.startswith("InsuranceQA"):
-        found = insurance(trained / "insuranceqa", "zh" if "Chinese" in name else "en")
-    else:
-        path = {"HotpotQA": "hotpotqa.json", "SciFact": "scifact", "FiQA": "fiqa"}[name]
-        found = read(trained / path, top=CANDIDATES)
-    found.sample(count)
+        return retrieved(trained, work)
+    if name.startswith("InsuranceQA"):
+        return insurance(trained / "insuranceqa", "zh" if "Chinese" in name else "en")
+    path = {"HotpotQA": "hotpotqa.json", "SciFact": "scifact", "FiQA": "fiqa"}[name]
+    return read(trained / path, top=CANDIDATES)
+
+
+def sample(trained: Path, work: Path, name: str, count: int) -> Questions:
+    """`count` questions of a collection; fewer where each has more documents."""
+    found = replace(load(trained, work, name))
+    found.sample(max(10, count * CANDIDATES // RETRIEVED_CANDIDATES) if name == RETRIEVED else count)
     return found
 
 
@@ -185,7 +192,7 @@ def main() -> None:
             files = {dtype: arguments.work / f"{file_name(f'{collection} {model.file} {dtype}')}.jsonl" for dtype in model.dtypes}
             dtypes = arguments.dtype or model.dtypes
             files = {dtype: file for dtype, file in files.items() if is_wanted and dtype in dtypes or file.is_file()}
-            questions = load(arguments.trained, arguments.work, collection, model.questions) if files else None
+            questions = sample(arguments.trained, arguments.work, collection, model.questions) if files else None
             exact = None
             for dtype, file in files.items():
                 found = measure(model, dtype, questions, arguments.trained, file)

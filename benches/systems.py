@@ -62,7 +62,10 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The checked-out commit, as `git describe` names it."""
+    """The checked-out commit, as `git describe` names it. A kit of `scripts/gpu_kit.py` has it in a file."""
+    packed = HERE.parent / "COMMIT"
+    if packed.exists():
+        return packed.read_text().strip()
     command = ["git", "-C", HERE, "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 

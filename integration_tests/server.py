@@ -36,7 +36,8 @@ DEMO = "demo"
 EMBEDDING_MODELS = ("embedding-last", "embedding-mean-dense")
 CLASSIFIERS = ("seq-cls-1", "seq-cls-2", "seq-cls-3")
 LISTEN = ("--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0")
-START_LIMIT = 30
+# On a GPU, the driver compiles the kernels at the first start.
+START_LIMIT = 120 if "DEVICE_IS_GPU" in os.environ else 30
 ANSWER_LIMIT = 120
 STOP_LIMIT = 70
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -204,8 +205,9 @@ def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:
     and without a score cache, so that a text that a test sends again is computed again. A value of None in
     `extra` removes a variable."""
     own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32", "SCORE_CACHE_BYTES": "0"}
-    # A binary for GPUs needs the paths of CUDA's libraries, and the choice of the card.
-    gpu = ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"] if "DEVICE_IS_GPU" in os.environ else []
+    # A binary for GPUs needs the paths of CUDA's libraries, the choice of the card, and the driver's cache of
+    # compiled kernels, which is in the home folder.
+    gpu = ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "HOME"] if "DEVICE_IS_GPU" in os.environ else []
     kept = {name: os.environ[name] for name in ["PATH", *gpu] if name in os.environ}
     given = kept | own | (extra or {})
     return {name: value for name, value in given.items() if value is not None}

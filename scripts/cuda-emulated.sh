@@ -2,7 +2,7 @@
 # Builds the emulated GPU of backends/candle/src/cuda/emulated, for tests of the code that drives a card:
 #
 #     eval "$(scripts/cuda-emulated.sh FOLDER)"
-#     cargo test -p text-embeddings-backend-candle --lib -F cuda,flash-attn -- --test-threads=1
+#     cargo test -p text-embeddings-backend-candle --lib -F cuda,flash-attn
 #
 # It prints the variables to export. FOLDER gets one library that has the names of all of CUDA's libraries,
 # and a library for each file of candle's kernels. They need a C++ compiler; nothing needs a CUDA toolkit.

@@ -4,7 +4,7 @@
 mod architectures;
 mod counted_work;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-mod emulated_gpu;
+pub(crate) mod emulated_gpu;
 mod heads;
 mod heads_reference;
 mod marks;
@@ -12,6 +12,7 @@ mod model_shapes;
 pub(crate) mod padded;
 mod prefix_cache;
 mod random_model;
+mod real_widths;
 pub(crate) mod shapes;
 mod spread;
 mod static_tables;
@@ -27,7 +28,7 @@ use crate::operations::Rows;
 use crate::plain::reference;
 use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
-use std::{collections::HashMap, fs, path::Path};
+use std::{collections::HashMap, fs};
 use text_embeddings_backend_core::{
     Activation, AnswerRule, AnswerToken, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule,
     ModelFile, Pooling, TokenHead, WeightChoices,
@@ -35,8 +36,14 @@ use text_embeddings_backend_core::{
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
 
+/// This crate's folder: where cargo runs the tests, or where it compiled them. `scripts/gpu_kit.py` runs them
+/// on another machine.
+pub(crate) fn crate_folder() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration_tests/reference/fixtures")
+    crate_folder().join("../../integration_tests/reference/fixtures")
 }
 
 fn json(path: &str) -> serde_json::Value {
@@ -126,7 +133,7 @@ fn on_gpu(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Bac
 }
 
 /// The device of this build if candle drives it, otherwise candle's CPU device.
-fn device() -> Device {
+pub(crate) fn device() -> Device {
     match device::choose().unwrap() {
         Chosen::Candle(device) => device,
         Chosen::Cpu => Device::Cpu,

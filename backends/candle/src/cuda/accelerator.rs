@@ -90,8 +90,8 @@ pub(crate) fn int(value: usize) -> Result<c_int> {
 
 /// Queries, keys and values for attention: `[rows, heads, size]` each. The last dimension is contiguous.
 #[cfg_attr(
-    all(feature = "cuda", not(feature = "flash-attn")),
-    allow(dead_code, reason = "only flash attention reads it")
+    all(feature = "cuda", not(feature = "flash-attn"), not(test)),
+    expect(dead_code, reason = "only flash attention reads it")
 )]
 pub(crate) struct Turned<'a> {
     /// The queries of the requested rows.

@@ -89,6 +89,36 @@ impl Gpu {
         Ok(function)
     }
 
+    /// Starts a kernel with these blocks, threads of a block, and arguments.
+    pub(crate) fn start_kernel(
+        &self,
+        kernel: String,
+        blocks: usize,
+        threads: usize,
+        words: &[Word],
+    ) -> Result<()> {
+        let function = self.function(kernel)?;
+        let stream = self.cuda.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        for word in words {
+            match word {
+                Word::Address(address) => builder.arg(address),
+                Word::Int(value) => builder.arg(value),
+                Word::Float(value) => builder.arg(value),
+            };
+        }
+        let config = LaunchConfig {
+            grid_dim: (int(blocks)? as u32, 1, 1),
+            block_dim: (int(threads)? as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches
+        // on the kernels compiled for the CPU. All tensors are alive during this call; memory that is freed
+        // later is freed in the same stream, so after the kernel.
+        unsafe { builder.launch(config) }.w()?;
+        Ok(())
+    }
+
     fn storage<T: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr>(
         &self,
         values: usize,
@@ -131,27 +161,7 @@ impl Accelerator for Gpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let function = self.function(launch.name())?;
-        let words = launch.words(self)?;
-        let stream = self.cuda.cuda_stream();
-        let mut builder = stream.launch_builder(&function);
-        for word in &words {
-            match word {
-                Word::Address(address) => builder.arg(address),
-                Word::Int(value) => builder.arg(value),
-                Word::Float(value) => builder.arg(value),
-            };
-        }
-        let config = LaunchConfig {
-            grid_dim: (int(launch.blocks)? as u32, 1, 1),
-            block_dim: (int(launch.threads)? as u32, 1, 1),
-            shared_mem_bytes: 0,
-        };
-        // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches
-        // on the kernels compiled for the CPU. All tensors are alive during this call; memory that is freed
-        // later is freed in the same stream, so after the kernel.
-        unsafe { builder.launch(config) }.w()?;
-        Ok(())
+        self.start_kernel(launch.name(), launch.blocks, launch.threads, &launch.words(self)?)
     }
 
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {

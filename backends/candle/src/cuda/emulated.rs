@@ -12,12 +12,12 @@
 )]
 
 use super::accelerator::Word;
+use crate::tests::crate_folder;
 use libloading::Library;
 use std::{
     env,
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     io::ErrorKind,
-    path::Path,
     process::Command,
     sync::OnceLock,
 };
@@ -57,7 +57,7 @@ pub(crate) fn kernels() -> Option<&'static Kernels> {
 fn compile() -> Option<Kernels> {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("kernels.so");
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/emulated");
+    let sources = crate_folder().join("src/cuda/emulated");
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let mut command = Command::new(&compiler);
     command.args(FLAGS).arg("-I").arg(&sources).arg(sources.join("emulated.cpp")).arg("-o").arg(&library);
@@ -84,32 +84,38 @@ fn compile() -> Option<Kernels> {
 }
 
 /// Bytes that begin at a multiple of 16. After them and up to 15 more bytes comes memory that must not be
-/// touched. All bits are set at first.
+/// touched.
 pub(crate) struct Guarded {
-    kernels: &'static Kernels,
+    release: unsafe extern "C" fn(*mut u8, usize),
     first: *mut u8,
-    bytes: usize,
+    count: usize,
 }
 
 impl Guarded {
-    /// Allocates `bytes` bytes.
-    pub(crate) fn new(kernels: &'static Kernels, bytes: usize) -> Self {
-        // SAFETY: `reserve` takes any number.
-        let first = unsafe { (kernels.reserve)(bytes) };
-        assert!(!first.is_null(), "no memory of {bytes} bytes");
-        Self { kernels, first, bytes }
+    /// Memory with these bytes.
+    pub(crate) fn new(kernels: &Kernels, bytes: &[u8]) -> Self {
+        // SAFETY: `reserve` takes any number, and its memory has room for as many bytes.
+        let first = unsafe {
+            let first = (kernels.reserve)(bytes.len());
+            assert!(!first.is_null(), "no memory of {} bytes", bytes.len());
+            first.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            first
+        };
+        Self { release: kernels.release, first, count: bytes.len() }
     }
 
-    /// The first byte.
-    pub(crate) fn first(&self) -> *mut u8 {
-        self.first
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory has as many bytes, and no kernel runs while they are borrowed.
+        unsafe { std::slice::from_raw_parts(self.first, self.count) }
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: `reserve` returned this memory for the same number of bytes, and nothing else refers to it.
-        unsafe { (self.kernels.release)(self.first, self.bytes) };
+        // SAFETY: `reserve` returned this memory for the same number of bytes, nothing else refers to it, and
+        // the library is never unloaded.
+        unsafe { (self.release)(self.first, self.count) };
     }
 }
 

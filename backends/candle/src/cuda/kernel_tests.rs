@@ -1,26 +1,30 @@
-//! Compares each kernel of `kernels.cu`, compiled for the CPU, with its twin: random inputs, sizes around
-//! each boundary, all block sizes, misaligned rows, null arguments.
+//! Compares each kernel of `kernels.cu` with its twin: random inputs, sizes around each boundary, all block
+//! sizes, misaligned rows, null arguments. The kernels are compiled for the CPU; in a build for GPUs, the
+//! same tests also run on the card.
 
-#![expect(unsafe_code, reason = "kernels read and write memory that has margins")]
+#![expect(unsafe_code, reason = "values are read and written as bytes")]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use super::{
     accelerator::Word,
-    emulated::{Guarded, Kernels, kernels},
+    emulated::kernels,
     launches::{activation_number, norm_number},
+    tests::runners::{Bytes, Runner},
     twins::{self, HostNorm, Round, TurnedHeads, Turns, to_bf16, to_f16, to_f32},
 };
 use crate::{
     operations::{Lookup, Norm},
     plan::NormKind,
+    tests::crate_folder,
 };
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use std::{cell::Cell, fs, marker::PhantomData, path::Path};
+use std::{cell::Cell, fs, marker::PhantomData};
 use text_embeddings_backend_core::Activation;
 
 /// Column counts around a wide access, a warp, the part that a block keeps in registers, and the largest row.
-const COLUMNS: [usize; 17] = [1, 2, 7, 8, 9, 31, 33, 64, 100, 256, 264, 520, 1000, 1024, 1032, 4104, 16_384];
+const COLUMNS: [usize; 18] =
+    [1, 2, 7, 8, 9, 31, 33, 64, 100, 256, 264, 520, 1000, 1024, 1032, 3072, 4104, 16_384];
 const THREADS: [usize; 4] = [32, 64, 256, 1024];
 /// A type that kernels store.
 trait Stored: Copy + PartialEq + std::fmt::Debug {
@@ -71,7 +75,7 @@ impl Stored for f16 {
 /// Values after a margin. No kernel may change the margin, and it spoils every sum that includes it. After
 /// the values comes memory that must not be touched.
 struct Memory<V> {
-    guarded: Guarded,
+    bytes: Box<dyn Bytes>,
     count: usize,
     /// The offset of the first value, in bytes.
     start: usize,
@@ -81,36 +85,34 @@ struct Memory<V> {
 /// The size of the margin in bytes.
 const MARGIN: usize = 512;
 /// A byte that makes a NaN in every type.
-const SPOILT: u8 = 0xff;
+pub(super) const SPOILT: u8 = 0xff;
 
 impl<V: Copy> Memory<V> {
     /// Memory whose first value is `shift` values after an aligned address.
-    fn new(kernels: &'static Kernels, values: &[V], shift: usize) -> Self {
+    fn new(runner: &dyn Runner, values: &[V], shift: usize) -> Self {
         let start = MARGIN + shift * size_of::<V>();
-        let guarded = Guarded::new(kernels, start + size_of_val(values));
-        // SAFETY: after `start`, the memory has room for the values, and `start` is a multiple of a value's
-        // size.
-        unsafe {
-            let first = guarded.first().add(start).cast::<V>();
-            first.copy_from_nonoverlapping(values.as_ptr(), values.len());
-        }
-        Self { guarded, count: values.len(), start, kind: PhantomData }
+        let mut bytes = vec![SPOILT; start];
+        // SAFETY: values are numbers, which have no padding.
+        bytes
+            .extend(unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) });
+        Self { bytes: runner.place_bytes(&bytes), count: values.len(), start, kind: PhantomData }
     }
 
     /// Checks the margin, and returns the values.
-    fn values(&self) -> &[V] {
-        let first = self.guarded.first();
-        // SAFETY: `new` wrote the values after the margin; no kernel runs while they are borrowed.
-        let (margin, values) = unsafe {
-            let values = std::slice::from_raw_parts(first.add(self.start).cast::<V>(), self.count);
-            (std::slice::from_raw_parts(first, self.start), values)
-        };
+    fn values(&self) -> Vec<V> {
+        let bytes = self.bytes.all_bytes();
+        let (margin, values) = bytes.split_at(self.start);
         assert!(margin.iter().all(|&byte| byte == SPOILT), "a kernel wrote before its memory");
+        assert_eq!(values.len(), self.count * size_of::<V>());
+        // SAFETY: these are the bytes of as many numbers, and any bits are a number.
         values
+            .chunks(size_of::<V>())
+            .map(|value| unsafe { value.as_ptr().cast::<V>().read_unaligned() })
+            .collect()
     }
 
     fn word(&self) -> Word {
-        Word::Address(self.guarded.first() as u64 + self.start as u64)
+        Word::Address(self.bytes.first_address() + self.start as u64)
     }
 }
 
@@ -121,8 +123,8 @@ fn int(value: usize) -> Word {
 }
 
 /// The inputs of a case.
-struct Case {
-    kernels: &'static Kernels,
+struct Case<'a> {
+    runner: &'a dyn Runner,
     rng: StdRng,
     rows: usize,
     columns: usize,
@@ -131,7 +133,7 @@ struct Case {
     shifts: Cell<u64>,
 }
 
-impl Case {
+impl Case<'_> {
     fn values<S: Stored>(&mut self, count: usize) -> Vec<S> {
         (0..count).map(|_| S::stored(self.rng.random_range(-4.0..4.0))).collect()
     }
@@ -139,7 +141,7 @@ impl Case {
     fn memory<V: Copy>(&self, values: &[V]) -> Memory<V> {
         let shifts = self.shifts.get();
         self.shifts.set(shifts.rotate_right(1));
-        Memory::new(self.kernels, values, (shifts & 1) as usize)
+        Memory::new(self.runner, values, (shifts & 1) as usize)
     }
 
     /// Memory for results, filled with NaN.
@@ -150,7 +152,7 @@ impl Case {
     fn launch(&self, kernel: &str, words: &[Word]) {
         // Sometimes fewer blocks than rows: a block's leftovers from one row must not disturb its next row.
         let blocks = if self.threads == 64 { self.rows.div_ceil(2) } else { self.rows };
-        self.kernels.launch(kernel, blocks, self.threads, words);
+        self.runner.run_kernel(kernel, blocks, self.threads, words);
     }
 
     fn weights(&mut self) -> Weights {
@@ -204,15 +206,14 @@ impl Weights {
 }
 
 /// Runs `test` for random cases with rows of each number of `columns`, aligned and not.
-fn for_cases(seed: u64, columns: &[usize], test: impl Fn(&mut Case)) {
-    let Some(kernels) = kernels() else { return };
+fn for_cases(runner: &dyn Runner, seed: u64, columns: &[usize], test: impl Fn(&mut Case<'_>)) {
     let mut rng = StdRng::seed_from_u64(seed);
     for &columns in columns {
         for threads in THREADS {
             for shifts in [0, u64::MAX, rng.random()] {
-                let (rows, shifts) = (rng.random_range(1..5), Cell::new(shifts));
+                let (rows, shifts) = (rng.random_range(1..runner.max_rows()), Cell::new(shifts));
                 let rng = StdRng::seed_from_u64(rng.random());
-                test(&mut Case { kernels, rng, rows, columns, threads, shifts });
+                test(&mut Case { runner, rng, rows, columns, threads, shifts });
             }
         }
     }
@@ -239,7 +240,7 @@ fn wide<S: Stored>(values: &[S]) -> Vec<f32> {
     values.iter().map(|value| value.value()).collect()
 }
 
-fn norm_of<S: Stored>(case: &mut Case) {
+fn norm_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     let x = case.values::<f32>(rows * columns);
     let weights = case.weights();
@@ -265,13 +266,13 @@ fn norm_of<S: Stored>(case: &mut Case) {
         case.launch(&format!("norm_{}", S::SUFFIX), &words);
         let what = format!("variant {variant} of {what}");
         if variant != 2 {
-            assert_same(out.values(), &expected, &what);
+            assert_same(&out.values(), &expected, &what);
         }
         let (written, unwritten) = if variant == 1 { (&memory, &in_place) } else { (&in_place, &memory) };
         if variant == 3 {
             assert!(written.values().iter().all(|value| value.is_nan()), "{what}");
         } else {
-            assert_same(written.values(), &exact, &what);
+            assert_same(&written.values(), &exact, &what);
         }
         if variant != 1 {
             assert_eq!(unwritten.values(), x, "{what}");
@@ -279,15 +280,14 @@ fn norm_of<S: Stored>(case: &mut Case) {
     }
 }
 
-#[test]
-fn norms_equal_their_twin() {
-    for_cases(1, &COLUMNS, |case| {
+fn norms_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 1, &COLUMNS, |case| {
         norm_of::<bf16>(case);
         norm_of::<f16>(case);
     });
 }
 
-fn add_norm_of<S: Stored>(case: &mut Case) {
+fn add_norm_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     let x = case.values::<S>(rows * columns);
     let mut expected = case.values::<f32>(rows * columns);
@@ -307,20 +307,19 @@ fn add_norm_of<S: Stored>(case: &mut Case) {
     ];
     case.launch(&format!("add_norm_{}", S::SUFFIX), &words);
     let what = format!("add_norm_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
-    assert_same(sum.values(), &expected, &what);
+    assert_same(&sum.values(), &expected, &what);
     assert_eq!(memory.values(), x);
 }
 
-#[test]
-fn sums_of_norms_equal_their_twin() {
-    for_cases(2, &COLUMNS, |case| {
+fn sums_of_norms_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 2, &COLUMNS, |case| {
         add_norm_of::<f32>(case);
         add_norm_of::<bf16>(case);
         add_norm_of::<f16>(case);
     });
 }
 
-fn norm_columns_of<S: Stored>(case: &mut Case) {
+fn norm_columns_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     let stride = columns + *[0, 3, 8, 64].choose(&mut case.rng).unwrap();
     let x = case.values::<S>(rows * stride);
@@ -342,21 +341,20 @@ fn norm_columns_of<S: Stored>(case: &mut Case) {
     ];
     case.launch(&format!("norm_columns_{}", S::SUFFIX), &words);
     let what = format!("norm_columns_{} of {kind:?}, rows of {stride}, {}", S::SUFFIX, case.what());
-    assert_same(memory.values(), &expected, &what);
+    assert_same(&memory.values(), &expected, &what);
     for (row, old) in memory.values().chunks(stride).zip(x.chunks(stride)) {
         assert_eq!(row[columns..], old[columns..], "{what}");
     }
 }
 
-#[test]
-fn norms_of_first_columns_equal_their_twin() {
-    for_cases(3, &COLUMNS, |case| {
+fn norms_of_first_columns_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 3, &COLUMNS, |case| {
         norm_columns_of::<bf16>(case);
         norm_columns_of::<f16>(case);
     });
 }
 
-fn turn_heads_of<S: Stored>(case: &mut Case) {
+fn turn_heads_of<S: Stored>(case: &mut Case<'_>) {
     let (rows, size) = (case.rows, case.columns);
     let half = size / 2;
     let heads = case.rng.random_range(1..9);
@@ -401,22 +399,21 @@ fn turn_heads_of<S: Stored>(case: &mut Case) {
             weights.kind.is_some(),
             case.what()
         );
-        assert_same(out.values(), &expected, &what);
+        assert_same(&out.values(), &expected, &what);
         for (row, old) in out.values().chunks(stride).zip(before.chunks(stride)) {
             assert_eq!(row[heads * size..], old[heads * size..], "{what}");
         }
     }
 }
 
-#[test]
-fn turned_heads_equal_their_twin() {
-    for_cases(4, &[2, 6, 16, 24, 32, 48, 64, 72, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
+fn turned_heads_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 4, &[2, 6, 16, 24, 32, 48, 64, 72, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
         turn_heads_of::<bf16>(case);
         turn_heads_of::<f16>(case);
     });
 }
 
-fn activate_of<S: Stored>(case: &mut Case) {
+fn activate_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     for activation in Activation::ALL {
         let x = case.values::<S>(rows * columns);
@@ -436,11 +433,11 @@ fn activate_of<S: Stored>(case: &mut Case) {
         ];
         case.launch(&format!("activate_{}", S::SUFFIX), &words);
         let what = format!("activate_{} of {activation:?}, {}", S::SUFFIX, case.what());
-        assert_same(out.values(), &expected, &what);
+        assert_same(&out.values(), &expected, &what);
     }
 }
 
-fn gate_of<S: Stored>(case: &mut Case) {
+fn gate_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns: inner, .. } = *case;
     for activation in Activation::ALL {
         let x = case.values::<S>(2 * rows * inner);
@@ -459,13 +456,12 @@ fn gate_of<S: Stored>(case: &mut Case) {
         ];
         case.launch(&format!("gate_{}", S::SUFFIX), &words);
         let what = format!("gate_{} of {activation:?}, {}", S::SUFFIX, case.what());
-        assert_same(out.values(), &expected, &what);
+        assert_same(&out.values(), &expected, &what);
     }
 }
 
-#[test]
-fn activations_and_gates_equal_their_twins() {
-    for_cases(5, &[1, 7, 8, 9, 33, 100, 264, 1032], |case| {
+fn activations_and_gates_equal_their_twins(runner: &dyn Runner) {
+    for_cases(runner, 5, &[1, 7, 8, 9, 33, 100, 264, 1032], |case| {
         activate_of::<bf16>(case);
         activate_of::<f16>(case);
         gate_of::<bf16>(case);
@@ -474,20 +470,18 @@ fn activations_and_gates_equal_their_twins() {
 }
 
 /// Checks activations far from zero, where exponentials leave the range of `f32`.
-#[test]
-fn activations_have_their_limits() {
-    let Some(kernels) = kernels() else { return };
+fn activations_have_their_limits(runner: &dyn Runner) {
     let x = [-3e38, -1000.0, -100.0, -20.0, -0.0, 0.0, 20.0, 100.0, 1000.0, 3e38].map(bf16::from_f32);
     for activation in Activation::ALL {
-        let (memory, out) = (Memory::new(kernels, &x, 0), Memory::new(kernels, &[bf16::NAN; 10], 0));
+        let (memory, out) = (Memory::new(runner, &x, 0), Memory::new(runner, &[bf16::NAN; 10], 0));
         let words = [memory.word(), NULL, out.word(), int(1), int(10), int(activation_number(activation))];
-        kernels.launch("activate_bf16", 1, 32, &words);
+        runner.run_kernel("activate_bf16", 1, 32, &words);
         let expected = twins::activate(&wide(&x), 10, None, activation, to_bf16);
-        assert_same(out.values(), &expected, &format!("{activation:?}"));
+        assert_same(&out.values(), &expected, &format!("{activation:?}"));
     }
 }
 
-fn add_bias_of<S: Stored>(case: &mut Case) {
+fn add_bias_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     let x = case.values::<S>(rows * columns);
     let bias = case.values::<f32>(columns);
@@ -497,19 +491,18 @@ fn add_bias_of<S: Stored>(case: &mut Case) {
     let words = [memory.word(), bias_there.word(), int(rows), int(columns)];
     case.launch(&format!("add_bias_{}", S::SUFFIX), &words);
     // One addition and one rounding give the same bits.
-    assert_eq!(wide(memory.values()), expected, "add_bias_{}, {}", S::SUFFIX, case.what());
+    assert_eq!(wide(&memory.values()), expected, "add_bias_{}, {}", S::SUFFIX, case.what());
 }
 
-#[test]
-fn biases_are_added_as_their_twin_adds_them() {
-    for_cases(6, &COLUMNS, |case| {
+fn biases_are_added_as_their_twin_adds_them(runner: &dyn Runner) {
+    for_cases(runner, 6, &COLUMNS, |case| {
         add_bias_of::<f32>(case);
         add_bias_of::<bf16>(case);
         add_bias_of::<f16>(case);
     });
 }
 
-fn embed_of<S: Stored>(case: &mut Case) {
+fn embed_of<S: Stored>(case: &mut Case<'_>) {
     let Case { rows, columns, .. } = *case;
     let tables: Vec<(Vec<S>, Vec<u32>)> = (0..case.rng.random_range(1..4))
         .map(|_| {
@@ -537,21 +530,19 @@ fn embed_of<S: Stored>(case: &mut Case) {
         values.iter().zip(&tables).map(|(table, (_, ids))| Lookup { table: &table[..], ids }).collect();
     let expected = twins::embed(&lookups, columns, scale, weights.norm().as_ref());
     let what = format!("embed_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
-    assert_same(out.values(), &expected, &what);
+    assert_same(&out.values(), &expected, &what);
 }
 
-#[test]
-fn embeddings_equal_their_twin() {
-    for_cases(7, &COLUMNS, |case| {
+fn embeddings_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 7, &COLUMNS, |case| {
         embed_of::<f32>(case);
         embed_of::<bf16>(case);
         embed_of::<f16>(case);
     });
 }
 
-#[test]
-fn gathered_rows_equal_their_twin() {
-    for_cases(8, &COLUMNS, |case| {
+fn gathered_rows_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 8, &COLUMNS, |case| {
         let Case { rows: count, columns, .. } = *case;
         let x: Vec<u16> = (0..6 * columns).map(|_| case.rng.random()).collect();
         let rows: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..6)).collect();
@@ -578,9 +569,8 @@ fn gathered_rows_equal_their_twin() {
     });
 }
 
-#[test]
-fn means_of_rows_equal_their_twin() {
-    for_cases(9, &COLUMNS[..15], |case| {
+fn means_of_rows_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 9, &COLUMNS[..15], |case| {
         let Case { rows: texts, columns, .. } = *case;
         let x = case.values::<f32>(50 * columns);
         let mut starts = vec![0_u32];
@@ -594,11 +584,11 @@ fn means_of_rows_equal_their_twin() {
         let words =
             [there.word(), starts_there.word(), rows_there.word(), out.word(), int(texts), int(columns)];
         case.launch("mean_rows", &words);
-        assert_same(out.values(), &expected, &case.what());
+        assert_same(&out.values(), &expected, &case.what());
     });
 }
 
-fn not_finite_of<S: Stored>(case: &mut Case) {
+fn not_finite_of<S: Stored>(case: &mut Case<'_>) {
     let count = case.columns;
     for spoiler in [None, Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(f32::NAN)] {
         let mut x = case.values::<S>(count);
@@ -614,18 +604,15 @@ fn not_finite_of<S: Stored>(case: &mut Case) {
     }
 }
 
-#[test]
-fn values_that_are_not_finite_are_found() {
-    for_cases(10, &COLUMNS, |case| {
+fn values_that_are_not_finite_are_found(runner: &dyn Runner) {
+    for_cases(runner, 10, &COLUMNS, |case| {
         not_finite_of::<bf16>(case);
         not_finite_of::<f16>(case);
     });
 }
 
-/// The emulated types convert like crate `half`: all their values, and values between them.
-#[test]
-fn emulated_types_round_to_even() {
-    let Some(kernels) = kernels() else { return };
+/// The kernels' types convert like crate `half`: all their values, and values between them.
+fn types_round_to_even(runner: &dyn Runner) {
     let mut rng = StdRng::seed_from_u64(11);
     let mut x: Vec<f32> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).collect();
     x.extend((0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32()));
@@ -638,32 +625,67 @@ fn emulated_types_round_to_even() {
     }
     x.extend((0..100_000).map(|_| f32::from_bits(rng.random())));
     x.retain(|value| !value.is_nan());
-    let there = Memory::new(kernels, &x, 0);
+    let there = Memory::new(runner, &x, 0);
     let words = |out: Word| {
         [there.word(), NULL, NULL, out, NULL, int(1), int(x.len()), Word::Float(0.0), Word::Int(0)]
     };
-    let bits_16 = Memory::new(kernels, &vec![f16::NAN; x.len()], 0);
-    kernels.launch("norm_f16", 1, 32, &words(bits_16.word()));
-    let brain = Memory::new(kernels, &vec![bf16::NAN; x.len()], 0);
-    kernels.launch("norm_bf16", 1, 32, &words(brain.word()));
-    for (at, &value) in x.iter().enumerate() {
-        assert_eq!(bits_16.values()[at].to_bits(), f16::from_f32(value).to_bits(), "{value:e}");
-        assert_eq!(brain.values()[at].to_bits(), bf16::from_f32(value).to_bits(), "{value:e}");
+    let halves = Memory::new(runner, &vec![f16::NAN; x.len()], 0);
+    runner.run_kernel("norm_f16", 1, 32, &words(halves.word()));
+    let brain = Memory::new(runner, &vec![bf16::NAN; x.len()], 0);
+    runner.run_kernel("norm_bf16", 1, 32, &words(brain.word()));
+    for ((&value, half), brain) in x.iter().zip(halves.values()).zip(brain.values()) {
+        assert_eq!(half.to_bits(), f16::from_f32(value).to_bits(), "{value:e}");
+        assert_eq!(brain.to_bits(), bf16::from_f32(value).to_bits(), "{value:e}");
     }
+}
+
+/// Each test, with the kernels compiled for the CPU, and in a build for GPUs with the card's.
+macro_rules! with_each_runner {
+    ($($test:ident,)*) => {
+        mod emulated {
+            $(#[test] fn $test() {
+                if let Some(kernels) = super::kernels() {
+                    super::$test(kernels);
+                }
+            })*
+        }
+
+        #[cfg(feature = "cuda")]
+        mod on_the_card {
+            $(#[test] #[serial_test::serial] fn $test() {
+                super::$test(&crate::cuda::tests::runners::this_card());
+            })*
+        }
+    };
+}
+
+with_each_runner! {
+    norms_equal_their_twin,
+    sums_of_norms_equal_their_twin,
+    norms_of_first_columns_equal_their_twin,
+    turned_heads_equal_their_twin,
+    activations_and_gates_equal_their_twins,
+    activations_have_their_limits,
+    biases_are_added_as_their_twin_adds_them,
+    embeddings_equal_their_twin,
+    gathered_rows_equal_their_twin,
+    means_of_rows_equal_their_twin,
+    values_that_are_not_finite_are_found,
+    types_round_to_even,
 }
 
 /// The emulator notices an argument of the wrong kind.
 #[test]
 #[should_panic(expected = "argument 2 of add_bias_f32 is i, not Float(1.0)")]
 fn arguments_of_another_kind_are_refused() {
-    let Some(kernels) = kernels() else { panic!("argument 2 of add_bias_f32 is i, not Float(1.0)") };
+    let kernels = kernels().unwrap_or_else(|| panic!("argument 2 of add_bias_f32 is i, not Float(1.0)"));
     kernels.launch("add_bias_f32", 1, 32, &[NULL, NULL, Word::Float(1.0), int(1)]);
 }
 
 /// Checks that the tests name each kernel, without its type.
 #[test]
 fn every_kernel_is_tested() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda");
+    let sources = crate_folder().join("src/cuda");
     let kernels = fs::read_to_string(sources.join("kernels.cu")).unwrap();
     let tests = fs::read_to_string(sources.join("kernel_tests.rs")).unwrap();
     let names = kernels.split("KERNEL ").skip(1).filter_map(|rest| rest.split(['(', '#']).next());

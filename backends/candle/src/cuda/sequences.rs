@@ -20,8 +20,8 @@ const MAX_SEQUENCES: usize = 65_535;
 
 /// The sequences of a batch, on the device.
 #[cfg_attr(
-    all(feature = "cuda", not(feature = "flash-attn")),
-    allow(dead_code, reason = "only flash attention reads most of it")
+    all(feature = "cuda", not(feature = "flash-attn"), not(test)),
+    expect(dead_code, reason = "only flash attention reads most of it")
 )]
 pub(crate) struct Sequences {
     /// For each key, sequence after sequence, its row of keys and values; absent if the rows are already in

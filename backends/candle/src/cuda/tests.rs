@@ -2,9 +2,15 @@
 //! device.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
+pub(crate) mod runners;
 pub(crate) mod stand_in;
 
-use super::{CudaOperations, accelerator::Turned, proof::FlashProof, sequences::Sequences};
+use super::{
+    CudaOperations,
+    accelerator::{Accelerator, Turned},
+    proof::FlashProof,
+    sequences::Sequences,
+};
 use crate::{
     attention::{Heads, Mask, Scoring},
     operations::{Operations, Rows},
@@ -17,7 +23,7 @@ use rand::{
     rngs::StdRng,
     seq::{IndexedRandom, SliceRandom},
 };
-use stand_in::{StandIn, flash};
+use stand_in::StandIn;
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -120,59 +126,98 @@ fn the_log_says_once_that_attention_takes_the_general_path() {
     }
 }
 
-/// Flash attention over the sequences equals `plain::reference` over the forest, unless the sequences report
-/// that flash attention cannot express it.
+/// The kind of a random case of flash attention.
+struct Compared {
+    /// Whether flash attention can express the case at all.
+    is_taken: bool,
+    is_gathered: bool,
+}
+
+/// Compares flash attention over the sequences of a random forest with `plain::reference` over the forest,
+/// unless the sequences report that flash attention cannot express it.
+fn compare_flash(
+    accelerator: &impl Accelerator,
+    rng: &mut StdRng,
+    size: usize,
+    dtype: DType,
+    tolerance: f32,
+) -> Compared {
+    let share = if rng.random_bool(0.3) { 1.0 } else { rng.random_range(0.05..=1.0) };
+    let ForestCase { batch, heads, spans, queries, keys_values } = ForestCase::with_size(rng, size, share);
+    let mut places: Vec<usize> = (0..batch.token_ids().len()).collect();
+    if rng.random_bool(0.5) {
+        places.shuffle(rng);
+    }
+    let scored = Scored::random(rng, &batch, heads);
+    let mut scoring = scored.scoring();
+    if rng.random_bool(0.8) {
+        (scoring.bias, scoring.soft_cap) = (None, None);
+        let before = rng.random_range(0..30);
+        let after = *[0, 3, 30].choose(rng).unwrap();
+        let windows = [Mask::CAUSAL, Mask::FULL, Mask { before, after: 0 }, Mask { before, after }];
+        scoring.mask = *windows.choose(rng).unwrap();
+    }
+    let rows = Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
+    let device = accelerator.device();
+    let what = format!("{heads:?} {:?} {dtype:?}", scoring.mask);
+    let Some(sequences) = Sequences::new(&rows, device).unwrap() else {
+        let is_said = scoring.bias.is_none() && scoring.soft_cap.is_none() && scoring.mask.after == 0;
+        assert!(!is_said, "{what} needs no general path");
+        return Compared { is_taken: false, is_gathered: false };
+    };
+    let [queries, keys_values] = [queries, keys_values].map(|x| x.to_dtype(dtype).unwrap());
+    let exact = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+    let expected = reference::attention(&exact(&queries), &exact(&keys_values), &rows).unwrap();
+    let [queries, keys_values] = [queries, keys_values].map(|x| x.to_device(device).unwrap());
+    let is_gathered = sequences.gathered.is_some();
+    let keys_values = match &sequences.gathered {
+        Some(rows) => keys_values.index_select(rows, 0).unwrap(),
+        None => keys_values,
+    };
+    let keys_values = keys_values.reshape(((), 2 * heads.keys, heads.size)).unwrap();
+    let got = accelerator.flash(
+        &Turned {
+            queries: &queries.reshape(((), heads.queries, heads.size)).unwrap(),
+            keys: &keys_values.narrow(1, 0, heads.keys).unwrap(),
+            values: &keys_values.narrow(1, heads.keys, heads.keys).unwrap(),
+        },
+        &sequences,
+    );
+    let values = |x: &Tensor| -> Vec<f32> { exact(x).flatten_all().unwrap().to_vec1().unwrap() };
+    assert_close(&values(&got.unwrap()), &values(&expected), tolerance, &what);
+    Compared { is_taken: true, is_gathered }
+}
+
 #[test]
 fn sequences_say_which_keys_each_query_sees() {
     let mut rng = StdRng::seed_from_u64(61);
+    let device = StandIn { has_flash: true, has_kernel: true };
     let (mut taken, mut gathered) = (0, 0);
-    for case in 0..300 {
-        let share = if rng.random_bool(0.3) { 1.0 } else { rng.random_range(0.05..=1.0) };
-        let ForestCase { batch, heads, spans, queries, keys_values } =
-            ForestCase::random(&mut rng, 40, share);
-        let tokens = batch.token_ids().len();
-        let mut places: Vec<usize> = (0..tokens).collect();
-        if rng.random_bool(0.5) {
-            places.shuffle(&mut rng);
-        }
-        let scored = Scored::random(&mut rng, &batch, heads);
-        let mut scoring = scored.scoring();
-        if rng.random_bool(0.8) {
-            (scoring.bias, scoring.soft_cap) = (None, None);
-            let before = rng.random_range(0..30);
-            let after = *[0, 3, 30].choose(&mut rng).unwrap();
-            let windows = [Mask::CAUSAL, Mask::FULL, Mask { before, after: 0 }, Mask { before, after }];
-            scoring.mask = *windows.choose(&mut rng).unwrap();
-        }
-        let rows = Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
-        let Some(sequences) = Sequences::new(&rows, &Device::Cpu).unwrap() else {
-            let is_said = scoring.bias.is_none() && scoring.soft_cap.is_none() && scoring.mask.after == 0;
-            assert!(!is_said, "case {case}: {:?} needs no general path", scoring.mask);
-            continue;
-        };
-        taken += 1;
-        gathered += usize::from(sequences.gathered.is_some());
-        let expected = reference::attention(&queries, &keys_values, &rows).unwrap();
-        let keys_values = match &sequences.gathered {
-            Some(rows) => keys_values.index_select(rows, 0).unwrap(),
-            None => keys_values,
-        };
-        let keys_values = keys_values.reshape(((), 2 * heads.keys, heads.size)).unwrap();
-        let got = flash(
-            &Turned {
-                queries: &queries.reshape(((), heads.queries, heads.size)).unwrap(),
-                keys: &keys_values.narrow(1, 0, heads.keys).unwrap(),
-                values: &keys_values.narrow(1, heads.keys, heads.keys).unwrap(),
-            },
-            &sequences,
-        );
-        let values = |x: &Tensor| -> Vec<f32> { x.flatten_all().unwrap().to_vec1().unwrap() };
-        assert_close(
-            &values(&got.unwrap()),
-            &values(&expected),
-            5e-6,
-            &format!("case {case}, {heads:?} {:?}", scoring.mask),
-        );
+    for _ in 0..300 {
+        let size = 2 * rng.random_range(1..20);
+        let compared = compare_flash(&device, &mut rng, size, DType::F32, 5e-6);
+        taken += usize::from(compared.is_taken);
+        gathered += usize::from(compared.is_gathered);
     }
     assert!(taken > 150 && gathered > 50, "{taken} of the cases took flash attention, {gathered} gathered");
+}
+
+/// Every size of head that flash attention takes, in both types, with the kernels of the card.
+#[cfg(feature = "flash-attn")]
+#[test]
+#[serial_test::serial]
+fn flash_attention_equals_the_obvious_one_on_the_card() {
+    use crate::tests::emulated_gpu::is_emulated;
+    let mut rng = StdRng::seed_from_u64(64);
+    let gpu = runners::this_card();
+    // A plain loop replaces the kernels on an emulated card.
+    let rounds = if is_emulated() { 1 } else { 12 };
+    for size in (8..=256).step_by(8) {
+        for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+            let mut taken = 0;
+            while taken < rounds {
+                taken += usize::from(compare_flash(&gpu, &mut rng, size, dtype, tolerance).is_taken);
+            }
+        }
+    }
 }

@@ -244,7 +244,8 @@ fn every_architecture_gives_what_its_reference_gives() {
 /// emulated GPU, the test above would take an hour.
 #[cfg(feature = "cuda")]
 #[test]
-fn every_architecture_gives_what_its_reference_gives_on_the_gpu() {
+#[serial_test::serial]
+fn every_architecture_gives_what_its_reference_gives_on_the_card() {
     let mut failures = Vec::new();
     for (index, fixture) in fixtures_of_architectures().into_iter().enumerate() {
         if REFUSED.iter().any(|(name, _)| *name == fixture.name) {

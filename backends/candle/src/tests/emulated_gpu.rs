@@ -1,14 +1,15 @@
 //! Tests of the code that drives a real GPU, with a GPU that is emulated below CUDA's driver
 //! (`emulated/driver.cpp`).
 //!
-//! They are skipped on a real GPU, and must run one after the other (`--test-threads=1`): a process has one
-//! device. `scripts/cuda-emulated.sh` builds the emulated one.
+//! They are skipped on a real GPU, and run one after the other, because a process has one device.
+//! `scripts/cuda-emulated.sh` builds the emulated one.
 #![expect(unsafe_code, reason = "the emulated GPU's controls are C functions")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped should say so")]
 
 use super::*;
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use libloading::os::unix::{Library, Symbol};
+use serial_test::serial;
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     thread,
@@ -33,6 +34,12 @@ struct EmulatedGpu {
     calls: Symbol<unsafe extern "C" fn(*const c_char) -> c_uint>,
     finding: Symbol<unsafe extern "C" fn() -> *const c_char>,
     allocations: Symbol<unsafe extern "C" fn() -> c_uint>,
+}
+
+/// Whether this process drives the emulated GPU.
+pub(crate) fn is_emulated() -> bool {
+    // SAFETY: the symbol is only looked up.
+    unsafe { Library::this().get::<*const c_void>(b"emulated_reset\0") }.is_ok()
 }
 
 impl EmulatedGpu {
@@ -116,6 +123,7 @@ fn scores(backend: &mut dyn Backend, texts: &[Vec<u32>]) -> Result<Vec<f32>> {
 }
 
 #[test]
+#[serial]
 fn a_pass_drives_the_device_as_its_driver_demands() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let cases = cases("tied-bf16");
@@ -183,6 +191,7 @@ fn free(address: u64) -> std::result::Result<(), result::DriverError> {
 /// Each mistake, with the emulated device's sentence about it. A device that let a mistake pass could not
 /// show that our code makes none.
 #[test]
+#[serial]
 fn the_emulated_device_refuses_what_cuda_forbids() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let _device = device();
@@ -257,6 +266,7 @@ fn the_emulated_device_refuses_what_cuda_forbids() {
 }
 
 #[test]
+#[serial]
 fn memory_without_values_holds_nan() {
     let Some(_gpu) = EmulatedGpu::new() else { return };
     let device = device();
@@ -293,6 +303,7 @@ const COUNTED: [&str; 7] = [
 /// The calls of a pass with all tokens, and of one whose texts' beginnings are kept. Each takes some
 /// microseconds of the host's time, whatever the sizes.
 #[test]
+#[serial]
 fn a_pass_makes_the_counted_calls() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let mut backend = start(DType::Float16);
@@ -307,6 +318,7 @@ fn a_pass_makes_the_counted_calls() {
 /// Whatever call fails, and whenever: the pass fails with an error of the right kind, and the next pass is
 /// right.
 #[test]
+#[serial]
 fn a_pass_outlives_each_failure_of_the_driver() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let texts = short_texts();
@@ -355,6 +367,7 @@ fn a_pass_outlives_each_failure_of_the_driver() {
 }
 
 #[test]
+#[serial]
 fn a_fault_is_a_lost_device_wherever_it_shows() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let texts = short_texts();
@@ -376,6 +389,7 @@ fn a_fault_is_a_lost_device_wherever_it_shows() {
 
 /// A free block of the pool is in the way of a pass that needs many smaller ones, until it is given back.
 #[test]
+#[serial]
 fn free_memory_is_given_back_before_a_pass_fails() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let texts =
@@ -394,6 +408,7 @@ fn free_memory_is_given_back_before_a_pass_fails() {
 }
 
 #[test]
+#[serial]
 fn cards_and_drivers_that_cannot_run_the_kernels_are_refused() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     for (capability, driver, flash_attention, refusal) in [
@@ -424,6 +439,7 @@ fn cards_and_drivers_that_cannot_run_the_kernels_are_refused() {
 
 /// One thread loads the model, others compute, and another one drops it. Each has a stream of its own.
 #[test]
+#[serial]
 fn a_model_is_loaded_run_and_dropped_by_different_threads() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let allocations = gpu.allocations();

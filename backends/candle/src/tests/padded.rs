@@ -35,10 +35,15 @@ impl ForestCase {
     /// Heads have an even size below `size`. About this share of the tokens has queries, the last token
     /// always.
     pub(crate) fn random(rng: &mut StdRng, size: usize, share: f64) -> Self {
+        let size = 2 * rng.random_range(1..size / 2);
+        Self::with_size(rng, size, share)
+    }
+
+    /// The same for heads of this size.
+    pub(crate) fn with_size(rng: &mut StdRng, size: usize, share: f64) -> Self {
         let batch = forest(rng);
         let keys = rng.random_range(1..4);
-        let queries = keys * rng.random_range(1..4);
-        let heads = Heads { queries, keys, size: 2 * rng.random_range(1..size / 2) };
+        let heads = Heads { queries: keys * rng.random_range(1..4), keys, size };
         let tokens = batch.token_ids().len();
         let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
         asked.push(tokens - 1);

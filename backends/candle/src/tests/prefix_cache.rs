@@ -113,7 +113,8 @@ fn scores_over_time_are_those_without_a_cache() {
 }
 
 #[test]
-fn scores_over_time_are_those_without_a_cache_on_the_gpu() {
+#[serial_test::serial]
+fn scores_over_time_are_those_without_a_cache_on_the_card() {
     let options = options("tied-bf16");
     for budget in [0, 30_000, 1 << 30] {
         let with = |prefix_cache_bytes| {

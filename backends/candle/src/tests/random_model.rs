@@ -11,6 +11,17 @@ use tempfile::TempDir;
 pub(super) const VOCABULARY: usize = 97;
 pub(super) const HIDDEN: usize = 44;
 
+/// The sizes of a model with two layers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) hidden: usize,
+    pub(super) heads: Heads,
+    pub(super) inner: usize,
+}
+
+const SMALL: Sizes = Sizes { hidden: HIDDEN, heads: Heads { queries: 6, keys: 3, size: 10 }, inner: 70 };
+const LAYERS: usize = 2;
+
 /// A model folder.
 pub(super) struct RandomModel {
     folder: TempDir,
@@ -24,33 +35,38 @@ pub(super) struct RandomModel {
 impl RandomModel {
     /// A model without an output embedding. The names of its tensors begin with `prefix`.
     pub(super) fn new(seed: u64, prefix: &str, dtype: DType) -> Self {
-        let (heads, keys, size, inner, layers) = (6, 3, 10, 70, 2);
+        Self::with_sizes(seed, prefix, dtype, SMALL)
+    }
+
+    /// The same with these sizes.
+    pub(super) fn with_sizes(seed: u64, prefix: &str, dtype: DType, sizes: Sizes) -> Self {
+        let Sizes { hidden, heads: Heads { queries, keys, size }, inner } = sizes;
         let config = serde_json::json!({
-            "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": size,
+            "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": hidden, "intermediate_size": inner,
+            "num_hidden_layers": LAYERS, "num_attention_heads": queries, "num_key_value_heads": keys, "head_dim": size,
             "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 1e6, "tie_word_embeddings": true
         });
         let folder = tempfile::tempdir().unwrap();
         let mut model = Self { folder, rng: StdRng::seed_from_u64(seed), config, weights: Vec::new() };
-        let mut tensors = vec![("embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
-        for layer in 0..layers {
+        let mut tensors = vec![("embed_tokens.weight".to_owned(), vec![VOCABULARY, hidden])];
+        for layer in 0..LAYERS {
             for (name, shape) in [
-                ("input_layernorm", vec![HIDDEN]),
-                ("self_attn.q_proj", vec![heads * size, HIDDEN]),
-                ("self_attn.k_proj", vec![keys * size, HIDDEN]),
-                ("self_attn.v_proj", vec![keys * size, HIDDEN]),
+                ("input_layernorm", vec![hidden]),
+                ("self_attn.q_proj", vec![queries * size, hidden]),
+                ("self_attn.k_proj", vec![keys * size, hidden]),
+                ("self_attn.v_proj", vec![keys * size, hidden]),
                 ("self_attn.q_norm", vec![size]),
                 ("self_attn.k_norm", vec![size]),
-                ("self_attn.o_proj", vec![HIDDEN, heads * size]),
-                ("post_attention_layernorm", vec![HIDDEN]),
-                ("mlp.gate_proj", vec![inner, HIDDEN]),
-                ("mlp.up_proj", vec![inner, HIDDEN]),
-                ("mlp.down_proj", vec![HIDDEN, inner]),
+                ("self_attn.o_proj", vec![hidden, queries * size]),
+                ("post_attention_layernorm", vec![hidden]),
+                ("mlp.gate_proj", vec![inner, hidden]),
+                ("mlp.up_proj", vec![inner, hidden]),
+                ("mlp.down_proj", vec![hidden, inner]),
             ] {
                 tensors.push((format!("layers.{layer}.{name}.weight"), shape));
             }
         }
-        tensors.push(("norm.weight".to_owned(), vec![HIDDEN]));
+        tensors.push(("norm.weight".to_owned(), vec![hidden]));
         let tensors = tensors.into_iter().map(|(name, shape)| {
             let values = model.values(shape.iter().product(), if shape.len() == 1 { 1.0 } else { 0.0 });
             (format!("{prefix}{name}"), values, shape)

@@ -78,7 +78,7 @@ impl Accelerator for StandIn {
 
 /// Flash attention as its authors define it: in a sequence of `q` queries and `k` keys, query `i` is at the
 /// position of key `i + k - q`.
-pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
+fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
     let host = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec3::<f32>();
     let (queries, keys, values) = (host(turned.queries)?, host(turned.keys)?, host(turned.values)?);
     let (count, heads, size) = turned.queries.dims3()?;
