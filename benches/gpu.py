@@ -31,11 +31,11 @@ HERE = Path(__file__).resolve().parent
 DOCUMENT, RESULTS = HERE.parent / "docs" / "gpu.md", HERE / "results" / "gpu.json"
 WORKLOADS = ("W1", "W2", "W3")
 # Requests of each workload; the first ones are not measured. W1 and W3 have twelve queries.
-WARM, MEASURED = 2, 7
+WARM, MEASURED, MEASURED_IN_BRIEF = 2, 7, 4
 # Pairs in a batch of `transformers`; the fastest counts.
 BATCHES = (1, 8, 32)
 # A server under load: clients that never pause, texts of a request, seconds.
-CLIENTS, TEXTS, LOAD_SECONDS = 64, 32, 20
+CLIENTS, TEXTS, LOAD_SECONDS = 64, 32, 10
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def asked_in_turn(process: Process, request: dict) -> dict:
         process.hold()
 
 
-def measure(workload: str, processes: dict[str, Process]) -> list[dict]:
-    """All readings of a workload. A server gets every request twice; the second finds its query in the
-    prefix cache."""
+def measure(workload: str, processes: dict[str, Process], count: int) -> list[dict]:
+    """All readings of a workload with `count` measured requests. A server gets every request twice; the
+    second finds its query in the prefix cache."""
     from asked import Asked
 
     asked, readings = Asked(workload), []
     batches = [size for size in BATCHES if size == 1 or size <= len(asked.documents)]
-    for index in range(WARM + MEASURED):
+    for index in range(WARM + count):
         for system in SYSTEMS:
             for batch in [1] if system.is_server else batches:
                 request = asked.request(index, batch)
@@ -109,7 +109,7 @@ def measure(workload: str, processes: dict[str, Process]) -> list[dict]:
                         "measured": index >= WARM, "seconds": round(answer["seconds"], 6),
                         "scores": [round(score, 7) for score in answer["scores"]],
                     })
-        print(f"{workload}: {index + 1} of {WARM + MEASURED}", file=sys.stderr, flush=True)
+        print(f"{workload}: {index + 1} of {WARM + count}", file=sys.stderr, flush=True)
     return readings
 
 
@@ -198,7 +198,7 @@ def table(results: dict) -> str:
         ])
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     said = (
-        f"{results['date']}, {results['card']}; commit {results['commit']}; {versions}. Medians of {MEASURED} requests, each with a query of its own;\n"
+        f"{results['date']}, {results['card']}; commit {results['commit']}; {versions}. Medians of {results['requests']} requests, each with a query of its own;\n"
         f"`transformers` with the fastest of batches of {', '.join(map(str, BATCHES[:-1]))} and {BATCHES[-1]}. "
         f"Under load: {CLIENTS} clients that never pause, {TEXTS} texts in a request.\n\n"
     )
@@ -219,20 +219,22 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="a folder that benchmark_model.py wrote")
     parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment of the peers")
     parser.add_argument("--has-peers", action="store_true", help="this Python has torch and transformers: make no environment")
+    parser.add_argument("--brief", action="store_true", help=f"{MEASURED_IN_BRIEF} requests of each kind instead of {MEASURED}")
     arguments = parser.parse_args()
+    count = MEASURED_IN_BRIEF if arguments.brief else MEASURED
     python = Path(sys.executable) if arguments.has_peers else environment(arguments.work, {"transformers"}).absolute()
     if not arguments.has_peers and Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
     # The end of this program must end the processes that it started: they may be held still.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Before the results are written, which belong to the same working tree.
-    results = {"date": datetime.date.today().isoformat(), "card": card(), "commit": commit(), "versions": versions()}
+    results = {"date": datetime.date.today().isoformat(), "requests": count, "card": card(), "commit": commit(), "versions": versions()}
     processes: dict[str, Process] = {}
     seconds: dict[str, float] = {}
     try:
         for system in SYSTEMS:
             processes[system.name], seconds[system.name] = started(system, arguments, python)
-        readings = [reading for workload in WORKLOADS for reading in measure(workload, processes)]
+        readings = [reading for workload in WORKLOADS for reading in measure(workload, processes, count)]
         described = []
         for system in SYSTEMS:
             process = processes[system.name]

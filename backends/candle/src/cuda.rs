@@ -130,9 +130,7 @@ impl<A: Accelerator> CudaOperations<A> {
 
     /// The rows of `x`, and then those at the addresses `others`.
     fn joined(&self, x: &Tensor, others: Option<&Tensor>) -> Result<Tensor> {
-        let Some(others) = others else { return Ok(x.clone()) };
-        let count = (x.dim(0).map_err(failed)? + others.elem_count()) as u32;
-        self.launches.gather_rows(x, Some(others), &self.ids(&(0..count).collect::<Vec<_>>())?)
+        if others.is_some() { self.launches.gather_rows(x, others, None) } else { Ok(x.clone()) }
     }
 
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
@@ -351,7 +349,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             },
         };
         let keeping = self.keeping.insert(keeping);
-        let values = self.launches.gather_rows(x, None, &keeping.uploaded)?;
+        let values = self.launches.gather_rows(x, None, Some(&keeping.uploaded))?;
         keeping.finite.look_at(&values)?;
         Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
@@ -398,7 +396,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             }
         };
         let keys_values = match &sequences.gathered {
-            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), rows)?,
+            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), Some(rows))?,
             None => self.joined(attention.keys_values, appended.as_ref())?,
         };
         let context = (|| {
@@ -419,7 +417,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.launches.gather_rows(x, None, &self.plain.ids(rows)?)
+        self.launches.gather_rows(x, None, Some(&self.plain.ids(rows)?))
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {

@@ -5,12 +5,12 @@ use crate::{kernels::pack::round_to_bf16, operations::Result};
 
 /// Rows of keys and values of one layer.
 pub(crate) trait Kept: Send + Sync + Sized {
-    /// A copy of the rows at these indices, `width` values each, without spare capacity.
+    /// Copies of the rows at these indices in each layer, `width` values each, without spare capacity.
     ///
     /// # Errors
     ///
     /// The device's errors.
-    fn rows(&self, rows: &[usize], width: usize) -> Result<Self>;
+    fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>>;
 
     /// Whether no value is NaN or infinite.
     fn is_finite(&self) -> bool;
@@ -60,7 +60,7 @@ impl HostValues {
 }
 
 impl Kept for HostValues {
-    fn rows(&self, rows: &[usize], width: usize) -> Result<Self> {
+    fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>> {
         fn pick<T: Copy>(kept: &[T], rows: &[usize], width: usize) -> Vec<T> {
             let mut out = Vec::with_capacity(rows.len() * width);
             for row in rows {
@@ -68,10 +68,11 @@ impl Kept for HostValues {
             }
             out
         }
-        Ok(match self {
+        let copies = layers.iter().map(|layer| match layer {
             Self::F32(kept) => Self::F32(pick(kept, rows, width)),
             Self::Bf16(kept) => Self::Bf16(pick(kept, rows, width)),
-        })
+        });
+        Ok(copies.collect())
     }
 
     fn is_finite(&self) -> bool {

@@ -217,8 +217,7 @@ impl<K: Kept> PrefixCache<K> {
             return;
         }
         // Makes the copies first: a device without room for them leaves the tree as it was.
-        let copies = fresh.layers.iter().map(|layer| layer.rows(&places, self.shape.values));
-        let Ok(layers) = copies.collect::<Result<Vec<_>>>() else { return };
+        let Ok(layers) = K::copy_rows(&fresh.layers, &places, self.shape.values) else { return };
         let Ok(parent) = self.split(at) else { return };
         let tokens: Vec<u32> = missing[..places.len()].iter().map(|&row| ids[row]).collect();
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
@@ -270,10 +269,8 @@ impl<K: Kept> PrefixCache<K> {
         }
         let rows: Vec<usize> = (0..node.tokens.len()).collect();
         let (before, after) = rows.split_at(at.tokens);
-        let part = |layers: &[K], rows: &[usize]| -> Result<Vec<K>> {
-            layers.iter().map(|layer| layer.rows(rows, self.shape.values)).collect()
-        };
-        let (layers, rest) = (part(&node.layers, before)?, part(&node.layers, after)?);
+        let layers = K::copy_rows(&node.layers, before, self.shape.values)?;
+        let rest = K::copy_rows(&node.layers, after, self.shape.values)?;
         // The old node keeps its end, so its children keep their parent. A new node takes its beginning.
         node.layers = rest;
         let tail = node.tokens.split_off(at.tokens);

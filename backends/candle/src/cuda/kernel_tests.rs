@@ -211,7 +211,7 @@ fn for_cases(runner: &dyn Runner, seed: u64, columns: &[usize], test: impl Fn(&m
     for &columns in columns {
         for threads in THREADS {
             for shifts in [0, u64::MAX, rng.random()] {
-                let (rows, shifts) = (rng.random_range(1..runner.max_rows()), Cell::new(shifts));
+                let (rows, shifts) = (rng.random_range(1..runner.max_rows(columns)), Cell::new(shifts));
                 let rng = StdRng::seed_from_u64(rng.random());
                 test(&mut Case { runner, rng, rows, columns, threads, shifts });
             }
@@ -562,10 +562,14 @@ fn gathered_rows_equal_their_twin(runner: &dyn Runner) {
         let Word::Address(start) = elsewhere.word() else { unreachable!() };
         let addresses: Vec<i64> =
             (own..6).map(|row| start as i64 + ((5 - row) * 2 * columns) as i64).collect();
-        let (addresses, out) = (case.memory(&addresses), case.memory(&vec![0_u16; count * columns]));
-        let words = [own_there.word(), int(own), addresses.word(), rows_there.word(), out.word()];
-        case.launch("gather_rows", &[&words[..], &sizes].concat());
-        assert_eq!(out.values(), expected, "{}", case.what());
+        let addresses = case.memory(&addresses);
+        let everything: Vec<u32> = (0..6).collect();
+        for (rows, rows_word) in [(&rows, rows_there.word()), (&everything, NULL)] {
+            let out = case.memory(&vec![0_u16; rows.len() * columns]);
+            let words = [own_there.word(), int(own), addresses.word(), rows_word, out.word()];
+            case.launch("gather_rows", &[&words[..], &[int(rows.len()), int(2 * columns)]].concat());
+            assert_eq!(out.values(), twins::gather_rows(&x, columns, rows), "{}", case.what());
+        }
     });
 }
 

@@ -567,12 +567,12 @@ KERNELS_OF_ALL(bf16, __nv_bfloat16)
 KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
-// out[i] = row rows[i], for rows of `bytes`, an even number. The first `own` rows are in x; others[j] is the
-// address of row own + j.
+// out[i] = row rows[i], or row i without `rows`, for rows of `bytes`, an even number. The first `own` rows
+// are in x; others[j] is the address of row own + j.
 KERNEL gather_rows(const char* x, int own, const long long* others, const unsigned* rows, char* out, int count,
                    int bytes) {
     for_rows(count, [&](long long i) {
-        const long long row = rows[i];
+        const long long row = rows == nullptr ? i : rows[i];
         const char* from = row < own ? x + row * bytes : reinterpret_cast<const char*>(others[row - own]);
         copy_row(from, out + i * bytes, bytes);
     });

@@ -300,16 +300,21 @@ impl<A: Accelerator> Launches<A> {
         Ok(out)
     }
 
-    /// The rows that `rows` names, in that order. First come the rows of `x`, then those at `others`.
-    pub(super) fn gather_rows(&self, x: &Tensor, others: Option<&Tensor>, rows: &Tensor) -> Result<Tensor> {
+    /// The rows that `rows` names, in that order, or all. First come the rows of `x`, then those at `others`.
+    pub(super) fn gather_rows(
+        &self,
+        x: &Tensor,
+        others: Option<&Tensor>,
+        rows: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let (own, columns) = x.dims2().map_err(failed)?;
-        let count = rows.elem_count();
+        let count = rows.map_or_else(|| own + others.map_or(0, Tensor::elem_count), Tensor::elem_count);
         let out = self.accelerator.empty(count, columns, x.dtype()).map_err(failed)?;
         let arguments = [
             Argument::Tensor(x),
             Int(own),
             others.into(),
-            Argument::Tensor(rows),
+            rows.into(),
             Argument::Tensor(&out),
             Int(count),
             Int(columns * x.dtype().size_in_bytes()),

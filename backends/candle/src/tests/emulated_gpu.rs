@@ -28,12 +28,14 @@ const BLAS_INTERNAL_ERROR: i32 = 14;
 const RUNTIME_NO_KERNEL_IMAGE: i32 = 209;
 
 /// The emulated GPU's controls.
-struct EmulatedGpu {
+pub(super) struct EmulatedGpu {
     reset: Symbol<unsafe extern "C" fn(usize, c_int, c_int, c_int)>,
     fail: Symbol<unsafe extern "C" fn(*const c_char, c_uint, c_int, bool)>,
     calls: Symbol<unsafe extern "C" fn(*const c_char) -> c_uint>,
     finding: Symbol<unsafe extern "C" fn() -> *const c_char>,
     allocations: Symbol<unsafe extern "C" fn() -> c_uint>,
+    bytes: Symbol<unsafe extern "C" fn(*const c_char) -> u64>,
+    compute_nothing: Symbol<unsafe extern "C" fn()>,
 }
 
 /// Whether this process drives the emulated GPU.
@@ -44,7 +46,7 @@ pub(crate) fn is_emulated() -> bool {
 
 impl EmulatedGpu {
     /// A new device; `None`, with a message, if this process drives a real one.
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         let process = Library::this();
         // SAFETY: the functions have these types in `driver.cpp`, and the process keeps that library.
         let gpu = unsafe {
@@ -58,6 +60,8 @@ impl EmulatedGpu {
                 calls: process.get(b"emulated_calls\0").unwrap(),
                 finding: process.get(b"emulated_finding\0").unwrap(),
                 allocations: process.get(b"emulated_allocations\0").unwrap(),
+                bytes: process.get(b"emulated_bytes\0").unwrap(),
+                compute_nothing: process.get(b"emulated_compute_nothing\0").unwrap(),
             }
         };
         gpu.reset(0);
@@ -65,7 +69,7 @@ impl EmulatedGpu {
     }
 
     /// Forgets faults and counts, and gives the device `bytes` more than it has in use; 0: plenty.
-    fn reset(&self, bytes: usize) {
+    pub(super) fn reset(&self, bytes: usize) {
         self.become_card(bytes, (8, 0), 13_000);
     }
 
@@ -90,10 +94,23 @@ impl EmulatedGpu {
     }
 
     /// The number of calls of a function of the driver, or of launches of a kernel, since the last reset.
-    fn calls(&self, name: &str) -> u32 {
+    pub(super) fn calls(&self, name: &str) -> u32 {
         let name = CString::new(name).unwrap();
         // SAFETY: the name is a C string.
         unsafe { (self.calls)(name.as_ptr()) }
+    }
+
+    /// The bytes of all calls of an allocation or a copy since the last reset.
+    pub(super) fn total_bytes(&self, function: &str) -> u64 {
+        let function = CString::new(function).unwrap();
+        // SAFETY: the name is a C string.
+        unsafe { (self.bytes)(function.as_ptr()) }
+    }
+
+    /// From now on the device computes nothing, and all values are zero, until the next reset.
+    pub(super) fn compute_nothing(&self) {
+        // SAFETY: the function has no arguments.
+        unsafe { (self.compute_nothing)() };
     }
 
     /// The last call that the device refused, and why. An empty text if it refused none.
@@ -109,7 +126,7 @@ impl EmulatedGpu {
     }
 }
 
-fn gpu_options(model: &str, dtype: DType) -> LoadOptions {
+pub(super) fn gpu_options(model: &str, dtype: DType) -> LoadOptions {
     LoadOptions { dtype: Some(dtype), prefix_cache_bytes: 1 << 20, flash_attention: true, ..options(model) }
 }
 
@@ -287,32 +304,6 @@ fn short_texts() -> Vec<Vec<u32>> {
 
 fn start(dtype: DType) -> Box<dyn Backend> {
     load(&gpu_options("tied-bf16", dtype)).unwrap().backend
-}
-
-/// The functions of the driver and of cuBLAS whose calls are counted, and the start of flash attention.
-const COUNTED: [&str; 7] = [
-    "cuLaunchKernel",
-    "cublasGemmEx",
-    "run_mha",
-    "cuMemAllocAsync",
-    "cuMemFreeAsync",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-];
-
-/// The calls of a pass with all tokens, and of one whose texts' beginnings are kept. Each takes some
-/// microseconds of the host's time, whatever the sizes.
-#[test]
-#[serial]
-fn a_pass_makes_the_counted_calls() {
-    let Some(gpu) = EmulatedGpu::new() else { return };
-    let mut backend = start(DType::Float16);
-    let counted = [(); 2].map(|()| {
-        gpu.reset(0);
-        scores(backend.as_mut(), &short_texts()).unwrap();
-        COUNTED.map(|function| gpu.calls(function))
-    });
-    assert_eq!(counted, [[29, 15, 3, 59, 54, 17, 2], [23, 15, 3, 54, 55, 19, 1]], "{COUNTED:?}");
 }
 
 /// Whatever call fails, and whenever: the pass fails with an error of the right kind, and the next pass is

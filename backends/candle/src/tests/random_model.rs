@@ -11,16 +11,17 @@ use tempfile::TempDir;
 pub(super) const VOCABULARY: usize = 97;
 pub(super) const HIDDEN: usize = 44;
 
-/// The sizes of a model with two layers.
+/// The sizes of a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) hidden: usize,
     pub(super) heads: Heads,
     pub(super) inner: usize,
+    pub(super) layers: usize,
 }
 
-const SMALL: Sizes = Sizes { hidden: HIDDEN, heads: Heads { queries: 6, keys: 3, size: 10 }, inner: 70 };
-const LAYERS: usize = 2;
+const SMALL: Sizes =
+    Sizes { hidden: HIDDEN, heads: Heads { queries: 6, keys: 3, size: 10 }, inner: 70, layers: 2 };
 
 /// A model folder.
 pub(super) struct RandomModel {
@@ -40,16 +41,16 @@ impl RandomModel {
 
     /// The same with these sizes.
     pub(super) fn with_sizes(seed: u64, prefix: &str, dtype: DType, sizes: Sizes) -> Self {
-        let Sizes { hidden, heads: Heads { queries, keys, size }, inner } = sizes;
+        let Sizes { hidden, heads: Heads { queries, keys, size }, inner, layers } = sizes;
         let config = serde_json::json!({
             "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": hidden, "intermediate_size": inner,
-            "num_hidden_layers": LAYERS, "num_attention_heads": queries, "num_key_value_heads": keys, "head_dim": size,
+            "num_hidden_layers": layers, "num_attention_heads": queries, "num_key_value_heads": keys, "head_dim": size,
             "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 1e6, "tie_word_embeddings": true
         });
         let folder = tempfile::tempdir().unwrap();
         let mut model = Self { folder, rng: StdRng::seed_from_u64(seed), config, weights: Vec::new() };
         let mut tensors = vec![("embed_tokens.weight".to_owned(), vec![VOCABULARY, hidden])];
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             for (name, shape) in [
                 ("input_layernorm", vec![hidden]),
                 ("self_attn.q_proj", vec![queries * size, hidden]),

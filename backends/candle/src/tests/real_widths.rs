@@ -8,11 +8,11 @@ use super::{
 use candle_core::DType;
 
 /// The layers of Qwen3-Reranker-0.6B, and heads of 32, 64 and 256.
-const WIDTHS: [Sizes; 4] = [
-    Sizes { hidden: 1024, heads: Heads { queries: 16, keys: 8, size: 128 }, inner: 3072 },
-    Sizes { hidden: 384, heads: Heads { queries: 12, keys: 12, size: 32 }, inner: 1536 },
-    Sizes { hidden: 896, heads: Heads { queries: 14, keys: 2, size: 64 }, inner: 4864 },
-    Sizes { hidden: 640, heads: Heads { queries: 4, keys: 1, size: 256 }, inner: 2048 },
+pub(super) const WIDTHS: [Sizes; 4] = [
+    Sizes { hidden: 1024, heads: Heads { queries: 16, keys: 8, size: 128 }, inner: 3072, layers: 2 },
+    Sizes { hidden: 384, heads: Heads { queries: 12, keys: 12, size: 32 }, inner: 1536, layers: 2 },
+    Sizes { hidden: 896, heads: Heads { queries: 14, keys: 2, size: 64 }, inner: 4864, layers: 2 },
+    Sizes { hidden: 640, heads: Heads { queries: 4, keys: 1, size: 256 }, inner: 2048, layers: 2 },
 ];
 
 /// Texts with common beginnings; on a card, enough of them for several blocks of each kernel.

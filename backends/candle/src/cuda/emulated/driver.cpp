@@ -24,6 +24,7 @@ struct Planned {
 
 std::mutex one_call_at_a_time;
 std::map<std::string, unsigned> calls;
+std::map<std::string, uint64_t> bytes_of;
 std::vector<Planned> planned;
 int capability[2] = {8, 0}, driver_version = 13000;
 bool is_initialized = false;
@@ -72,6 +73,7 @@ void interrupt(int signal) { siglongjmp(interrupted, signal); }
 // Runs `work`, which reads and writes the device's memory; loses the device if it touches anything else.
 template <class Work>
 void on_device(const char* name, Work work) {
+    if (is_dry) return;
     const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
     struct sigaction before[4], action = {};
     action.sa_handler = interrupt;
@@ -214,6 +216,7 @@ EXPORTED int cuEventDestroy_v2(Event* event) {
 
 EXPORTED int cuMemAllocAsync(Address* address, size_t bytes, Stream stream) {
     ENTER_CONTEXT
+    bytes_of[__func__] += bytes;
     return allocate(address, bytes, stream);
 }
 EXPORTED int cuMemFreeAsync(Address address, Stream stream) {
@@ -248,6 +251,7 @@ EXPORTED int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stre
 }
 EXPORTED int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
     ENTER_CONTEXT
+    bytes_of[__func__] += bytes;
     if (is_on_device(from)) return fail(INVALID_VALUE, "a copy to the device from the device");
     if (use("a copy to the device", to, bytes, stream) == nullptr) return INVALID_VALUE;
     memcpy(reinterpret_cast<void*>(to), from, bytes);
@@ -255,6 +259,7 @@ EXPORTED int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, St
 }
 EXPORTED int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream stream) {
     ENTER_CONTEXT
+    bytes_of[__func__] += bytes;
     if (is_on_device(to)) return fail(INVALID_VALUE, "a copy to main memory onto the device");
     if (use("a copy to main memory", from, bytes, stream) == nullptr) return INVALID_VALUE;
     memcpy(to, reinterpret_cast<const void*>(from), bytes);
@@ -348,6 +353,8 @@ EXPORTED void emulated_reset(size_t bytes, int major, int minor, int version) {
     fault = runtime_error = SUCCESS;
     finding[0] = '\0';
     calls.clear();
+    bytes_of.clear();
+    is_dry = false;
     planned.clear();
     capacity = bytes == 0 ? DEFAULT_BYTES : reserved + bytes;
     capability[0] = major;
@@ -363,5 +370,12 @@ EXPORTED unsigned emulated_calls(const char* function) {
     const std::lock_guard<std::mutex> lock(one_call_at_a_time);
     return calls[function];
 }
+// The bytes of all calls of an allocation or a copy.
+EXPORTED uint64_t emulated_bytes(const char* function) {
+    const std::lock_guard<std::mutex> lock(one_call_at_a_time);
+    return bytes_of[function];
+}
+// From now on nothing is computed, until the next reset.
+EXPORTED void emulated_compute_nothing() { is_dry = true; }
 EXPORTED const char* emulated_finding() { return finding; }
 EXPORTED unsigned emulated_allocations() { return allocations.size(); }

@@ -13,8 +13,8 @@ pub(crate) trait Runner {
     /// Runs a kernel: blocks, threads of a block, and arguments in the kernel's order.
     fn run_kernel(&self, name: &str, blocks: usize, threads: usize, words: &[Word]);
 
-    /// Tests take fewer rows than this.
-    fn max_rows(&self) -> usize;
+    /// Tests of rows with this number of columns take fewer rows than this.
+    fn max_rows(&self, columns: usize) -> usize;
 }
 
 /// Memory of a runner.
@@ -35,7 +35,7 @@ impl Runner for Kernels {
         self.launch(name, blocks, threads, words);
     }
 
-    fn max_rows(&self) -> usize {
+    fn max_rows(&self, _: usize) -> usize {
         5
     }
 }
@@ -92,8 +92,8 @@ mod on_a_card {
         }
 
         /// An emulated card takes its time for rows.
-        fn max_rows(&self) -> usize {
-            if is_emulated() { 5 } else { 300 }
+        fn max_rows(&self, columns: usize) -> usize {
+            if is_emulated() { 5 } else { (250_000 / columns).clamp(5, 300) }
         }
     }
 

@@ -1,0 +1,155 @@
+//! The calls that passes make on a GPU: each takes some microseconds of the host's time, whatever the sizes.
+//!
+//! The emulated GPU counts them. For the layers of Qwen3-Reranker-0.6B it computes nothing, so that passes of
+//! real sizes take no time.
+#![expect(clippy::print_stderr, reason = "the host's time is shown, and decides nothing")]
+
+use super::{
+    emulated_gpu::{EmulatedGpu, gpu_options},
+    random_model::{RandomModel, Sizes, VOCABULARY},
+    real_widths::WIDTHS,
+    *,
+};
+use serial_test::serial;
+use std::time::Instant;
+
+const ALLOCATE: &str = "cuMemAllocAsync";
+const UPLOAD: &str = "cuMemcpyHtoDAsync_v2";
+const DOWNLOAD: &str = "cuMemcpyDtoHAsync_v2";
+/// The functions whose calls are counted: of the driver, of cuBLAS, and the start of flash attention.
+const COUNTED: [&str; 7] =
+    ["cuLaunchKernel", "cublasGemmEx", "run_mha", ALLOCATE, "cuMemFreeAsync", UPLOAD, DOWNLOAD];
+const WITH_BYTES: [&str; 3] = [ALLOCATE, UPLOAD, DOWNLOAD];
+
+/// The calls of a pass, and the bytes that they allocate, upload and download.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Calls {
+    counts: [u32; COUNTED.len()],
+    bytes: [u64; WITH_BYTES.len()],
+}
+
+/// Queries with their documents, as token ids.
+struct Workload {
+    name: &'static str,
+    queries: u32,
+    /// Documents of a query.
+    documents: usize,
+    /// Tokens of a query, with which all its texts begin.
+    shared: u32,
+    /// Tokens of a document.
+    own: usize,
+    /// Whether earlier passes have left the queries in the prefix cache.
+    is_known: bool,
+    /// With one layer, and with two.
+    expected: [Calls; 2],
+}
+
+/// The sizes of the workloads of `docs/gpu.md`, and 64 clients with a pair each.
+const WORKLOADS: [Workload; 4] = [
+    Workload {
+        name: "W1",
+        queries: 1,
+        documents: 32,
+        shared: 69,
+        own: 136,
+        is_known: false,
+        expected: [
+            Calls { counts: [14, 5, 1, 36, 33, 18, 2], bytes: [74_381_024, 196_316, 131_076] },
+            Calls { counts: [22, 10, 2, 47, 44, 18, 2], bytes: [275_155_336, 196_868, 131_076] },
+        ],
+    },
+    Workload {
+        name: "W2",
+        queries: 1,
+        documents: 1,
+        shared: 70,
+        own: 50,
+        is_known: true,
+        expected: [
+            Calls { counts: [11, 5, 1, 32, 33, 17, 1], bytes: [1_078_772, 28_084, 4096] },
+            Calls { counts: [17, 10, 2, 43, 44, 18, 1], bytes: [3_519_652, 28_644, 4096] },
+        ],
+    },
+    Workload {
+        name: "W3",
+        queries: 1,
+        documents: 8,
+        shared: 69,
+        own: 1051,
+        is_known: false,
+        expected: [
+            Calls { counts: [14, 5, 1, 36, 33, 18, 2], bytes: [125_162_072, 714_836, 32_772] },
+            Calls { counts: [22, 10, 2, 47, 44, 18, 2], bytes: [493_110_208, 715_388, 32_772] },
+        ],
+    },
+    Workload {
+        name: "64 pairs",
+        queries: 64,
+        documents: 1,
+        shared: 70,
+        own: 50,
+        is_known: false,
+        expected: [
+            Calls { counts: [76, 5, 1, 159, 93, 79, 2], bytes: [118_541_336, 179_220, 262_148] },
+            Calls { counts: [83, 10, 2, 169, 103, 79, 2], bytes: [454_613_016, 215_060, 262_148] },
+        ],
+    },
+];
+
+impl Workload {
+    /// A batch of the texts, with other documents each time.
+    fn batch(&self, rng: &mut StdRng) -> Batch {
+        let mut builder = BatchBuilder::new(Packing::SHARED);
+        let vocabulary = VOCABULARY as u32;
+        for query in 0..self.queries {
+            for _ in 0..self.documents {
+                let beginning = (0..self.shared).map(|token| (query + token) % vocabulary);
+                let own = (0..self.own).map(|_| rng.random_range(0..vocabulary));
+                let ids: Vec<u32> = beginning.chain(own).collect();
+                builder.push(&Text { reusable: self.shared as usize, ..Text::new(ids, Wanted::WHOLE) });
+            }
+        }
+        builder.build()
+    }
+
+    /// The calls of a pass with this number of layers.
+    fn calls(&self, gpu: &EmulatedGpu, layers: usize) -> Calls {
+        let sizes = Sizes { layers, ..WIDTHS[0] };
+        let model = RandomModel::with_sizes(72, "", candle_core::DType::BF16, sizes);
+        let options = LoadOptions {
+            head: Head::answers(AnswerTokens::difference(3, Some(5))),
+            weights: model.weights.iter().cloned().map(ModelFile::Disk).collect(),
+            config: model.config.clone(),
+            prefix_cache_bytes: 1 << 30,
+            ..gpu_options("tied-bf16", DType::BFloat16)
+        };
+        gpu.reset(0);
+        let mut backend = load(&options).unwrap().backend;
+        let mut rng = StdRng::seed_from_u64(73);
+        if self.is_known {
+            gpu.compute_nothing();
+            backend.predict(&self.batch(&mut rng)).unwrap();
+        }
+        gpu.reset(0);
+        gpu.compute_nothing();
+        let batch = self.batch(&mut rng);
+        let start = Instant::now();
+        backend.predict(&batch).unwrap();
+        eprintln!("{}, {layers} layers: {} µs in the emulation", self.name, start.elapsed().as_micros());
+        Calls {
+            counts: COUNTED.map(|function| gpu.calls(function)),
+            bytes: WITH_BYTES.map(|function| gpu.total_bytes(function)),
+        }
+    }
+}
+
+#[test]
+#[serial]
+fn a_pass_makes_the_counted_calls() {
+    let Some(gpu) = EmulatedGpu::new() else { return };
+    for workload in &WORKLOADS {
+        let counted = [1, 2].map(|layers| workload.calls(&gpu, layers));
+        assert_eq!(counted, workload.expected, "{}: {COUNTED:?}, bytes of {WITH_BYTES:?}", workload.name);
+    }
+    gpu.reset(0);
+}

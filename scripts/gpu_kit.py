@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Checks and measures this server on a machine that has an NVIDIA GPU, and no network, Rust or PyPI.
+
+usage: gpu_kit.py pack --binary FILE --tests FILE --cpu-binary FILE --tokenizer FOLDER ARCHIVE
+       gpu_kit.py run [--only STEP] [--out FOLDER]
+
+`pack` makes an archive of the server, the candle backend's tests and all that they need; `make gpu-kit`
+builds them first. `run`, in the unpacked archive, does one step after the other, each with a limit of its own
+and a log, and goes on after a failure. It exits with 1 if a step failed.
+
+The other machine needs Python with numpy, and CUDA 13's libraries: libcublas, libcurand and libcudart, which
+an installed PyTorch has. For the benchmark it needs torch and transformers, for two steps CUDA's tools
+compute-sanitizer and ncu; a step without its tool is skipped, and says so.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benches"))
+
+# Tracked files that tests and measurements read.
+PACKED = ("benches", "integration_tests/reference", "backends/candle/src/cuda", "docs/gpu.md", "scripts/gpu_kit.py", "LICENSE")
+MAX_ARCHIVE = 40 << 20
+SERVER, TESTS = ROOT / "bin" / "text-embeddings-router", ROOT / "bin" / "backend-tests"
+MODEL, GOLDENS = ROOT / "model", ROOT / "goldens.json"
+# Queries of each workload whose float32 scores are packed.
+QUERIES = {"W1": 3, "W2": 3, "W3": 1}
+# For each arithmetic, how far a score may be from the CPU's in float32. The tests' small models have wilder
+# weights than trained ones.
+TOLERANCES = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.03}
+SMALL_TOLERANCES = {"float32": 1e-4, "float16": 0.03, "bfloat16": 0.15}
+
+
+class Skipped(Exception):
+    """This machine lacks a tool or a package that a step needs."""
+
+
+# --- pack
+
+
+def golden_requests() -> list[dict]:
+    from asked import Asked
+
+    return [Asked(workload).request(index, 1) for workload, count in QUERIES.items() for index in range(count)]
+
+
+def goldens(binary: Path, model: Path) -> list[dict]:
+    """The requests with their scores by the CPU in float32."""
+    from systems import RERANKER, Server
+
+    server = Server(binary, model, [*RERANKER, "--dtype", "float32"])
+    try:
+        return [request | {"scores": server.rerank(request)["scores"]} for request in golden_requests()]
+    finally:
+        server.stop()
+
+
+def write_model(folder: Path, tokenizer: Path) -> None:
+    """Random weights of the 0.6B shape, the same on every machine."""
+    command = [sys.executable, ROOT / "integration_tests/reference/benchmark_model.py", folder, "--tokenizer", tokenizer]
+    subprocess.run(command, check=True)
+
+
+def pack(arguments: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        kit = Path(made) / "gpu-kit"
+        tracked = subprocess.run(["git", "-C", ROOT, "ls-files", *PACKED], capture_output=True, text=True, check=True)
+        for name in tracked.stdout.splitlines():
+            (kit / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, kit / name)
+        (kit / "bin").mkdir()
+        for source, target in ((arguments.binary, SERVER), (arguments.tests, TESTS)):
+            stripped = kit / target.relative_to(ROOT)
+            subprocess.run(["strip", "-o", stripped, source], check=True)
+        model = kit / "model"
+        if arguments.model:
+            shutil.copytree(arguments.model, model)
+            scored = goldens(arguments.cpu_binary, model)
+        else:
+            whole = Path(made) / "whole"
+            write_model(whole, arguments.tokenizer)
+            scored = goldens(arguments.cpu_binary, whole)
+            shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
+        tolerances = SMALL_TOLERANCES if arguments.model else TOLERANCES
+        (kit / "goldens.json").write_text(json.dumps({"tolerances": tolerances, "requests": scored}))
+        described = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True)
+        (kit / "COMMIT").write_text(described.stdout)
+        # A window larger than both binaries: they have most of their code in common.
+        command = ["xz", "--threads=1", "--lzma2=preset=6,dict=256MiB", "--stdout"]
+        plain = Path(made) / "kit.tar"
+        with tarfile.open(plain, "w") as archive:
+            archive.add(kit, kit.name)
+        with arguments.archive.open("wb") as out:
+            subprocess.run([*command, plain], stdout=out, check=True)
+    size = arguments.archive.stat().st_size
+    print(f"{arguments.archive}: {size / (1 << 20):.1f} MiB. There: tar xf {arguments.archive.name} && python3 gpu-kit/scripts/gpu_kit.py run")
+    if size > MAX_ARCHIVE:
+        sys.exit(f"{arguments.archive} is larger than {MAX_ARCHIVE >> 20} MiB")
+
+
+# --- run
+
+
+@dataclass
+class Run:
+    """Where a step writes, and until when it may run."""
+
+    log: Path
+    out: Path
+    end: float
+
+    def command(self, *command: str | Path) -> str:
+        """Runs a command within the step's time; its output, which also goes to the log."""
+        with self.log.open("a") as log:
+            log.write(f"$ {' '.join(map(str, command))}\n")
+        ended = subprocess.run(
+            ["timeout", "--kill-after=5", str(max(1, int(self.end - time.monotonic()))), *map(str, command)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+        )
+        with self.log.open("a") as log:
+            log.write(ended.stdout)
+        if ended.returncode:
+            why = "ran out of time" if ended.returncode in (124, 137) else f"ended with {ended.returncode}"
+            raise RuntimeError(f"{Path(command[0]).name} {why}: {' | '.join(ended.stdout.splitlines()[-3:])}")
+        return ended.stdout
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if not found:
+        raise Skipped(f"there is no {name}")
+    return found
+
+
+def facts(run: Run) -> str:
+    missing = re.findall(r"(\S+) => not found", run.command("ldd", SERVER))
+    if missing:
+        raise RuntimeError(f"the binaries need {', '.join(sorted(set(missing)))}")
+    run.command("lscpu")
+    return run.command(tool("nvidia-smi"), "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader").strip()
+
+
+def passed(output: str) -> str:
+    return ", ".join(re.findall(r"test result: (\w+\. \d+ passed; \d+ failed)", output))
+
+
+def kernels(run: Run) -> str:
+    """Kernels, flash attention, fixtures and real widths on the card itself."""
+    return passed(run.command(TESTS, "on_the_card"))
+
+
+def suite(run: Run) -> str:
+    return passed(run.command(TESTS, "--skip", "on_the_card", "--skip", "cpu::", "--skip", "kernels::"))
+
+
+def sanitizer(run: Run) -> str:
+    tests = ("biases_are_added", "gathered_rows", "means_of_rows", "scores_over_time_are_those_without_a_cache_on_the_card")
+    return passed(run.command(tool("compute-sanitizer"), "--tool", "memcheck", "--error-exitcode", "9", TESTS, *tests))
+
+
+def weights(run: Run) -> str:
+    """Writes the model's weights, unless they were packed or written before."""
+    file = MODEL / "model.safetensors"
+    if not file.exists():
+        with tempfile.TemporaryDirectory(dir=MODEL.parent) as folder:
+            write_model(Path(folder), MODEL)
+            (Path(folder) / file.name).rename(file)
+    return f"{file.stat().st_size >> 20} MiB"
+
+
+def scores(run: Run) -> str:
+    """The server's scores in each arithmetic, next to the CPU's in float32."""
+    from systems import RERANKER, Server
+
+    found, wrong = [], []
+    goldens = json.loads(GOLDENS.read_text())
+    for dtype, tolerance in goldens["tolerances"].items():
+        server = Server(SERVER, MODEL, [*RERANKER, "--dtype", dtype])
+        try:
+            worst = 0.0
+            for request in goldens["requests"]:
+                # The second time, the query's beginning is in the prefix cache.
+                for _ in range(2):
+                    got = server.rerank(request)["scores"]
+                    worst = max(worst, *(abs(one - exact) for one, exact in zip(got, request["scores"], strict=True)))
+        finally:
+            server.stop()
+            with run.log.open("a") as log:
+                log.write(Path(server.log.name).read_text())
+        found.append(f"{dtype} {worst:.1e}")
+        if worst > tolerance:
+            wrong.append(f"{dtype}: a score is {worst:.2e} off, more than {tolerance}")
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    return "worst difference: " + ", ".join(found)
+
+
+def benchmark(run: Run) -> str:
+    try:
+        run.command(sys.executable, "-c", "import torch, transformers")
+    except RuntimeError:
+        raise Skipped("this Python has no torch and transformers") from None
+    (ROOT / "benches" / "results").mkdir(exist_ok=True)
+    run.command(sys.executable, ROOT / "benches" / "gpu.py", "--binary", SERVER, "--model", MODEL, "--has-peers", "--brief")
+    shutil.copy(ROOT / "benches" / "results" / "gpu.json", run.out)
+    shutil.copy(ROOT / "docs" / "gpu.md", run.out)
+    return "gpu.json, gpu.md"
+
+
+def profile(run: Run) -> str:
+    """The time of each kernel: the start, and three requests of W1."""
+    from asked import Asked
+    from systems import RERANKER, Server
+
+    listed, profiled = run.out / "kernels.csv", run.out / "profiled.sh"
+    flags = f"--csv --metrics gpu__time_duration.sum --target-processes all --log-file {listed}"
+    profiled.write_text(f'#!/bin/sh\nexec {tool("ncu")} {flags} {SERVER} "$@"\n')
+    profiled.chmod(0o755)
+    server = Server(profiled, MODEL, [*RERANKER, "--dtype", "bfloat16"])
+    try:
+        for index in range(3):
+            server.rerank(Asked("W1").request(index, 1))
+    finally:
+        subprocess.run(["pkill", "-TERM", "-f", f"^{SERVER}"], check=False)
+        server.process.wait(60)
+    times: dict[str, list[float]] = defaultdict(list)
+    lines = listed.read_text().splitlines()
+    head = next(number for number, line in enumerate(lines) if '"Kernel Name"' in line)
+    for row in csv.DictReader(lines[head:]):
+        if row["Metric Name"] == "gpu__time_duration.sum":
+            unit = {"ns": 1e-6, "us": 1e-3, "usecond": 1e-3, "nsecond": 1e-6, "ms": 1.0, "msecond": 1.0}[row["Metric Unit"]]
+            times[row["Kernel Name"][:100]].append(float(row["Metric Value"].replace(",", "")) * unit)
+    table = sorted(((sum(all_), len(all_), name) for name, all_ in times.items()), reverse=True)
+    run.log.write_text("".join(f"{total:9.3f} ms {count:6} × {name}\n" for total, count, name in table))
+    return f"{sum(row[0] for row in table):.1f} ms in {sum(row[1] for row in table)} kernels"
+
+
+@dataclass(frozen=True)
+class Step:
+    run: Callable[[Run], str]
+    seconds: int
+
+
+STEPS = (Step(facts, 20), Step(kernels, 120), Step(weights, 60), Step(scores, 120), Step(suite, 90), Step(sanitizer, 70), Step(benchmark, 300), Step(profile, 90))
+
+
+def library_folders() -> list[str]:
+    """Where CUDA's libraries are: with this Python's packages, and where a toolkit has them."""
+    of_packages = [folder for path in sys.path for folder in sorted(Path(path).glob("nvidia/*/lib")) if folder.is_dir()]
+    return [*map(str, of_packages), "/usr/local/cuda/lib64"]
+
+
+def do_step(step: Step, out: Path) -> tuple[str, str]:
+    """How a step ended, and its findings. The limit holds for this process, too."""
+
+    def overdue(*_: object) -> None:
+        raise RuntimeError(f"ran out of its {step.seconds} s")
+
+    signal.signal(signal.SIGALRM, overdue)
+    signal.alarm(step.seconds + 10)
+    try:
+        return "ok", step.run(Run(out / f"{step.run.__name__}.log", out, time.monotonic() + step.seconds))
+    except Skipped as skipped:
+        return "skipped", str(skipped)
+    except (Exception, SystemExit) as error:  # noqa: BLE001, because the next steps shall run
+        return "FAILED", f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+
+
+def run_steps(arguments: argparse.Namespace) -> None:
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    known = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([*known, *library_folders()])
+    os.environ["CARGO_MANIFEST_DIR"] = str(ROOT / "backends" / "candle")
+    # The driver compiles kernels at the first start, and keeps them for the next ones.
+    os.environ.setdefault("CUDA_CACHE_PATH", str(out / "compiled"))
+    failures = 0
+    for step in STEPS:
+        name = step.run.__name__
+        if name not in (arguments.only or [name]):
+            continue
+        begun = time.monotonic()
+        state, found = do_step(step, out)
+        failures += state == "FAILED"
+        line = f"{name:10} {state:8} {time.monotonic() - begun:6.1f} s  {found}"
+        print(line, flush=True)
+        with (out / "summary.txt").open("a") as summary:
+            summary.write(line + "\n")
+    sys.exit(failures > 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(required=True)
+    packing = parts.add_parser("pack", help="make the archive")
+    packing.set_defaults(part=pack)
+    packing.add_argument("--binary", type=Path, required=True, help="the server, built with candle-cuda")
+    packing.add_argument("--tests", type=Path, required=True, help="the candle backend's tests, built with cuda,flash-attn")
+    packing.add_argument("--cpu-binary", type=Path, required=True, help="the server for CPUs: its float32 scores are the goldens")
+    source = packing.add_mutually_exclusive_group(required=True)
+    source.add_argument("--tokenizer", type=Path, help="Qwen3's tokenizer, for a random model of the 0.6B shape")
+    source.add_argument("--model", type=Path, help="a small model folder instead, to try the kit out")
+    packing.add_argument("archive", type=Path)
+    running = parts.add_parser("run", help="do the steps on the machine with the GPU")
+    running.set_defaults(part=run_steps)
+    running.add_argument("--only", action="append", choices=[step.run.__name__ for step in STEPS], help="do only this step")
+    running.add_argument("--out", type=Path, default=Path("gpu-kit-results"))
+    arguments = parser.parse_args()
+    arguments.part(arguments)
+
+
+if __name__ == "__main__":
+    main()
