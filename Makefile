@@ -242,7 +242,7 @@ gpu-kit-check: $(VENV)/bench-installed ## Try a kit out on the emulated device, 
 		--tests $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(CUDA_CHECK)/tests.log) --model integration_tests/reference/fixtures/models/tied-bf16 $(CUDA_CHECK)/gpu-kit.tar.xz
 	tar xf $(CUDA_CHECK)/gpu-kit.tar.xz -C $(CUDA_CHECK)
 	LD_LIBRARY_PATH=$(CUDA_CHECK)/lib $(VENV)/bin/python $(CUDA_CHECK)/gpu-kit/scripts/gpu_kit.py run --out $(CUDA_CHECK)/gpu-kit-results \
-		$(addprefix --only ,facts kernels weights scores)
+		$(addprefix --only ,facts weights scores)
 
 # Targets with the names of TEI's Makefile.
 REVIEW := cargo insta test --review

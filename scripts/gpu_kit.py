@@ -40,6 +40,8 @@ SERVER, TESTS = ROOT / "bin" / "text-embeddings-router", ROOT / "bin" / "backend
 MODEL, GOLDENS = ROOT / "model", ROOT / "goldens.json"
 # Queries of each workload whose float32 scores are packed.
 QUERIES = {"W1": 3, "W2": 3, "W3": 1}
+# The same for a small model, whose kit an emulated device runs: it takes its time.
+SMALL_QUERIES, SMALL_DOCUMENTS = {"W1": 1, "W2": 2}, 2
 # For each arithmetic, how far a score may be from the CPU's in float32. The tests' small models have wilder
 # weights than trained ones.
 TOLERANCES = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.03}
@@ -53,19 +55,15 @@ class Skipped(Exception):
 # --- pack
 
 
-def golden_requests() -> list[dict]:
+def goldens(binary: Path, model: Path, queries: dict[str, int], documents: int | None) -> list[dict]:
+    """Requests with at most this number of documents, with their scores by the CPU in float32."""
     from asked import Asked
-
-    return [Asked(workload).request(index, 1) for workload, count in QUERIES.items() for index in range(count)]
-
-
-def goldens(binary: Path, model: Path) -> list[dict]:
-    """The requests with their scores by the CPU in float32."""
     from systems import RERANKER, Server
 
+    requests = [Asked(workload, documents).request(index, 1) for workload, count in queries.items() for index in range(count)]
     server = Server(binary, model, [*RERANKER, "--dtype", "float32"])
     try:
-        return [request | {"scores": server.rerank(request)["scores"]} for request in golden_requests()]
+        return [request | {"scores": server.rerank(request)["scores"]} for request in requests]
     finally:
         server.stop()
 
@@ -82,7 +80,8 @@ def pack(arguments: argparse.Namespace) -> None:
         tracked = subprocess.run(["git", "-C", ROOT, "ls-files", *PACKED], capture_output=True, text=True, check=True)
         for name in tracked.stdout.splitlines():
             (kit / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, kit / name)
+            # Some fixtures are links to other folders.
+            shutil.copy2(ROOT / name, kit / name, follow_symlinks=False)
         (kit / "bin").mkdir()
         for source, target in ((arguments.binary, SERVER), (arguments.tests, TESTS)):
             stripped = kit / target.relative_to(ROOT)
@@ -90,11 +89,11 @@ def pack(arguments: argparse.Namespace) -> None:
         model = kit / "model"
         if arguments.model:
             shutil.copytree(arguments.model, model)
-            scored = goldens(arguments.cpu_binary, model)
+            scored = goldens(arguments.cpu_binary, model, SMALL_QUERIES, SMALL_DOCUMENTS)
         else:
             whole = Path(made) / "whole"
             write_model(whole, arguments.tokenizer)
-            scored = goldens(arguments.cpu_binary, whole)
+            scored = goldens(arguments.cpu_binary, whole, QUERIES, None)
             shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
         tolerances = SMALL_TOLERANCES if arguments.model else TOLERANCES
         (kit / "goldens.json").write_text(json.dumps({"tolerances": tolerances, "requests": scored}))
