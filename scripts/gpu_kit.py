@@ -68,10 +68,9 @@ def goldens(binary: Path, model: Path, queries: dict[str, int], documents: int |
         server.stop()
 
 
-def write_model(folder: Path, tokenizer: Path) -> None:
-    """Random weights of the 0.6B shape, the same on every machine."""
-    command = [sys.executable, ROOT / "integration_tests/reference/benchmark_model.py", folder, "--tokenizer", tokenizer]
-    subprocess.run(command, check=True)
+def model_command(folder: Path, tokenizer: Path) -> list[str | Path]:
+    """Writes random weights of the 0.6B shape, the same on every machine."""
+    return [sys.executable, ROOT / "integration_tests/reference/benchmark_model.py", folder, "--tokenizer", tokenizer]
 
 
 def pack(arguments: argparse.Namespace) -> None:
@@ -92,7 +91,7 @@ def pack(arguments: argparse.Namespace) -> None:
             scored = goldens(arguments.cpu_binary, model, SMALL_QUERIES, SMALL_DOCUMENTS)
         else:
             whole = Path(made) / "whole"
-            write_model(whole, arguments.tokenizer)
+            subprocess.run(model_command(whole, arguments.tokenizer), check=True)
             scored = goldens(arguments.cpu_binary, whole, QUERIES, None)
             shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
         tolerances = SMALL_TOLERANCES if arguments.model else TOLERANCES
@@ -177,7 +176,7 @@ def weights(run: Run) -> str:
     file = MODEL / "model.safetensors"
     if not file.exists():
         with tempfile.TemporaryDirectory(dir=MODEL.parent) as folder:
-            write_model(Path(folder), MODEL)
+            run.command(*model_command(Path(folder), MODEL))
             (Path(folder) / file.name).rename(file)
     return f"{file.stat().st_size >> 20} MiB"
 
