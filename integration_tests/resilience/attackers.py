@@ -107,7 +107,7 @@ class Attackers:
         if RATE:
             alone, attacked = (percentile(self._seconds[is_attacked]) for is_attacked in (False, True))
             asked = sum(map(len, self._seconds.values()))
-            print(f"{self._attacks} attacks; {asked} requests of the honest client, {len(self._wrong)} wrong")
+            print(f"{self._attacks} attacks; {asked} requests of the honest client; {len(self._wrong)} wrong in all")
             print(f"its 99th percentile: {alone * 1000:.0f} ms alone, {attacked * 1000:.0f} ms among attackers")
             assert self._attacks and not self._wrong, self._wrong[:5]
 
@@ -132,7 +132,7 @@ class Attackers:
     def _note_ended(self, running: list[Future]) -> list[Future]:
         """Returns the attacks that still run, and notes the errors of the others."""
         over = [one for one in running if one.done()]
-        self._wrong += [repr(one.exception()) for one in over if one.exception()]
+        self._wrong += [f"an attack: {one.exception()!r}" for one in over if one.exception()]
         return [one for one in running if one not in over]
 
     def _ask(self) -> None:
@@ -143,9 +143,9 @@ class Attackers:
                 answer = requests.post(f"{self._aim.url}/rerank", json=STEADY, timeout=120)
                 first = first or answer.content
                 if answer.status_code != 200 or answer.content != first:
-                    self._wrong.append(f"{answer.status_code} {answer.text[:200]}")
+                    self._wrong.append(f"the honest client: {answer.status_code} {answer.text[:200]}")
             except requests.RequestException as error:
-                self._wrong.append(repr(error)[:200])
+                self._wrong.append(f"the honest client: {error!r}"[:200])
             self._seconds[is_attacked].append(time.monotonic() - start)
             self._over.wait(0.05)
 
