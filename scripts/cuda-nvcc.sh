@@ -6,8 +6,9 @@
 # It compiles the kernels that the server calls, without options that the server never uses (ALiBi, soft caps,
 # dropout, ranges of prefixes). The other kernels (heads of more than 256, paged keys) become functions that
 # print the kernel's name and end the process. FLASH_KEEP is a regular expression of file names such as
-# flash_fwd_hdim64_bf16_causal_sm80.cu; it chooses fewer kernels, for builds to try out. Every other file goes
-# unchanged to REAL_NVCC, or to the nvcc of CUDA_HOME or PATH.
+# flash_fwd_hdim64_bf16_causal_sm80.cu; it chooses fewer kernels, for builds to try out, in a target folder of
+# their own: cargo does not see that it changed. Every other file goes unchanged to REAL_NVCC, or to the nvcc
+# of CUDA_HOME or PATH.
 set -euo pipefail
 nvcc=${REAL_NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/}nvcc}
 keep=${FLASH_KEEP:-'^flash_fwd_hdim(32|64|96|128|160|192|224|256)_'}
