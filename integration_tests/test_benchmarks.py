@@ -255,9 +255,9 @@ def test_the_table_of_a_gpu_has_the_fastest_batch_and_the_worst_score():
         {"name": "server-bfloat16", "label": "ours", "ready_seconds": 1.25, "memory_mb": 2048, "load": load},
         {"name": gpu.REFERENCE, "label": "theirs", "ready_seconds": 9.0, "memory_mb": None, "load": None},
     ]
-    results = {"date": "2026-01-02", "card": "a card", "commit": "abc", "versions": {"torch": "2"}, "systems": systems, "readings": readings}
+    results = {"date": "2026-01-02", "requests": 4, "card": "a card", "commit": "abc", "versions": {"torch": "2"}, "systems": systems, "readings": readings}
     rows = gpu.table(results).splitlines()
-    assert rows[0].startswith("2026-01-02, a card; commit abc; torch 2. Medians of 7 requests")
+    assert rows[0].startswith("2026-01-02, a card; commit abc; torch 2. Medians of 4 requests")
     assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 123,456 | 0.030 | 2.0 | 1.2 |"
     assert rows[-1] == "| theirs | 8 |  |  |  |  | 0 |  | 9.0 |"
     assert render.put(gpu.DOCUMENT.read_text(), "gpu", gpu.table(results)).count("| ours | 200 |") == 1
