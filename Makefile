@@ -224,22 +224,25 @@ gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with a
 
 # Tests and measurements for a machine that has a GPU, and no network, Rust or PyPI. An H100 or H200 is 90.
 KIT := $(abspath $(TARGET))/kit
+# Builds the backend's tests with the flags $(1). Cargo's words, which name the binary, go to the file $(2).
+build_tests = { cargo test --no-run $(CUDA_TESTS) $(1) > $(2) 2>&1 || { cat $(2); exit 1; }; }
+tests_in = $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(1))
 KIT_ENV = . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) CUDAFORGE_THREADS=$$(nproc)
 gpu-kit: $(GPU) $(VENV)/bench-installed ## Pack server, tests and benchmark for a machine with a GPU and without network: target/gpu-kit.tar.xz (an hour of CPU time; no GPU)
 	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: the workloads need Qwen3's" && exit 1)
 	cargo build --release -p text-embeddings-router --locked
 	$(KIT_ENV) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
-	$(KIT_ENV) && cargo test --release --no-run $(CUDA_TESTS) 2>&1 | tee $(KIT)/tests.log
+	$(KIT_ENV) && $(call build_tests,--release,$(KIT)/tests.log)
 	$(VENV)/bin/python scripts/gpu_kit.py pack --binary $(KIT)/release/text-embeddings-router --cpu-binary $(TARGET)/release/text-embeddings-router \
-		--tests $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(KIT)/tests.log) --tokenizer "$(TOKENIZER)" $(TARGET)/gpu-kit.tar.xz
+		--tests $(call tests_in,$(KIT)/tests.log) --tokenizer "$(TOKENIZER)" $(TARGET)/gpu-kit.tar.xz
 
 gpu-kit-check: $(VENV)/bench-installed ## Try a kit out on the emulated device, with a small model
 	cargo build -p text-embeddings-router --locked
 	eval "$$(scripts/cuda-emulated.sh $(CUDA_CHECK))" && export CARGO_TARGET_DIR=$(CUDA_CHECK) \
 		&& cargo build -p text-embeddings-router --features candle-cuda --locked \
-		&& cargo test --no-run $(CUDA_TESTS) 2>&1 | tee $(CUDA_CHECK)/tests.log
+		&& $(call build_tests,,$(CUDA_CHECK)/tests.log)
 	$(VENV)/bin/python scripts/gpu_kit.py pack --binary $(CUDA_CHECK)/debug/text-embeddings-router --cpu-binary $(TARGET)/debug/text-embeddings-router \
-		--tests $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(CUDA_CHECK)/tests.log) --model integration_tests/reference/fixtures/models/tied-bf16 $(CUDA_CHECK)/gpu-kit.tar.xz
+		--tests $(call tests_in,$(CUDA_CHECK)/tests.log) --model integration_tests/reference/fixtures/models/tied-bf16 $(CUDA_CHECK)/gpu-kit.tar.xz
 	tar xf $(CUDA_CHECK)/gpu-kit.tar.xz -C $(CUDA_CHECK)
 	LD_LIBRARY_PATH=$(CUDA_CHECK)/lib $(VENV)/bin/python $(CUDA_CHECK)/gpu-kit/scripts/gpu_kit.py run --out $(CUDA_CHECK)/gpu-kit-results \
 		$(addprefix --only ,facts weights scores)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from quality import COLLECTIONS, MEASURE, load  # noqa: E402
+from quality import COLLECTIONS, MEASURE, sample  # noqa: E402
 from text_embeddings_router.evaluation.evaluate import interval, values  # noqa: E402
 from text_embeddings_router.evaluation.questions import Questions  # noqa: E402
 
@@ -125,7 +125,7 @@ def main() -> None:
     path = arguments.trained / arguments.model
     scorer = (Reranker if path.suffix == ".gguf" else Embedder)(path)
     replace_layers(scorer.model)
-    questions = load(arguments.trained, arguments.work, arguments.collection, arguments.questions)
+    questions = sample(arguments.trained, arguments.work, arguments.collection, arguments.questions)
     exact: dict[str, dict[str, float]] = {}
     for arithmetic, rounded in ARITHMETIC.items():
         found = measured(scorer, rounded, questions)

@@ -74,6 +74,8 @@ def model_command(folder: Path, tokenizer: Path) -> list[str | Path]:
 
 
 def pack(arguments: argparse.Namespace) -> None:
+    from systems import commit
+
     with tempfile.TemporaryDirectory() as made:
         kit = Path(made) / "gpu-kit"
         tracked = subprocess.run(["git", "-C", ROOT, "ls-files", *PACKED], capture_output=True, text=True, check=True)
@@ -96,8 +98,7 @@ def pack(arguments: argparse.Namespace) -> None:
             shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
         tolerances = SMALL_TOLERANCES if arguments.model else TOLERANCES
         (kit / "goldens.json").write_text(json.dumps({"tolerances": tolerances, "requests": scored}))
-        described = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=True)
-        (kit / "COMMIT").write_text(described.stdout)
+        (kit / "COMMIT").write_text(commit())
         # A window larger than both binaries: they have most of their code in common.
         command = ["xz", "--threads=1", "--lzma2=preset=6,dict=256MiB", "--stdout"]
         plain = Path(made) / "kit.tar"
@@ -186,12 +187,12 @@ def scores(run: Run) -> str:
     from systems import RERANKER, Server
 
     found, wrong = [], []
-    goldens = json.loads(GOLDENS.read_text())
-    for dtype, tolerance in goldens["tolerances"].items():
+    packed = json.loads(GOLDENS.read_text())
+    for dtype, tolerance in packed["tolerances"].items():
         server = Server(SERVER, MODEL, [*RERANKER, "--dtype", dtype])
         try:
             worst = 0.0
-            for request in goldens["requests"]:
+            for request in packed["requests"]:
                 # The second time, the query's beginning is in the prefix cache.
                 for _ in range(2):
                     got = server.rerank(request)["scores"]

@@ -2,8 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 mod architectures;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-mod counted_calls;
 mod counted_work;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) mod emulated_gpu;

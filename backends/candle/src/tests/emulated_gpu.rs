@@ -6,6 +6,8 @@
 #![expect(unsafe_code, reason = "the emulated GPU's controls are C functions")]
 #![expect(clippy::print_stderr, reason = "a test that is skipped should say so")]
 
+mod counted_calls;
+
 use super::*;
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use libloading::os::unix::{Library, Symbol};
@@ -28,7 +30,7 @@ const BLAS_INTERNAL_ERROR: i32 = 14;
 const RUNTIME_NO_KERNEL_IMAGE: i32 = 209;
 
 /// The emulated GPU's controls.
-pub(super) struct EmulatedGpu {
+struct EmulatedGpu {
     reset: Symbol<unsafe extern "C" fn(usize, c_int, c_int, c_int)>,
     fail: Symbol<unsafe extern "C" fn(*const c_char, c_uint, c_int, bool)>,
     calls: Symbol<unsafe extern "C" fn(*const c_char) -> c_uint>,
@@ -46,7 +48,7 @@ pub(crate) fn is_emulated() -> bool {
 
 impl EmulatedGpu {
     /// A new device; `None`, with a message, if this process drives a real one.
-    pub(super) fn new() -> Option<Self> {
+    fn new() -> Option<Self> {
         let process = Library::this();
         // SAFETY: the functions have these types in `driver.cpp`, and the process keeps that library.
         let gpu = unsafe {
@@ -69,7 +71,7 @@ impl EmulatedGpu {
     }
 
     /// Forgets faults and counts, and gives the device `bytes` more than it has in use; 0: plenty.
-    pub(super) fn reset(&self, bytes: usize) {
+    fn reset(&self, bytes: usize) {
         self.become_card(bytes, (8, 0), 13_000);
     }
 
@@ -94,21 +96,21 @@ impl EmulatedGpu {
     }
 
     /// The number of calls of a function of the driver, or of launches of a kernel, since the last reset.
-    pub(super) fn calls(&self, name: &str) -> u32 {
+    fn calls(&self, name: &str) -> u32 {
         let name = CString::new(name).unwrap();
         // SAFETY: the name is a C string.
         unsafe { (self.calls)(name.as_ptr()) }
     }
 
     /// The bytes of all calls of an allocation or a copy since the last reset.
-    pub(super) fn total_bytes(&self, function: &str) -> u64 {
+    fn total_bytes(&self, function: &str) -> u64 {
         let function = CString::new(function).unwrap();
         // SAFETY: the name is a C string.
         unsafe { (self.bytes)(function.as_ptr()) }
     }
 
     /// From now on the device computes nothing, and all values are zero, until the next reset.
-    pub(super) fn compute_nothing(&self) {
+    fn compute_nothing(&self) {
         // SAFETY: the function has no arguments.
         unsafe { (self.compute_nothing)() };
     }
@@ -126,7 +128,7 @@ impl EmulatedGpu {
     }
 }
 
-pub(super) fn gpu_options(model: &str, dtype: DType) -> LoadOptions {
+fn gpu_options(model: &str, dtype: DType) -> LoadOptions {
     LoadOptions { dtype: Some(dtype), prefix_cache_bytes: 1 << 20, flash_attention: true, ..options(model) }
 }
 

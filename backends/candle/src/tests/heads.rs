@@ -17,7 +17,7 @@ fn ratings(ids: &[u32]) -> AnswerTokens {
     AnswerTokens { tokens: tokens.collect(), rule: AnswerRule::ExpectedWeight }
 }
 
-fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
+pub(super) fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
     load_on(CpuOperations::start(threads, set, crate::DType::Float32).unwrap(), options).unwrap()
 }
 

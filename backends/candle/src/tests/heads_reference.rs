@@ -60,7 +60,7 @@ fn check(model: &str, head: Head, cases: &[Case], enough: usize) {
     }
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()

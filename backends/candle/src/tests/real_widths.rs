@@ -1,7 +1,8 @@
-//! Models as wide as real ones on the GPU's path: what they give is what the CPU gives in float32.
+//! Models as wide as real ones: the GPU's path gives the vectors that the CPU gives in float32.
 
 use super::{
-    heads::embedding,
+    heads::{embedding, on_cpu},
+    heads_reference::cosine,
     random_model::{RandomModel, Sizes, VOCABULARY},
     *,
 };
@@ -34,12 +35,6 @@ fn on_a_real_card() -> bool {
     false
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let product =
-        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
-    product(a, b) / (product(a, a) * product(b, b)).sqrt()
-}
-
 #[test]
 #[serial_test::serial]
 fn real_widths_give_the_cpus_vectors_on_the_card() {
@@ -52,13 +47,7 @@ fn real_widths_give_the_cpus_vectors_on_the_card() {
             let batch = batch(BatchBuilder::new(Packing::SHARED), &texts).build();
             backend.predict(&batch).unwrap().texts.into_iter().map(|text| text.whole).collect()
         };
-        let expected = vectors(
-            load_on(
-                CpuOperations::start(2, InstructionSet::best(), crate::DType::Float32).unwrap(),
-                &options,
-            )
-            .unwrap(),
-        );
+        let expected = vectors(on_cpu(&options, 2, InstructionSet::best()));
         // The smallest measured cosines were 0.9999991 and 0.99994.
         for (dtype, least) in [(DType::F16, 0.999_998), (DType::BF16, 0.9999)] {
             let Some(backend) = on_gpu(dtype, true, &options) else { return };

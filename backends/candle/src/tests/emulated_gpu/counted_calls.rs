@@ -2,15 +2,14 @@
 //!
 //! The emulated GPU counts them. For the layers of Qwen3-Reranker-0.6B it computes nothing, so that passes of
 //! real sizes take no time.
-#![expect(clippy::print_stderr, reason = "the host's time is shown, and decides nothing")]
 
 use super::{
-    emulated_gpu::{EmulatedGpu, gpu_options},
-    random_model::{RandomModel, Sizes, VOCABULARY},
-    real_widths::WIDTHS,
+    super::{
+        random_model::{RandomModel, Sizes, VOCABULARY},
+        real_widths::WIDTHS,
+    },
     *,
 };
-use serial_test::serial;
 use std::time::Instant;
 
 const ALLOCATE: &str = "cuMemAllocAsync";
