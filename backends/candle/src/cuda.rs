@@ -11,13 +11,17 @@ pub(crate) mod accelerator;
 pub(crate) mod device;
 #[cfg(all(test, target_os = "linux"))]
 mod emulated;
+#[cfg(feature = "flash-attn")]
+mod flash;
 mod kept;
 #[cfg(all(test, target_os = "linux"))]
 mod kernel_tests;
 mod launches;
+mod memory;
 mod proof;
 mod sequences;
 pub(crate) mod target;
+mod tensor;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
 #[cfg(all(test, target_os = "linux"))]
@@ -25,48 +29,77 @@ mod twins;
 
 use crate::{
     attention::Heads,
+    errors::failed,
     kept::KeptRow,
     load::Weight,
     operations::{Attention, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
-        TensorMatrix, TensorOperations, failed, norm_values,
+        TensorMatrix, TensorOperations, norm_values,
         padded::{GroupLimits, PaddedAttention},
     },
 };
-use accelerator::{Accelerator, Turned, has_flash_size};
+use accelerator::{Accelerator, FlashInput, has_flash_size};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
-use launches::{Launches, MAX_LOOKUPS, TurnedHeads, Turns, UploadedLookup};
+use launches::{Launches, MAX_LOOKUPS, ScatteredRows, TurnedHeads, Turns, UploadedLookup, list_places};
+use memory::DeviceMemory;
 use proof::FlashProof;
 use sequences::Sequences;
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    thread::{self, ThreadId},
+};
+use tensor::CudaTensor;
 use text_embeddings_backend_core::Activation;
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
-    accelerator: Arc<A>,
+    memory: Arc<DeviceMemory<A>>,
     launches: Launches<A>,
     /// Computes whatever has no kernel of its own.
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// The rows that all layers of this pass keep.
-    keeping: Option<Keeping<A>>,
-    /// The addresses of the rows that follow the keys and values of the next attention.
-    appended: Option<Tensor>,
+    shared: SharedByLayers<A>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
     proof: FlashProof,
+    /// The thread that called the device last.
+    thread: Option<ThreadId>,
 }
 
-/// The rows whose keys and values every layer of a pass keeps.
-struct Keeping<A> {
-    /// The rows of the batch that are kept, in main memory and on the device.
+/// Lists and values that the layers of a pass share.
+struct SharedByLayers<A> {
+    /// Lists of rows that are on the device.
+    indices: Vec<Indices>,
+    /// Whether all values that the pass keeps are finite.
+    finite: Option<Arc<Finite<A>>>,
+    /// The rows that follow the keys and values of the next attention.
+    appended: Option<Appended>,
+}
+
+impl<A> Default for SharedByLayers<A> {
+    fn default() -> Self {
+        Self { indices: Vec::new(), finite: None, appended: None }
+    }
+}
+
+/// A list of rows, in main memory and on the device.
+struct Indices {
     rows: Vec<usize>,
-    uploaded: Tensor,
-    /// Whether all kept values are finite.
-    finite: Arc<Finite<A>>,
+    uploaded: CudaTensor,
+}
+
+/// Kept rows of all layers.
+#[derive(Clone)]
+struct Appended {
+    /// [`list_places`]
+    places: CudaTensor,
+    count: usize,
+    /// The layer whose rows the next attention reads.
+    layer: usize,
 }
 
 /// Some rows of a batch on the device.
@@ -95,31 +128,36 @@ impl<A: Accelerator> CudaOperations<A> {
     /// Operations with operands of `dtype`, bfloat16 or float16.
     pub(crate) fn new(accelerator: A, dtype: DType) -> Self {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
-        let accelerator = Arc::new(accelerator);
-        let launches = Launches::new(&accelerator);
+        let memory = Arc::new(DeviceMemory::new(Arc::new(accelerator)));
+        let launches = Launches::new(&memory);
         Self {
-            accelerator,
+            memory,
             launches,
             plain,
             dtype,
-            keeping: None,
-            appended: None,
+            shared: SharedByLayers::default(),
             is_told: false,
             proof: FlashProof::default(),
+            thread: None,
         }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
-    fn empty_like(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    fn empty_like(&self, x: &Tensor, dtype: DType) -> Result<CudaTensor> {
         let (rows, columns) = x.dims2().map_err(failed)?;
-        self.accelerator.empty(rows, columns, dtype).map_err(failed)
+        self.memory.empty_tensor(rows, columns, dtype)
+    }
+
+    /// `out = x · weightᵀ`, or `out += x · weightᵀ`, without the bias.
+    fn multiply(&self, x: &Tensor, weight: &TensorMatrix, out: &Tensor, adds: bool) -> Result<()> {
+        self.memory.accelerator().multiply(x, &weight.weight, out, adds).map_err(failed)
     }
 
     /// `x · weightᵀ`, without the bias, in `dtype`.
-    fn product(&self, x: &Tensor, weight: &TensorMatrix, dtype: DType) -> Result<Tensor> {
+    fn product(&self, x: &Tensor, weight: &TensorMatrix, dtype: DType) -> Result<CudaTensor> {
         let (rows, columns) = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
-        let out = self.accelerator.empty(rows, columns, dtype).map_err(failed)?;
-        self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
+        let out = self.memory.empty_tensor(rows, columns, dtype)?;
+        self.multiply(x, weight, &out, false)?;
         Ok(out)
     }
 
@@ -128,30 +166,68 @@ impl<A: Accelerator> CudaOperations<A> {
         weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
     }
 
-    /// The rows of `x`, and then those at the addresses `others`.
-    fn joined(&self, x: &Tensor, others: Option<&Tensor>) -> Result<Tensor> {
-        if others.is_some() { self.launches.gather_rows(x, others, None) } else { Ok(x.clone()) }
+    /// The rows of `x` that `rows` names.
+    fn gather(&self, x: &Tensor, rows: &CudaTensor) -> Result<CudaTensor> {
+        let out = self.memory.empty_tensor(rows.elem_count(), x.dim(1).map_err(failed)?, x.dtype())?;
+        let from = ScatteredRows { own: x, others: None, layer: 0 };
+        self.launches.gather_rows(&from, Some(rows), &out)?;
+        Ok(out)
     }
 
-    fn ids(&self, ids: &[u32]) -> Result<Tensor> {
-        Tensor::new(ids, self.accelerator.device()).map_err(failed)
+    /// Of the rows of `x` and then the others: the rows that `rows` names, or all.
+    fn gather_appended(
+        &self,
+        x: &CudaTensor,
+        others: Option<&Appended>,
+        rows: Option<&CudaTensor>,
+    ) -> Result<CudaTensor> {
+        let (own, columns) = x.dims2().map_err(failed)?;
+        let count = match (rows, others) {
+            (None, None) => return Ok(x.clone()),
+            (Some(rows), _) => rows.elem_count(),
+            (None, Some(others)) => own + others.count,
+        };
+        let out = self.memory.empty_tensor(count, columns, x.dtype())?;
+        let places = others.map(|others| &*others.places);
+        let from = ScatteredRows { own: x, others: places, layer: others.map_or(0, |others| others.layer) };
+        self.launches.gather_rows(&from, rows.map(|rows| &**rows), &out)?;
+        Ok(out)
+    }
+
+    /// A list of rows on the device. Layers need the same lists again and again.
+    fn indices(&mut self, rows: &[usize]) -> Result<CudaTensor> {
+        if let Some(known) = self.shared.indices.iter().find(|known| known.rows == rows) {
+            return Ok(known.uploaded.clone());
+        }
+        let uploaded = self.memory.place_list(rows.iter().map(|&row| row as u32))?;
+        self.shared.indices.push(Indices { rows: rows.to_vec(), uploaded: uploaded.clone() });
+        Ok(uploaded)
     }
 }
 
 /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
-fn exact(x: &Tensor) -> Result<Tensor> {
-    x.to_dtype(DType::F32).map_err(failed)
+fn exact(x: &CudaTensor) -> Result<CudaTensor> {
+    convert(x, DType::F32)
+}
+
+/// The values in `dtype`. If `x` already has this type, this is `x` itself.
+fn convert(x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
+    if x.dtype() == dtype {
+        return Ok(x.clone());
+    }
+    x.to_dtype(dtype).map(CudaTensor::from).map_err(failed)
 }
 
 /// The context times the sigmoid of its gate, in the context's type.
-fn gate_context(context: &Tensor, gate: &Tensor) -> Result<Tensor> {
+fn gate_context(context: CudaTensor, gate: Option<&CudaTensor>) -> Result<CudaTensor> {
+    let Some(gate) = gate else { return Ok(context) };
     let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
-    share.and_then(|share| context * share).map_err(failed)
+    share.and_then(|share| &*context * share).map(CudaTensor::from).map_err(failed)
 }
 
 impl<A: Accelerator> Operations for CudaOperations<A> {
-    type Tensor = Tensor;
-    type Operand = Tensor;
+    type Tensor = CudaTensor;
+    type Operand = CudaTensor;
     type Table = Tensor;
     type Matrix = TensorMatrix;
     /// `[2 · outputs, inputs]`: the gate's rows, then the other matrix's.
@@ -176,25 +252,30 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         self.plain.vector(values)
     }
 
-    fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Tensor> {
-        self.plain.tensor(values, columns)
+    fn tensor(&mut self, values: &[f32], columns: usize) -> Result<CudaTensor> {
+        self.plain.tensor(values, columns).map(CudaTensor::from)
     }
 
-    fn values<'a>(&mut self, x: &'a Tensor) -> Result<Cow<'a, [f32]>> {
-        Ok(Cow::Owned(self.plain.values(&exact(x)?)?.into_owned()))
+    fn values<'a>(&mut self, x: &'a CudaTensor) -> Result<Cow<'a, [f32]>> {
+        Ok(Cow::Owned(self.memory.read_words(&exact(x)?)?.into_iter().map(f32::from_bits).collect()))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
-        (self.keeping, self.appended) = (None, None);
+        self.shared = SharedByLayers::default();
+        self.memory.begin_pass();
         pass(self)
     }
 
-    fn bind_thread(&self, waits: bool) -> Result<()> {
-        self.plain.bind_thread(waits)
+    /// Each thread has a stream of its own. A thread that goes on where another one stopped waits for it.
+    fn bind_thread(&mut self, waits: bool) -> Result<()> {
+        let this = thread::current().id();
+        let is_other = self.thread.replace(this).is_some_and(|last| last != this);
+        self.plain.bind_thread(waits || is_other)
     }
 
     fn trim_memory(&mut self) -> bool {
-        self.accelerator.trim_memory().is_ok()
+        self.shared = SharedByLayers::default();
+        self.memory.trim_chunks().is_ok()
     }
 
     fn embed(
@@ -202,77 +283,77 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         lookups: &[Lookup<'_, Tensor>],
         scale: f32,
         norm: Option<&Norm<Tensor>>,
-    ) -> Result<Tensor> {
+    ) -> Result<CudaTensor> {
         let is_of_one_type = lookups.windows(2).all(|pair| pair[0].table.dtype() == pair[1].table.dtype());
         if !(1..=MAX_LOOKUPS).contains(&lookups.len()) || !is_of_one_type {
-            return self.plain.embed(lookups, scale, norm);
+            return self.plain.embed(lookups, scale, norm).map(CudaTensor::from);
         }
         let mut uploaded = Vec::with_capacity(lookups.len());
         for &Lookup { table, ids } in lookups {
             // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
-            uploaded.push(UploadedLookup { table, ids: self.ids(ids)? });
+            uploaded.push(UploadedLookup { table, ids: self.memory.place_list(ids.iter().copied())? });
         }
         self.launches.embed(&uploaded, scale, norm)
     }
 
-    fn norm(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
+    fn norm(&mut self, x: &CudaTensor, norm: &Norm<Tensor>) -> Result<CudaTensor> {
         let out = self.empty_like(x, DType::F32)?;
-        self.launches.norm(&exact(x)?, norm, self.dtype, None, Some(&out))?;
+        self.launches.norm(&*exact(x)?, norm, self.dtype, None, Some(&out))?;
         Ok(out)
     }
 
-    fn operand(&mut self, x: &Tensor, _: Precision) -> Result<Tensor> {
-        x.to_dtype(self.dtype).map_err(failed)
+    fn operand(&mut self, x: &CudaTensor, _: Precision) -> Result<CudaTensor> {
+        convert(x, self.dtype)
     }
 
-    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
+    fn norm_operand(&mut self, x: &CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
         let operand = self.empty_like(x, self.dtype)?;
-        self.launches.norm(&exact(x)?, norm, self.dtype, Some(&operand), None)?;
+        self.launches.norm(&*exact(x)?, norm, self.dtype, Some(&operand), None)?;
         Ok(operand)
     }
 
-    fn norm_in_place(&mut self, x: &mut Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
+    fn norm_in_place(&mut self, x: &mut CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
         *x = exact(x)?;
         let operand = self.empty_like(x, self.dtype)?;
         self.launches.norm(x, norm, self.dtype, Some(&operand), Some(x))?;
         Ok(operand)
     }
 
-    fn norm_columns(&mut self, x: &mut Tensor, norm: &Norm<Tensor>) -> Result<()> {
+    fn norm_columns(&mut self, x: &mut CudaTensor, norm: &Norm<Tensor>) -> Result<()> {
         self.launches.norm_columns(x, norm)
     }
 
-    fn add(&mut self, x: &Tensor, norm: Option<&Norm<Tensor>>, sum: &mut Tensor) -> Result<()> {
+    fn add(&mut self, x: &CudaTensor, norm: Option<&Norm<Tensor>>, sum: &mut CudaTensor) -> Result<()> {
         *sum = exact(sum)?;
         self.launches.add_norm(x, norm, sum)
     }
 
-    fn linear(&mut self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
+    fn linear(&mut self, x: &CudaTensor, weight: &TensorMatrix) -> Result<CudaTensor> {
         let product = self.product(x, weight, self.dtype)?;
         self.add_bias(&product, weight)?;
         Ok(product)
     }
 
-    fn linear_exact(&mut self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
+    fn linear_exact(&mut self, x: &CudaTensor, weight: &TensorMatrix) -> Result<CudaTensor> {
         let product = self.product(x, weight, DType::F32)?;
         self.add_bias(&product, weight)?;
         Ok(product)
     }
 
-    fn add_linear(&mut self, x: &Tensor, weight: &TensorMatrix, sum: &mut Tensor) -> Result<()> {
+    fn add_linear(&mut self, x: &CudaTensor, weight: &TensorMatrix, sum: &mut CudaTensor) -> Result<()> {
         *sum = exact(sum)?;
-        self.accelerator.multiply(x, &weight.weight, sum, true).map_err(failed)?;
+        self.multiply(x, weight, sum, true)?;
         self.add_bias(sum, weight)
     }
 
     fn activated(
         &mut self,
-        x: &Tensor,
+        x: &CudaTensor,
         weight: &TensorMatrix,
         activation: Activation,
         _: Precision,
-    ) -> Result<Tensor> {
+    ) -> Result<CudaTensor> {
         let product = self.product(x, weight, self.dtype)?;
         self.launches.activate(&product, weight.bias.as_ref(), activation)?;
         Ok(product)
@@ -280,25 +361,25 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn gated(
         &mut self,
-        x: &Tensor,
+        x: &CudaTensor,
         gate_up: &TensorMatrix,
         activation: Activation,
         _: Precision,
-    ) -> Result<Tensor> {
+    ) -> Result<CudaTensor> {
         let product = self.product(x, gate_up, self.dtype)?; // [rows, 2 · outputs]
         self.launches.gate(&product, gate_up.bias.as_ref(), activation)
     }
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<CudaRows> {
-        let device = self.accelerator.device();
-        let turns = rows.angles.map(|angles| Turns::new(angles, rows.heads.size, device)).transpose()?;
-        let sequences = if self.accelerator.has_flash() && has_flash_size(rows.heads) {
-            Sequences::new(&rows, device).map_err(failed)?
+        let accelerator = self.memory.accelerator();
+        let turns = rows.angles.map(|angles| Turns::new(angles, &self.memory)).transpose()?;
+        let sequences = if accelerator.has_flash() && has_flash_size(rows.heads) {
+            Sequences::new(&rows, |words| self.memory.place_list(words))?
         } else {
             None
         };
         let attention = if let Some(sequences) = sequences {
-            self.proof.give(&*self.accelerator, self.dtype, rows.heads.size, rows.scoring.mask)?;
+            self.proof.give(&self.memory, self.dtype, rows.heads.size, rows.scoring.mask)?;
             Path::Flash(sequences)
         } else {
             if !std::mem::replace(&mut self.is_told, true) {
@@ -307,14 +388,16 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                      soft caps or heads of this size, or this build lacks it"
                 );
             }
-            Path::General(PaddedAttention::new(&rows, GroupLimits::GPU, device).map_err(failed)?)
+            Path::General(
+                PaddedAttention::new(&rows, GroupLimits::GPU, accelerator.device()).map_err(failed)?,
+            )
         };
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }
 
     fn turn_keys(
         &mut self,
-        keys_values: &mut Tensor,
+        keys_values: &mut CudaTensor,
         norm: Option<&Norm<Tensor>>,
         rows: &CudaRows,
     ) -> Result<()> {
@@ -324,45 +407,60 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         self.launches.turn_heads(keys_values, &rows.turned(rows.heads.keys, norm), keys_values)
     }
 
-    fn norm_values(&mut self, keys_values: &mut Tensor, norm: &Norm<Tensor>, rows: &CudaRows) -> Result<()> {
+    fn norm_values(
+        &mut self,
+        keys_values: &mut CudaTensor,
+        norm: &Norm<Tensor>,
+        rows: &CudaRows,
+    ) -> Result<()> {
         norm_values(keys_values, norm, rows.heads).map_err(failed)
     }
 
-    fn gate_rows(&mut self, x: &mut Tensor, factors: &Tensor, activation: Activation) -> Result<()> {
-        *x = exact(x)?;
-        self.plain.gate_rows(x, &exact(factors)?, activation)
+    fn gate_rows(&mut self, x: &mut CudaTensor, factors: &CudaTensor, activation: Activation) -> Result<()> {
+        let mut gated = (*exact(x)?).clone();
+        self.plain.gate_rows(&mut gated, &*exact(factors)?, activation)?;
+        *x = gated.into();
+        Ok(())
     }
 
-    fn scale_values(&mut self, x: &mut Tensor, factor: f32) -> Result<()> {
-        *x = exact(x)?;
-        self.plain.scale_values(x, factor)
+    fn scale_values(&mut self, x: &mut CudaTensor, factor: f32) -> Result<()> {
+        let mut scaled = (*exact(x)?).clone();
+        self.plain.scale_values(&mut scaled, factor)?;
+        *x = scaled.into();
+        Ok(())
     }
 
-    fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {
-        // Every layer keeps the same rows: their list goes to the device once.
-        let keeping = match self.keeping.take().filter(|keeping| keeping.rows == rows) {
-            Some(keeping) => keeping,
-            None => Keeping {
-                rows: rows.to_vec(),
-                uploaded: self.plain.ids(rows)?,
-                finite: Arc::new(Finite::new(&self.accelerator)?),
-            },
+    fn keep(&mut self, x: &CudaTensor, rows: &[usize]) -> Result<DeviceValues<A>> {
+        let rows = self.indices(rows)?;
+        // Before the kernel, so that both lists go to the device together.
+        let finite = match self.shared.finite.take() {
+            Some(finite) => finite,
+            None => Arc::new(Finite::new(&self.memory)?),
         };
-        let keeping = self.keeping.insert(keeping);
-        let values = self.launches.gather_rows(x, None, Some(&keeping.uploaded))?;
-        keeping.finite.look_at(&values)?;
-        Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
+        let values = self.gather(x, &rows)?;
+        finite.look_at(&values)?;
+        Ok(DeviceValues::new(values, Arc::clone(self.shared.finite.insert(finite))))
     }
 
     /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
-    /// is copied once.
-    fn append(&mut self, x: &mut Tensor, rows: &[KeptRow<'_, DeviceValues<A>>]) -> Result<()> {
-        let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
-        let mut addresses = Vec::with_capacity(rows.len());
-        for KeptRow { keeper, row } in rows {
-            addresses.push((keeper.address()? + (row * row_bytes) as u64) as i64);
+    /// is copied once. The places in all layers go to the device once.
+    fn append(
+        &mut self,
+        x: &mut CudaTensor,
+        rows: &[KeptRow<'_, DeviceValues<A>>],
+        layer: usize,
+    ) -> Result<()> {
+        if let Some(appended) = &mut self.shared.appended {
+            appended.layer = layer;
+            return Ok(());
         }
-        self.appended = Some(Tensor::new(addresses, self.accelerator.device()).map_err(failed)?);
+        let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
+        let mut places = Vec::with_capacity(rows.len());
+        for KeptRow { layers, row } in rows {
+            places.push(DeviceValues::place_of_row(layers, *row, row_bytes)?);
+        }
+        let places = self.memory.place_list(list_places(places))?;
+        self.shared.appended = Some(Appended { places, count: rows.len(), layer });
         Ok(())
     }
 
@@ -370,8 +468,12 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         self.dtype.size_in_bytes()
     }
 
-    fn attention(&mut self, attention: Attention<'_, Self>, rows: &CudaRows, _: Precision) -> Result<Tensor> {
-        let Heads { queries: heads, keys: key_heads, size } = rows.heads;
+    fn attention(
+        &mut self,
+        attention: Attention<'_, Self>,
+        rows: &CudaRows,
+        _: Precision,
+    ) -> Result<CudaTensor> {
         let (count, columns) = attention.queries.dims2().map_err(failed)?;
         let queries = if attention.query_norm.is_none() && rows.turns.is_none() {
             attention.queries.clone()
@@ -379,59 +481,71 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             let turned = self.empty_like(attention.queries, self.dtype)?;
             self.launches.turn_heads(
                 attention.queries,
-                &rows.turned(heads, attention.query_norm),
+                &rows.turned(rows.heads.queries, attention.query_norm),
                 &turned,
             )?;
             turned
         };
-        let appended = self.appended.take();
+        let appended = self.shared.appended.as_ref();
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let keys_values = self.joined(attention.keys_values, appended.as_ref())?;
+                let keys_values = self.gather_appended(attention.keys_values, appended, None)?;
                 let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
-                let context = self.operand(&context, Precision::Low)?;
-                return attention.gate.map_or(Ok(context.clone()), |gate| gate_context(&context, gate));
+                let context = convert(&context.into(), self.dtype)?;
+                return gate_context(context, attention.gate);
             }
         };
-        let keys_values = match &sequences.gathered {
-            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), Some(rows))?,
-            None => self.joined(attention.keys_values, appended.as_ref())?,
+        let keys_values =
+            self.gather_appended(attention.keys_values, appended, sequences.gathered.as_ref())?;
+        let context = self.memory.empty_tensor(count, columns, self.dtype)?;
+        let sums = self.memory.empty_tensor(rows.heads.queries, count, DType::F32)?;
+        let input = FlashInput {
+            heads: rows.heads,
+            queries: &queries,
+            keys_values: &keys_values,
+            context: &context,
+            sums: &sums,
         };
-        let context = (|| {
-            let queries = queries.reshape((count, heads, size))?;
-            let keys_values = keys_values.reshape(((), 2 * key_heads, size))?;
-            let keys = keys_values.narrow(1, 0, key_heads)?;
-            let values = keys_values.narrow(1, key_heads, key_heads)?;
-            let turned = Turned { queries: &queries, keys: &keys, values: &values };
-            self.accelerator.flash(&turned, sequences)?.reshape((count, columns))
-        })();
-        let context = context.map_err(failed)?;
-        attention.gate.map_or(Ok(context.clone()), |gate| gate_context(&context, gate))
+        self.memory.send_lists()?;
+        self.memory.accelerator().attend_sequences(&input, sequences).map_err(failed)?;
+        gate_context(context, attention.gate)
     }
 
-    fn copy(&mut self, x: &Tensor) -> Result<Tensor> {
+    fn copy(&mut self, x: &CudaTensor) -> Result<CudaTensor> {
         // Sums are written in place, so a second handle to the same memory would change, too.
-        x.copy().map_err(failed)
+        let out = self.empty_like(x, x.dtype())?;
+        let from = ScatteredRows { own: x, others: None, layer: 0 };
+        self.launches.gather_rows(&from, None, &out)?;
+        Ok(out)
     }
 
-    fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.launches.gather_rows(x, None, Some(&self.plain.ids(rows)?))
+    fn select(&mut self, x: &CudaTensor, rows: &[usize]) -> Result<CudaTensor> {
+        let rows = self.indices(rows)?;
+        self.gather(x, &rows)
     }
 
-    fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {
-        *sum = exact(sum)?;
-        self.plain.add_rows(&exact(x)?, rows, factors, sum)
+    fn add_rows(
+        &mut self,
+        x: &CudaTensor,
+        rows: &[usize],
+        factors: &[f32],
+        sum: &mut CudaTensor,
+    ) -> Result<()> {
+        let mut added = (*exact(sum)?).clone();
+        self.plain.add_rows(&*exact(x)?, rows, factors, &mut added)?;
+        *sum = added.into();
+        Ok(())
     }
 
-    fn means(&mut self, x: &Tensor, _: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
+    fn means(&mut self, x: &CudaTensor, _: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let mut starts = vec![0];
         for text in texts {
             starts.push(starts[starts.len() - 1] + text.len());
         }
-        let (starts, rows) = (self.plain.ids(&starts)?, self.plain.ids(&texts.concat())?);
-        let means = self.launches.mean_rows(&exact(x)?, &starts, &rows)?;
+        let (starts, rows) = (self.indices(&starts)?, self.indices(&texts.concat())?);
+        let means = self.launches.mean_rows(&*exact(x)?, &starts, &rows)?;
         Ok(self.values(&means)?.into_owned())
     }
 }

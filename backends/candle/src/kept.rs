@@ -20,10 +20,12 @@ pub(crate) trait Kept: Send + Sync + Sized {
     fn bytes(&self) -> usize;
 }
 
-/// A row of kept keys and values: its keeper, and its index there.
+/// A row of kept keys and values.
 #[derive(Debug)]
 pub(crate) struct KeptRow<'a, K> {
-    pub(crate) keeper: &'a K,
+    /// For each layer with keys, the rows among which it is.
+    pub(crate) layers: &'a [K],
+    /// Its index there.
     pub(crate) row: usize,
 }
 

@@ -13,6 +13,7 @@ mod cpu;
 mod cuda;
 mod delta;
 mod device;
+mod errors;
 mod heads;
 mod kept;
 mod kernels;

@@ -154,7 +154,7 @@ pub(crate) trait Operations: Send {
 
     /// Prepares this thread for work on the device: models are loaded, run and dropped by different threads.
     /// With `waits`, all threads' work is done afterwards.
-    fn bind_thread(&self, _waits: bool) -> Result<()> {
+    fn bind_thread(&mut self, _waits: bool) -> Result<()> {
         Ok(())
     }
 
@@ -271,8 +271,9 @@ pub(crate) trait Operations: Send {
     /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
-    /// Appends kept rows to the rows of `x`, the keys and values of the next [`Operations::attention`].
-    fn append(&mut self, x: &mut Self::Tensor, rows: &[KeptRow<'_, Self::Kept>]) -> Result<()>;
+    /// Appends kept rows of a layer to the rows of `x`, the keys and values of the next
+    /// [`Operations::attention`]. All layers of a pass append the same rows.
+    fn append(&mut self, x: &mut Self::Tensor, rows: &[KeptRow<'_, Self::Kept>], layer: usize) -> Result<()>;
 
     /// Bytes per kept value.
     fn kept_bytes(&self) -> usize;

@@ -8,7 +8,7 @@
 
 use crate::{
     delta::{SegmentRows, Walk},
-    kept::Kept,
+    kept::{Kept, KeptRow},
     operations::{Operations, Result},
     prefix_cache::{Cursor, Fresh, PrefixCache},
 };
@@ -23,6 +23,8 @@ pub(crate) struct Pass<'a, K> {
     places: Vec<usize>,
     /// The known rows' places in the cache, in the order of the rows.
     known: Vec<Cursor>,
+    /// Their keys and values.
+    known_rows: Vec<KeptRow<'a, K>>,
     walk: Walk,
     /// The places in the cache of the states that the walk begins with.
     known_states: Vec<Cursor>,
@@ -124,6 +126,7 @@ impl<'a, K: Kept> Pass<'a, K> {
         } else {
             <_>::default()
         };
+        let known_rows = known.iter().filter_map(|&cursor| cache.kept(cursor)).collect();
         let fresh = Fresh {
             prefixes,
             rows: fresh_rows,
@@ -133,7 +136,19 @@ impl<'a, K: Kept> Pass<'a, K> {
             known: Vec::new(),
             known_texts: 0,
         };
-        Self { batch, cache, computed, places, known, walk, known_states, known_texts, fresh, layer: 0 }
+        Self {
+            batch,
+            cache,
+            computed,
+            places,
+            known,
+            known_rows,
+            walk,
+            known_states,
+            known_texts,
+            fresh,
+            layer: 0,
+        }
     }
 
     /// The batch.
@@ -179,8 +194,7 @@ impl<'a, K: Kept> Pass<'a, K> {
             self.fresh.layers.push(operations.keep(keys_values, &places)?);
         }
         if !self.known.is_empty() {
-            let kept = self.known.iter().filter_map(|&cursor| self.cache.kept(cursor, self.layer));
-            operations.append(keys_values, &kept.collect::<Vec<_>>())?;
+            operations.append(keys_values, &self.known_rows, self.layer)?;
         }
         self.layer += 1;
         Ok(())

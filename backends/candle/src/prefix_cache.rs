@@ -156,10 +156,10 @@ impl<K: Kept> PrefixCache<K> {
         usable.last().map_or(0, |(index, _)| index + 1)
     }
 
-    /// The keys and values, in a layer, of the token before `cursor`. `None` at the start.
-    pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor, layer: usize) -> Option<KeptRow<'_, K>> {
+    /// The keys and values of the token before `cursor`. `None` at the start.
+    pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor) -> Option<KeptRow<'_, K>> {
         let node = self.nodes.get(&node?)?;
-        Some(KeptRow { keeper: &node.layers[layer], row: tokens - 1 })
+        Some(KeptRow { layers: &node.layers, row: tokens - 1 })
     }
 
     /// Adds the prefixes that a pass over `batch` computed. Nodes that the pass used or adds are not removed

@@ -441,7 +441,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_embedding_models_errors_are_in_openais_words() {
-        let server = Server::start_with("--model-type embedding --max-concurrent-requests 1").await;
+        let (server, narrow) = tokio::join!(
+            Server::start_with("--model-type embedding"),
+            Server::start_with("--model-type embedding --max-concurrent-requests 1")
+        );
         let table = [
             (json!({"input": []}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
             (json!({"input": ""}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
@@ -471,15 +474,15 @@ mod tests {
             let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
             assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
         }
-        server.control.hold(true);
-        let batches = server.control.seen();
+        narrow.control.hold(true);
+        let batches = narrow.control.seen();
         let refused = async {
-            server.control.batches(batches + 1).await;
-            let refused = server.post("/v1/embeddings", r#"{"input":"a"}"#, &[]).await;
-            server.control.hold(false);
+            narrow.control.batches(batches + 1).await;
+            let refused = narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]).await;
+            narrow.control.hold(false);
             refused
         };
-        let (_, refused) = tokio::join!(server.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
+        let (_, refused) = tokio::join!(narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
         assert_eq!(refused.body, r#"{"message":"Model is overloaded","code":429,"type":"Overloaded"}"#);
     }

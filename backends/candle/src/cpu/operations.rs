@@ -300,14 +300,14 @@ impl Operations for CpuOperations {
         Ok(kept)
     }
 
-    fn append(&mut self, x: &mut Activations, rows: &[KeptRow<'_, HostValues>]) -> Result<()> {
+    fn append(&mut self, x: &mut Activations, rows: &[KeptRow<'_, HostValues>], layer: usize) -> Result<()> {
         let (before, columns) = (x.values().len(), x.columns);
         timed!(self, copied("kept rows", rows.len() * columns));
         x.values.resize(before + rows.len() * columns);
-        for (KeptRow { keeper, row }, out) in
+        for (KeptRow { layers, row }, out) in
             rows.iter().zip(x.values_mut()[before..].chunks_exact_mut(columns))
         {
-            keeper.read(*row, out);
+            layers[layer].read(*row, out);
         }
         Ok(())
     }

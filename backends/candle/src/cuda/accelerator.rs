@@ -88,18 +88,21 @@ pub(crate) fn int(value: usize) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Error::Msg(format!("the size {value} does not fit a C `int`")))
 }
 
-/// Queries, keys and values for attention: `[rows, heads, size]` each. The last dimension is contiguous.
+/// The input of flash attention, and memory for its results.
 #[cfg_attr(
     all(feature = "cuda", not(feature = "flash-attn"), not(test)),
     expect(dead_code, reason = "only flash attention reads it")
 )]
-pub(crate) struct Turned<'a> {
-    /// The queries of the requested rows.
+pub(crate) struct FlashInput<'a> {
+    pub(crate) heads: Heads,
+    /// `[rows, heads · size]`: the requested rows, sequence after sequence.
     pub(crate) queries: &'a Tensor,
-    /// The keys, sequence after sequence.
-    pub(crate) keys: &'a Tensor,
-    /// The values, sequence after sequence.
-    pub(crate) values: &'a Tensor,
+    /// `[tokens, 2 · key heads · size]`: each token's keys, then its values, sequence after sequence.
+    pub(crate) keys_values: &'a Tensor,
+    /// `[rows, heads · size]`, in the type of the queries.
+    pub(crate) context: &'a Tensor,
+    /// `[heads, rows]` in `f32`: the logarithm of each query's sum of weights, which nothing reads.
+    pub(crate) sums: &'a Tensor,
 }
 
 /// The largest head size of `candle-flash-attn`'s kernels.
@@ -111,12 +114,12 @@ pub(super) fn has_flash_size(heads: Heads) -> bool {
 }
 
 /// A device that runs kernels, multiplies matrices and has flash attention.
-pub(crate) trait Accelerator: Send + Sync + 'static {
+pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     /// The device that holds the tensors.
     fn device(&self) -> &Device;
 
     /// A new tensor `[rows, columns]` with undefined values.
-    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor>;
+    fn allocate_tensor(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor>;
 
     /// Starts a kernel. It ends before anything that is started later begins.
     ///
@@ -130,11 +133,21 @@ pub(crate) trait Accelerator: Send + Sync + 'static {
     /// values in `out`.
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()>;
 
-    /// Whether [`Accelerator::flash`] computes at all.
+    /// Whether [`Accelerator::attend_sequences`] computes at all.
     fn has_flash(&self) -> bool;
 
-    /// Attention of the sequences: `[rows, heads, size]`.
-    fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor>;
+    /// Writes the context of each query of the sequences.
+    fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()>;
+
+    /// Copies numbers to a list on the device, `[words]` of 32 bits.
+    fn write_list(&self, words: &[u32], list: &Tensor) -> Result<()>;
+
+    /// The words of a tensor with values of 32 bits, when all work before is done.
+    fn read_words(&self, values: &Tensor) -> Result<Vec<u32>>;
+
+    /// Makes values NaN that nothing may read any more.
+    #[cfg(test)]
+    fn spoil_values(&self, values: &Tensor);
 
     /// Gives memory that no tensor has back to the device, once all work is done.
     fn trim_memory(&self) -> Result<()>;

@@ -4,11 +4,11 @@
 #![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
 
 use super::{
-    accelerator::{Accelerator, Launch, Turned, Word, int},
+    accelerator::{Accelerator, FlashInput, Launch, Word, int},
     sequences::Sequences,
     target::{Card, Target},
 };
-use crate::{device::missing, plain::failed};
+use crate::{device::missing, errors::failed};
 use candle_core::{
     CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
     cuda_backend::{
@@ -39,12 +39,6 @@ pub(crate) struct Gpu {
     functions: Mutex<HashMap<String, CudaFunction>>,
     /// Whether to use flash attention 2.
     has_flash: bool,
-}
-
-#[cfg(feature = "flash-attn")]
-unsafe extern "C" {
-    /// The last error of the CUDA runtime in this thread.
-    fn cudaGetLastError() -> std::ffi::c_int;
 }
 
 /// The generation of GPUs from which on there are bfloat16 and flash attention 2.
@@ -79,7 +73,7 @@ impl Gpu {
         Ok(Self { device, cuda, functions: Mutex::default(), has_flash })
     }
 
-    fn function(&self, name: String) -> Result<CudaFunction> {
+    fn load_function(&self, name: String) -> Result<CudaFunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(&name) {
             return Ok(function.clone());
@@ -97,7 +91,7 @@ impl Gpu {
         threads: usize,
         words: &[Word],
     ) -> Result<()> {
-        let function = self.function(kernel)?;
+        let function = self.load_function(kernel)?;
         let stream = self.cuda.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         for word in words {
@@ -128,6 +122,11 @@ impl Gpu {
         Ok(Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, self.cuda.clone())))
     }
 
+    /// The device's stream.
+    fn stream(&self) -> driver::CUstream {
+        self.cuda.cuda_stream().cu_stream()
+    }
+
     fn base_address<T: CudaDType>(&self, storage: &CudaStorage) -> Result<u64> {
         let stream = self.cuda.cuda_stream();
         let (address, _guard) = storage.as_cuda_slice::<T>()?.device_ptr(&stream);
@@ -150,11 +149,12 @@ impl Accelerator for Gpu {
         &self.device
     }
 
-    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
+    fn allocate_tensor(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
         let storage = match dtype {
             DType::F32 => self.storage::<f32>(rows * columns)?,
             DType::F16 => self.storage::<f16>(rows * columns)?,
             DType::BF16 => self.storage::<bf16>(rows * columns)?,
+            DType::U32 => self.storage::<u32>(rows * columns)?,
             other => bail!("this backend makes no GPU tensors of {other:?}"),
         };
         Ok(Tensor::from_storage(storage, (rows, columns), BackpropOp::none(), false))
@@ -212,35 +212,41 @@ impl Accelerator for Gpu {
     }
 
     #[cfg(feature = "flash-attn")]
-    fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
-        let side = |tokens: usize| (tokens != usize::MAX).then_some(tokens);
-        let context = candle_flash_attn::flash_attn_varlen_windowed(
-            turned.queries,
-            turned.keys,
-            turned.values,
-            &sequences.query_starts,
-            &sequences.key_starts,
-            sequences.max_queries,
-            sequences.max_keys,
-            sequences.scale,
-            side(sequences.mask.before),
-            side(sequences.mask.after),
-        )?;
-        // Its library ignores that a kernel did not start, and would leave the result undefined. The error is
-        // still there if `scripts/cuda-nvcc.sh` compiled the library.
-        // SAFETY: the call reads and clears a number of this thread.
-        let error = unsafe { cudaGetLastError() };
-        if error != 0 {
-            // Errors of earlier kernels come with their names here.
-            self.device.synchronize()?;
-            bail!("flash attention did not start: error {error} of the CUDA runtime");
-        }
-        Ok(context)
+    fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()> {
+        super::flash::start_kernel(self, self.stream(), input, sequences)
     }
 
     #[cfg(not(feature = "flash-attn"))]
-    fn flash(&self, _: &Turned<'_>, _: &Sequences) -> Result<Tensor> {
+    fn attend_sequences(&self, _: &FlashInput<'_>, _: &Sequences) -> Result<()> {
         bail!("this build has no flash attention")
+    }
+
+    fn write_list(&self, words: &[u32], list: &Tensor) -> Result<()> {
+        if list.elem_count() != words.len() {
+            bail!("{} words for a list of {}", words.len(), list.elem_count());
+        }
+        // SAFETY: the list has room for the words. They are not pinned: when the call returns, the driver has
+        // read them.
+        unsafe { result::memcpy_htod_async(self.address(list)?, words, self.stream()) }.w()
+    }
+
+    fn read_words(&self, values: &Tensor) -> Result<Vec<u32>> {
+        if values.dtype().size_in_bytes() != size_of::<u32>() {
+            bail!("{:?} does not have 32 bits", values.dtype());
+        }
+        let mut words = vec![0; values.elem_count()];
+        // SAFETY: the tensor has as many words. They are not pinned: when the call returns, they are there.
+        unsafe { result::memcpy_dtoh_async(&mut words, self.address(values)?, self.stream()) }.w()?;
+        Ok(words)
+    }
+
+    #[cfg(test)]
+    fn spoil_values(&self, values: &Tensor) {
+        let bytes = values.elem_count() * values.dtype().size_in_bytes();
+        let Ok(address) = self.address(values) else { return };
+        // SAFETY: the memory is this tensor's. Bytes of 0xff are NaN in every type. If it fails, the device
+        // is lost.
+        let _ = unsafe { result::memset_d8_async(address, 0xff, bytes, self.stream()) };
     }
 
     fn trim_memory(&self) -> Result<()> {

@@ -550,23 +550,26 @@ fn gathered_rows_equal_their_twin(runner: &dyn Runner) {
         let (there, rows_there) = (case.memory(&x), case.memory(&rows));
         let out = case.memory(&vec![0_u16; count * columns]);
         let sizes = [int(count), int(2 * columns)];
-        let words = [there.word(), int(6), Word::Address(0), rows_there.word(), out.word()];
+        let words = [there.word(), int(6), NULL, int(0), rows_there.word(), out.word()];
         case.launch("gather_rows", &[&words[..], &sizes].concat());
         assert_eq!(out.values(), expected, "{}", case.what());
 
-        // The same rows; some of them are elsewhere, in another order.
+        // The same rows; some of them are elsewhere, in another order and behind another layer.
         let own = case.rng.random_range(0..6);
         let (own_there, others) = x.split_at(own * columns);
-        let elsewhere: Vec<u16> = others.chunks(columns).rev().flatten().copied().collect();
+        let layer = case.rng.random_range(0..4);
+        let mut elsewhere: Vec<u16> = vec![0; layer * others.len()];
+        elsewhere.extend(others.chunks(columns).rev().flatten());
         let (own_there, elsewhere) = (case.memory(own_there), case.memory(&elsewhere));
         let Word::Address(start) = elsewhere.word() else { unreachable!() };
-        let addresses: Vec<i64> =
-            (own..6).map(|row| start as i64 + ((5 - row) * 2 * columns) as i64).collect();
-        let addresses = case.memory(&addresses);
+        let places: Vec<i64> = (own..6)
+            .flat_map(|row| [start as i64 + ((5 - row) * 2 * columns) as i64, 2 * others.len() as i64])
+            .collect();
+        let places = case.memory(&places);
         let everything: Vec<u32> = (0..6).collect();
         for (rows, rows_word) in [(&rows, rows_there.word()), (&everything, NULL)] {
             let out = case.memory(&vec![0_u16; rows.len() * columns]);
-            let words = [own_there.word(), int(own), addresses.word(), rows_word, out.word()];
+            let words = [own_there.word(), int(own), places.word(), int(layer), rows_word, out.word()];
             case.launch("gather_rows", &[&words[..], &[int(rows.len()), int(2 * columns)]].concat());
             assert_eq!(out.values(), twins::gather_rows(&x, columns, rows), "{}", case.what());
         }

@@ -79,14 +79,20 @@ __device__ inline void store(T* to, const float (&values)[COUNT]) {
     if constexpr (COUNT == 1) {
         round_to(*to, values[0]);
     } else {
-        constexpr int PIECES = COUNT * sizeof(T) / sizeof(uint4);
-        T stored[COUNT];
+        // The compiler writes four bytes at a time, unless each piece is made of whole words.
+        constexpr int PER_WORD = sizeof(unsigned) / sizeof(T), PER_PIECE = 4 * PER_WORD;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) round_to(stored[i], values[i]);
-        uint4 pieces[PIECES];
-        memcpy(pieces, stored, sizeof(stored));
+        for (int first = 0; first < COUNT; first += PER_PIECE) {
+            unsigned words[4];
 #pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece) reinterpret_cast<uint4*>(to)[piece] = pieces[piece];
+            for (int word = 0; word < 4; ++word) {
+                T stored[PER_WORD];
+#pragma unroll
+                for (int i = 0; i < PER_WORD; ++i) round_to(stored[i], values[first + word * PER_WORD + i]);
+                memcpy(&words[word], stored, sizeof(unsigned));
+            }
+            __stwb(reinterpret_cast<uint4*>(to + first), uint4{words[0], words[1], words[2], words[3]});
+        }
     }
 }
 
@@ -568,12 +574,17 @@ KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
 // out[i] = row rows[i], or row i without `rows`, for rows of `bytes`, an even number. The first `own` rows
-// are in x; others[j] is the address of row own + j.
-KERNEL gather_rows(const char* x, int own, const long long* others, const unsigned* rows, char* out, int count,
-                   int bytes) {
+// are in x. Row own + j is at the address others[2 j] in the first layer, and others[2 j + 1] bytes further
+// in each next one.
+KERNEL gather_rows(const char* x, int own, const long long* others, int layer, const unsigned* rows, char* out,
+                   int count, int bytes) {
     for_rows(count, [&](long long i) {
         const long long row = rows == nullptr ? i : rows[i];
-        const char* from = row < own ? x + row * bytes : reinterpret_cast<const char*>(others[row - own]);
+        const char* from = x + row * bytes;
+        if (row >= own) {
+            const long long* const other = others + 2 * (row - own);
+            from = reinterpret_cast<const char*>(other[0] + layer * other[1]);
+        }
         copy_row(from, out + i * bytes, bytes);
     });
 }

@@ -1,18 +1,22 @@
 //! The launches of the kernels: one function for each kernel of `kernels.cu`, with the kernel's arguments in
 //! their order.
 
-use super::accelerator::{
-    Accelerator,
-    Argument::{self, Float, Int},
-    Launch,
+use super::{
+    accelerator::{
+        Accelerator,
+        Argument::{self, Float, Int},
+        Launch,
+    },
+    memory::DeviceMemory,
+    tensor::CudaTensor,
 };
 use crate::{
+    errors::failed,
     operations::{Norm, Result},
-    plain::failed,
     plan::NormKind,
     rope::Angles,
 };
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use std::{collections::HashMap, sync::Arc};
 use text_embeddings_backend_core::Activation;
 
@@ -32,44 +36,57 @@ pub(super) const MAX_LOOKUPS: usize = 3;
 
 /// The kernels of one accelerator.
 pub(super) struct Launches<A> {
-    accelerator: Arc<A>,
+    memory: Arc<DeviceMemory<A>>,
 }
 
 /// A table, and the ids of its rows on the same device.
 pub(super) struct UploadedLookup<'a> {
     pub(super) table: &'a Tensor,
-    pub(super) ids: Tensor,
+    pub(super) ids: CudaTensor,
+}
+
+/// Rows in several places.
+pub(super) struct ScatteredRows<'a> {
+    /// The first rows.
+    pub(super) own: &'a Tensor,
+    /// The rows after those; [`list_places`] makes this list.
+    pub(super) others: Option<&'a Tensor>,
+    /// The layer whose rows the others are.
+    pub(super) layer: usize,
+}
+
+/// The words of a list of rows elsewhere: the address of the first layer's row, and the bytes from there to
+/// the next layer's.
+pub(super) fn list_places(rows: impl IntoIterator<Item = [u64; 2]>) -> impl Iterator<Item = u32> {
+    rows.into_iter().flatten().flat_map(|bytes| [bytes as u32, (bytes >> 32) as u32])
 }
 
 /// The angles by which rows are rotated.
 pub(super) struct Turns {
     /// `[different angles, size / 2]`
-    pub(super) cosines: Tensor,
+    pub(super) cosines: CudaTensor,
     /// `[different angles, size / 2]`
-    pub(super) sines: Tensor,
+    pub(super) sines: CudaTensor,
     /// For each row, the index of its angle.
-    pub(super) of_rows: Tensor,
+    pub(super) of_rows: CudaTensor,
 }
 
 impl Turns {
-    /// The angles of some rows, for heads of `size`.
-    pub(super) fn new(angles: &[Angles<'_>], size: usize, device: &Device) -> Result<Self> {
-        let (different, of_rows) = different(angles);
-        let table = |part: fn(&Angles<'_>) -> Vec<f32>| {
-            let values: Vec<f32> = different.iter().flat_map(part).collect();
-            Tensor::from_vec(values, ((), size / 2), device).map_err(failed)
-        };
+    /// The angles of some rows.
+    pub(super) fn new<A: Accelerator>(angles: &[Angles<'_>], memory: &DeviceMemory<A>) -> Result<Self> {
+        let (different, of_rows) = unique_angles(angles);
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
         Ok(Self {
-            cosines: table(|(cosines, _)| cosines.to_vec())?,
-            sines: table(|(_, sines)| sines.to_vec())?,
-            of_rows: Tensor::new(of_rows, device).map_err(failed)?,
+            cosines: memory.place_list(different.iter().flat_map(|(cosines, _)| bits(cosines)))?,
+            sines: memory.place_list(different.iter().flat_map(|(_, sines)| bits(sines)))?,
+            of_rows: memory.place_list(of_rows)?,
         })
     }
 }
 
 /// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
 /// table, so slices are compared by address.
-fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
+fn unique_angles<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     let mut different: Vec<Angles<'a>> = Vec::new();
     let mut known: HashMap<*const f32, u32> = HashMap::new();
     let of_rows = angles.iter().map(|angle| {
@@ -136,12 +153,17 @@ pub(super) fn activation_number(activation: Activation) -> usize {
 }
 
 impl<A: Accelerator> Launches<A> {
-    pub(super) fn new(accelerator: &Arc<A>) -> Self {
-        Self { accelerator: Arc::clone(accelerator) }
+    pub(super) fn new(memory: &Arc<DeviceMemory<A>>) -> Self {
+        Self { memory: Arc::clone(memory) }
+    }
+
+    fn start_kernel(&self, launch: &Launch<'_>) -> Result<()> {
+        self.memory.send_lists()?;
+        self.memory.accelerator().launch(launch).map_err(failed)
     }
 
     /// Launches a kernel with a block for each row. `dtype` selects the kernel's form, if it has several.
-    fn rows(
+    fn launch_rows(
         &self,
         kernel: &'static str,
         dtype: Option<DType>,
@@ -149,8 +171,7 @@ impl<A: Accelerator> Launches<A> {
         arguments: &[Argument<'_>],
     ) -> Result<()> {
         let threads = columns.div_ceil(VALUES_PER_THREAD).next_multiple_of(32).min(MAX_THREADS);
-        let launch = Launch { kernel, dtype, blocks: rows, threads, arguments };
-        self.accelerator.launch(&launch).map_err(failed)
+        self.start_kernel(&Launch { kernel, dtype, blocks: rows, threads, arguments })
     }
 
     /// Writes the norm of each row of `x`, which is `f32`: as an operand of `dtype`, in `f32`, or both.
@@ -176,7 +197,7 @@ impl<A: Accelerator> Launches<A> {
             epsilon,
             kind,
         ];
-        self.rows("norm", Some(dtype), [rows, columns], &arguments)
+        self.launch_rows("norm", Some(dtype), [rows, columns], &arguments)
     }
 
     /// Normalises the first columns of each row, as many as the norm has.
@@ -186,7 +207,7 @@ impl<A: Accelerator> Launches<A> {
         let NormArguments { weight, bias, epsilon, kind } = Some(norm).into();
         let arguments =
             [Argument::Tensor(x), weight, bias, Int(rows), Int(columns), Int(stride), epsilon, kind];
-        self.rows("norm_columns", Some(x.dtype()), [rows, columns], &arguments)
+        self.launch_rows("norm_columns", Some(x.dtype()), [rows, columns], &arguments)
     }
 
     /// Adds the norm of each row of `x`, or the row itself, to `sum`, which is `f32`.
@@ -203,7 +224,7 @@ impl<A: Accelerator> Launches<A> {
             epsilon,
             kind,
         ];
-        self.rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
+        self.launch_rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
     }
 
     /// Normalises and rotates the first heads of each row of `x`, and writes them to the same places of
@@ -216,9 +237,9 @@ impl<A: Accelerator> Launches<A> {
             Argument::Tensor(x),
             Argument::Tensor(out),
             weight,
-            turns.map(|turns| &turns.cosines).into(),
-            turns.map(|turns| &turns.sines).into(),
-            turns.map(|turns| &turns.of_rows).into(),
+            turns.map(|turns| &*turns.cosines).into(),
+            turns.map(|turns| &*turns.sines).into(),
+            turns.map(|turns| &*turns.of_rows).into(),
             Int(rows),
             Int(count),
             Int(size),
@@ -226,7 +247,7 @@ impl<A: Accelerator> Launches<A> {
             epsilon,
         ];
         // A thread turns the two halves of a head together.
-        self.rows("turn_heads", Some(x.dtype()), [rows, count * size / 2], &arguments)
+        self.launch_rows("turn_heads", Some(x.dtype()), [rows, count * size / 2], &arguments)
     }
 
     /// Adds the bias, and applies the activation in place: each value is read by the thread that writes it.
@@ -240,15 +261,20 @@ impl<A: Accelerator> Launches<A> {
             Int(columns),
             Int(activation_number(activation)),
         ];
-        self.rows("activate", Some(x.dtype()), [rows, columns], &arguments)
+        self.launch_rows("activate", Some(x.dtype()), [rows, columns], &arguments)
     }
 
     /// `activation(gate) ∘ up`, `[rows, columns]`, of rows that hold the gate and then the other product;
     /// with the bias of both.
-    pub(super) fn gate(&self, x: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
+    pub(super) fn gate(
+        &self,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<CudaTensor> {
         let (rows, both) = x.dims2().map_err(failed)?;
         let columns = both / 2;
-        let out = self.accelerator.empty(rows, columns, x.dtype()).map_err(failed)?;
+        let out = self.memory.empty_tensor(rows, columns, x.dtype())?;
         let arguments = [
             Argument::Tensor(x),
             bias.into(),
@@ -257,7 +283,7 @@ impl<A: Accelerator> Launches<A> {
             Int(columns),
             Int(activation_number(activation)),
         ];
-        self.rows("gate", Some(x.dtype()), [rows, columns], &arguments)?;
+        self.launch_rows("gate", Some(x.dtype()), [rows, columns], &arguments)?;
         Ok(out)
     }
 
@@ -265,7 +291,7 @@ impl<A: Accelerator> Launches<A> {
     pub(super) fn add_bias(&self, x: &Tensor, bias: &Tensor) -> Result<()> {
         let (rows, columns) = x.dims2().map_err(failed)?;
         let arguments = [Argument::Tensor(x), Argument::Tensor(bias), Int(rows), Int(columns)];
-        self.rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
+        self.launch_rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
     }
 
     /// The norm, if there is one, of `scale` times the sum of the vectors that each table has for a row's id,
@@ -275,15 +301,15 @@ impl<A: Accelerator> Launches<A> {
         lookups: &[UploadedLookup<'_>],
         scale: f32,
         norm: Option<&Norm<Tensor>>,
-    ) -> Result<Tensor> {
+    ) -> Result<CudaTensor> {
         let UploadedLookup { table: first, ids } = &lookups[0];
         let (rows, columns) = (ids.elem_count(), first.dim(1).map_err(failed)?);
-        let out = self.accelerator.empty(rows, columns, DType::F32).map_err(failed)?;
+        let out = self.memory.empty_tensor(rows, columns, DType::F32)?;
         let mut arguments = Vec::with_capacity(2 * MAX_LOOKUPS + 8);
         for lookup in 0..MAX_LOOKUPS {
             let lookup = lookups.get(lookup);
             arguments.push(lookup.map(|lookup| lookup.table).into());
-            arguments.push(lookup.map(|lookup| &lookup.ids).into());
+            arguments.push(lookup.map(|lookup| &*lookup.ids).into());
         }
         let NormArguments { weight, bias, epsilon, kind } = norm.into();
         arguments.extend([
@@ -296,39 +322,38 @@ impl<A: Accelerator> Launches<A> {
             epsilon,
             kind,
         ]);
-        self.rows("embed", Some(first.dtype()), [rows, columns], &arguments)?;
+        self.launch_rows("embed", Some(first.dtype()), [rows, columns], &arguments)?;
         Ok(out)
     }
 
-    /// The rows that `rows` names, in that order, or all. First come the rows of `x`, then those at `others`.
+    /// Writes to `out`, `[count, columns]`, the rows that `rows` names, in that order, or all.
     pub(super) fn gather_rows(
         &self,
-        x: &Tensor,
-        others: Option<&Tensor>,
+        from: &ScatteredRows<'_>,
         rows: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let (own, columns) = x.dims2().map_err(failed)?;
-        let count = rows.map_or_else(|| own + others.map_or(0, Tensor::elem_count), Tensor::elem_count);
-        let out = self.accelerator.empty(count, columns, x.dtype()).map_err(failed)?;
+        out: &Tensor,
+    ) -> Result<()> {
+        let &ScatteredRows { own, others, layer } = from;
+        let (count, columns) = out.dims2().map_err(failed)?;
         let arguments = [
-            Argument::Tensor(x),
-            Int(own),
+            Argument::Tensor(own),
+            Int(own.dim(0).map_err(failed)?),
             others.into(),
+            Int(layer),
             rows.into(),
-            Argument::Tensor(&out),
+            Argument::Tensor(out),
             Int(count),
-            Int(columns * x.dtype().size_in_bytes()),
+            Int(columns * out.dtype().size_in_bytes()),
         ];
-        self.rows("gather_rows", None, [count, columns], &arguments)?;
-        Ok(out)
+        self.launch_rows("gather_rows", None, [count, columns], &arguments)
     }
 
     /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the
     /// next text's.
-    pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<Tensor> {
+    pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<CudaTensor> {
         let (_, columns) = x.dims2().map_err(failed)?;
         let texts = starts.elem_count() - 1;
-        let out = self.accelerator.empty(texts, columns, DType::F32).map_err(failed)?;
+        let out = self.memory.empty_tensor(texts, columns, DType::F32)?;
         let launch = Launch {
             kernel: "mean_rows",
             dtype: None,
@@ -343,7 +368,7 @@ impl<A: Accelerator> Launches<A> {
                 Int(columns),
             ],
         };
-        self.accelerator.launch(&launch).map_err(failed)?;
+        self.start_kernel(&launch)?;
         Ok(out)
     }
 
@@ -357,6 +382,6 @@ impl<A: Accelerator> Launches<A> {
             threads: THREADS,
             arguments: &[Argument::Tensor(values), Argument::Tensor(found), Int(count)],
         };
-        self.accelerator.launch(&launch).map_err(failed)
+        self.start_kernel(&launch)
     }
 }

@@ -5,10 +5,15 @@
 //! lacks a kernel for the GPU; it then leaves its output undefined.
 
 use super::{
-    accelerator::{Accelerator, Turned},
+    accelerator::{Accelerator, FlashInput},
+    memory::DeviceMemory,
     sequences::Sequences,
 };
-use crate::{attention::Mask, operations::Result, plain::failed};
+use crate::{
+    attention::{Heads, Mask},
+    errors::failed,
+    operations::Result,
+};
 use candle_core::{DType, Tensor};
 use text_embeddings_backend_core::BackendError;
 
@@ -27,7 +32,7 @@ impl FlashProof {
     /// [`BackendError::Load`] if the values are wrong; the device's errors.
     pub(super) fn give(
         &mut self,
-        accelerator: &impl Accelerator,
+        memory: &DeviceMemory<impl Accelerator>,
         dtype: DType,
         size: usize,
         mask: Mask,
@@ -39,19 +44,32 @@ impl FlashProof {
         let side =
             [mask.before, mask.after].into_iter().filter(|&side| side != usize::MAX).max().unwrap_or(0);
         let tokens = side.min(MAX_WINDOW) + 2;
-        let device = accelerator.device();
+        let device = memory.accelerator().device();
         // With equal keys, a query's result is the mean of the values that it sees. Each value is its token's
         // share of the text, so that means differ.
         let value = |token: usize| token as f32 / tokens as f32;
-        let result = (|| {
-            let equal = Tensor::ones((tokens, 1, size), dtype, device)?;
+        let given = (|| {
+            let equal = Tensor::ones((tokens, size), dtype, device)?;
             let values: Vec<f32> = (0..tokens).map(value).collect();
-            let values = Tensor::from_vec(values, (tokens, 1, 1), device)?;
-            let values = values.broadcast_as((tokens, 1, size))?.to_dtype(dtype)?.contiguous()?;
-            let turned = Turned { queries: &equal, keys: &equal, values: &values };
-            let result = accelerator.flash(&turned, &Sequences::one(tokens, mask, device)?)?;
-            result.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
+            let values = Tensor::from_vec(values, (tokens, 1), device)?;
+            let values = values.broadcast_as((tokens, size))?.to_dtype(dtype)?;
+            let keys_values = Tensor::cat(&[&equal, &values], 1)?;
+            Ok((equal, keys_values))
         })();
+        let (queries, keys_values) = given.map_err(failed)?;
+        let context = memory.empty_tensor(tokens, size, dtype)?;
+        let sums = memory.empty_tensor(1, tokens, DType::F32)?;
+        let sequences = Sequences::one(tokens, mask, |words| memory.place_list(words))?;
+        let input = FlashInput {
+            heads: Heads { queries: 1, keys: 1, size },
+            queries: &queries,
+            keys_values: &keys_values,
+            context: &context,
+            sums: &sums,
+        };
+        memory.send_lists()?;
+        let result = memory.accelerator().attend_sequences(&input, &sequences);
+        let result = result.and_then(|()| context.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>());
         let result = result.map_err(failed)?;
         let is_right = result.chunks(size).enumerate().all(|(token, values)| {
             let seen = mask.visible(token, 0, tokens);

@@ -6,17 +6,22 @@
 //! of their positions. What must hold: flash attention aligns masks at the end, so the last query of a masked
 //! span is at the position of the last key.
 
+use super::tensor::CudaTensor;
 use crate::{
     attention::{Mask, QuerySpan},
-    operations::Rows,
+    operations::{Result, Rows},
 };
-use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use text_embeddings_backend_core::Batch;
 
 /// The most sequences of a launch: flash attention's grid has one row of blocks for each, and CUDA's grids
 /// have at most this many rows.
 const MAX_SEQUENCES: usize = 65_535;
+
+/// Places a list of numbers on the device.
+pub(crate) trait PlaceList: Fn(Vec<u32>) -> Result<CudaTensor> {}
+
+impl<F: Fn(Vec<u32>) -> Result<CudaTensor>> PlaceList for F {}
 
 /// The sequences of a batch, on the device.
 #[cfg_attr(
@@ -26,11 +31,11 @@ const MAX_SEQUENCES: usize = 65_535;
 pub(crate) struct Sequences {
     /// For each key, sequence after sequence, its row of keys and values; absent if the rows are already in
     /// this order.
-    pub(crate) gathered: Option<Tensor>,
+    pub(crate) gathered: Option<CudaTensor>,
     /// The start of each sequence of queries, and the end of the last one.
-    pub(crate) query_starts: Tensor,
+    pub(crate) query_starts: CudaTensor,
     /// The start of each sequence of keys, and the end of the last one.
-    pub(crate) key_starts: Tensor,
+    pub(crate) key_starts: CudaTensor,
     /// The number of queries of the longest sequence.
     pub(crate) max_queries: usize,
     /// The number of keys of the longest sequence.
@@ -92,8 +97,8 @@ impl HostSequences {
 
 impl Sequences {
     /// A text of its own, whose queries and keys are in the order of its tokens. Products are not scaled.
-    pub(crate) fn one(tokens: usize, mask: Mask, device: &Device) -> Result<Self> {
-        let starts = || Tensor::new(&[0, tokens as u32], device);
+    pub(crate) fn one(tokens: usize, mask: Mask, place_list: impl PlaceList) -> Result<Self> {
+        let starts = || place_list(vec![0, tokens as u32]);
         Ok(Self {
             gathered: None,
             query_starts: starts()?,
@@ -108,7 +113,7 @@ impl Sequences {
     /// The sequences of these queries. `None` if flash attention cannot express them: with biases, soft caps
     /// or a layer's own scores, if a query sees some but not all keys behind its span, or if there are too
     /// many sequences.
-    pub(crate) fn new(rows: &Rows<'_>, device: &Device) -> Result<Option<Self>> {
+    pub(crate) fn new(rows: &Rows<'_>, place_list: impl PlaceList) -> Result<Option<Self>> {
         let scoring = rows.scoring;
         if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {
             return Ok(None);
@@ -118,12 +123,11 @@ impl Sequences {
         }
         let Some(host) = HostSequences::new(rows) else { return Ok(None) };
         let in_place = host.gathered.iter().enumerate().all(|(key, &row)| key == row as usize);
-        let tensor = |values: Vec<u32>| Tensor::new(values, device);
-        let gathered = if in_place { None } else { Some(tensor(host.gathered)?) };
+        let gathered = if in_place { None } else { Some(place_list(host.gathered)?) };
         Ok(Some(Self {
             gathered,
-            query_starts: tensor(host.query_starts)?,
-            key_starts: tensor(host.key_starts)?,
+            query_starts: place_list(host.query_starts)?,
+            key_starts: place_list(host.key_starts)?,
             max_queries: host.max_queries,
             max_keys: host.max_keys,
             mask: scoring.mask,

@@ -7,7 +7,8 @@ pub(crate) mod stand_in;
 
 use super::{
     CudaOperations,
-    accelerator::{Accelerator, Turned},
+    accelerator::{Accelerator, FlashInput},
+    memory::DeviceMemory,
     proof::FlashProof,
     sequences::Sequences,
 };
@@ -30,9 +31,13 @@ use std::sync::{
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
+fn memory_of<A: Accelerator>(accelerator: A) -> DeviceMemory<A> {
+    DeviceMemory::new(Arc::new(accelerator))
+}
+
 #[test]
 fn flash_attention_that_computes_nothing_is_refused() {
-    let device = |has_kernel| StandIn { has_flash: true, has_kernel };
+    let device = |has_kernel| memory_of(StandIn { has_flash: true, has_kernel });
     let mut proof = FlashProof::default();
     for mask in [
         Mask::CAUSAL,
@@ -69,8 +74,13 @@ fn exact_products_are_not_rounded() {
     let expected = values(&wide(&x).matmul(&wide(&weight).t().unwrap()).unwrap());
     let mut operations = CudaOperations::new(StandIn { has_flash: true, has_kernel: true }, DType::BF16);
     let matrix = TensorMatrix { weight, bias: None };
-    assert_close(&values(&operations.linear_exact(&x, &matrix).unwrap()), &expected, 1e-5, "exact");
-    assert_ne!(values(&operations.linear(&x, &matrix).unwrap()), expected);
+    assert_close(
+        &values(&operations.linear_exact(&x.clone().into(), &matrix).unwrap()),
+        &expected,
+        1e-5,
+        "exact",
+    );
+    assert_ne!(values(&operations.linear(&x.into(), &matrix).unwrap()), expected);
 }
 
 /// Counts the log's lines.
@@ -136,7 +146,7 @@ struct Compared {
 /// Compares flash attention over the sequences of a random forest with `plain::reference` over the forest,
 /// unless the sequences report that flash attention cannot express it.
 fn compare_flash(
-    accelerator: &impl Accelerator,
+    memory: &DeviceMemory<impl Accelerator>,
     rng: &mut StdRng,
     size: usize,
     dtype: DType,
@@ -158,9 +168,9 @@ fn compare_flash(
         scoring.mask = *windows.choose(rng).unwrap();
     }
     let rows = Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
-    let device = accelerator.device();
+    let device = memory.accelerator().device();
     let what = format!("{heads:?} {:?} {dtype:?}", scoring.mask);
-    let Some(sequences) = Sequences::new(&rows, device).unwrap() else {
+    let Some(sequences) = Sequences::new(&rows, |words| memory.place_list(words)).unwrap() else {
         let is_said = scoring.bias.is_none() && scoring.soft_cap.is_none() && scoring.mask.after == 0;
         assert!(!is_said, "{what} needs no general path");
         return Compared { is_taken: false, is_gathered: false };
@@ -170,32 +180,30 @@ fn compare_flash(
     let expected = reference::attention(&exact(&queries), &exact(&keys_values), &rows).unwrap();
     let [queries, keys_values] = [queries, keys_values].map(|x| x.to_device(device).unwrap());
     let is_gathered = sequences.gathered.is_some();
+    memory.send_lists().unwrap();
     let keys_values = match &sequences.gathered {
         Some(rows) => keys_values.index_select(rows, 0).unwrap(),
         None => keys_values,
     };
-    let keys_values = keys_values.reshape(((), 2 * heads.keys, heads.size)).unwrap();
-    let got = accelerator.flash(
-        &Turned {
-            queries: &queries.reshape(((), heads.queries, heads.size)).unwrap(),
-            keys: &keys_values.narrow(1, 0, heads.keys).unwrap(),
-            values: &keys_values.narrow(1, heads.keys, heads.keys).unwrap(),
-        },
-        &sequences,
-    );
+    let (count, columns) = queries.dims2().unwrap();
+    let context = memory.empty_tensor(count, columns, dtype).unwrap();
+    let sums = memory.empty_tensor(heads.queries, count, DType::F32).unwrap();
+    let input =
+        FlashInput { heads, queries: &queries, keys_values: &keys_values, context: &context, sums: &sums };
+    memory.accelerator().attend_sequences(&input, &sequences).unwrap();
     let values = |x: &Tensor| -> Vec<f32> { exact(x).flatten_all().unwrap().to_vec1().unwrap() };
-    assert_close(&values(&got.unwrap()), &values(&expected), tolerance, &what);
+    assert_close(&values(&context), &values(&expected), tolerance, &what);
     Compared { is_taken: true, is_gathered }
 }
 
 #[test]
 fn sequences_say_which_keys_each_query_sees() {
     let mut rng = StdRng::seed_from_u64(61);
-    let device = StandIn { has_flash: true, has_kernel: true };
+    let memory = memory_of(StandIn { has_flash: true, has_kernel: true });
     let (mut taken, mut gathered) = (0, 0);
     for _ in 0..300 {
         let size = 2 * rng.random_range(1..20);
-        let compared = compare_flash(&device, &mut rng, size, DType::F32, 5e-6);
+        let compared = compare_flash(&memory, &mut rng, size, DType::F32, 5e-6);
         taken += usize::from(compared.is_taken);
         gathered += usize::from(compared.is_gathered);
     }
@@ -209,14 +217,14 @@ fn sequences_say_which_keys_each_query_sees() {
 fn flash_attention_equals_the_obvious_one_on_the_card() {
     use crate::tests::emulated_gpu::is_emulated;
     let mut rng = StdRng::seed_from_u64(64);
-    let gpu = runners::this_card();
+    let memory = memory_of(runners::this_card());
     // A plain loop replaces the kernels on an emulated card.
     let rounds = if is_emulated() { 1 } else { 12 };
     for size in (8..=256).step_by(8) {
         for (dtype, tolerance) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
             let mut taken = 0;
             while taken < rounds {
-                taken += usize::from(compare_flash(&gpu, &mut rng, size, dtype, tolerance).is_taken);
+                taken += usize::from(compare_flash(&memory, &mut rng, size, dtype, tolerance).is_taken);
             }
         }
     }

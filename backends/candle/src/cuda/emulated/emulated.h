@@ -34,6 +34,7 @@ extern __global__ Index threadIdx, blockIdx, blockDim, gridDim;
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+inline void __stwb(uint4* to, uint4 value) { *to = value; }
 struct alignas(16) float4 {
     float x, y, z, w;
 };

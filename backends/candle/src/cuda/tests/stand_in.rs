@@ -2,9 +2,10 @@
 //! attention.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
+use crate::attention::Heads;
 use crate::cuda::{
     CudaOperations,
-    accelerator::{Accelerator, Launch, Turned},
+    accelerator::{Accelerator, FlashInput, Launch},
     emulated::kernels,
     sequences::Sequences,
 };
@@ -12,10 +13,10 @@ use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 /// The device.
 pub(crate) struct StandIn {
-    pub(super) has_flash: bool,
+    pub(in crate::cuda) has_flash: bool,
     /// Without it, flash attention leaves its output as it is, as `candle-flash-attn` does on a GPU that a
     /// build has no kernel for.
-    pub(super) has_kernel: bool,
+    pub(in crate::cuda) has_kernel: bool,
 }
 
 /// The GPU's operations with operands of `dtype`, with or without flash attention; `None` on a machine that
@@ -30,9 +31,10 @@ impl Accelerator for StandIn {
         &Device::Cpu
     }
 
-    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
-        // A value that is never written is NaN.
-        Tensor::full(f32::NAN, (rows, columns), &Device::Cpu)?.to_dtype(dtype)
+    fn allocate_tensor(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
+        let empty = Tensor::zeros((rows, columns), dtype, &Device::Cpu)?;
+        self.spoil_values(&empty);
+        Ok(empty)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
@@ -52,8 +54,29 @@ impl Accelerator for StandIn {
         self.has_flash
     }
 
-    fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
-        if self.has_kernel { flash(turned, sequences) } else { turned.queries.zeros_like() }
+    fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()> {
+        let context = if self.has_kernel { flash(input, sequences)? } else { input.context.zeros_like()? };
+        input.context.slice_set(&context, 0, 0)
+    }
+
+    fn write_list(&self, words: &[u32], list: &Tensor) -> Result<()> {
+        list.slice_set(&Tensor::new(words, &Device::Cpu)?, 0, 0)
+    }
+
+    fn read_words(&self, values: &Tensor) -> Result<Vec<u32>> {
+        let values = values.flatten_all()?;
+        match values.dtype() {
+            DType::U32 => values.to_vec1(),
+            _ => Ok(values.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect()),
+        }
+    }
+
+    fn spoil_values(&self, values: &Tensor) {
+        let spoilt = match values.dtype() {
+            DType::U32 => Tensor::full(u32::MAX, values.shape(), &Device::Cpu),
+            dtype => Tensor::full(f32::NAN, values.shape(), &Device::Cpu).unwrap().to_dtype(dtype),
+        };
+        values.slice_set(&spoilt.unwrap(), 0, 0).unwrap();
     }
 
     fn trim_memory(&self) -> Result<()> {
@@ -78,11 +101,16 @@ impl Accelerator for StandIn {
 
 /// Flash attention as its authors define it: in a sequence of `q` queries and `k` keys, query `i` is at the
 /// position of key `i + k - q`.
-fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
-    let host = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec3::<f32>();
-    let (queries, keys, values) = (host(turned.queries)?, host(turned.keys)?, host(turned.values)?);
-    let (count, heads, size) = turned.queries.dims3()?;
-    let shared = heads / keys[0].len();
+fn flash(input: &FlashInput<'_>, sequences: &Sequences) -> Result<Tensor> {
+    let Heads { queries: heads, keys: key_heads, size } = input.heads;
+    let host =
+        |x: &Tensor, heads: usize| x.to_dtype(DType::F32)?.reshape(((), heads, size))?.to_vec3::<f32>();
+    let queries = host(input.queries, heads)?;
+    let width = key_heads * size;
+    let keys = host(&input.keys_values.narrow(1, 0, width)?.contiguous()?, key_heads)?;
+    let values = host(&input.keys_values.narrow(1, width, width)?.contiguous()?, key_heads)?;
+    let (count, shared) = (queries.len(), heads / key_heads);
+    assert_eq!((input.sums.dtype(), input.sums.elem_count()), (DType::F32, heads * count));
     let starts = |x: &Tensor| x.to_vec1::<u32>();
     let (query_starts, key_starts) = (starts(&sequences.query_starts)?, starts(&sequences.key_starts)?);
     let mut out = Vec::with_capacity(count * heads * size);
@@ -119,6 +147,5 @@ fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
             }
         }
     }
-    let out = Tensor::from_vec(out, (count, heads, size), turned.queries.device())?;
-    out.to_dtype(turned.queries.dtype())
+    Tensor::from_vec(out, (count, heads * size), &Device::Cpu)?.to_dtype(input.queries.dtype())
 }
