@@ -89,6 +89,13 @@ pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
     spans
 }
 
+/// A token: its row among the queries or keys, and its position in its text.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacedToken {
+    pub(crate) row: usize,
+    pub(crate) position: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,7 @@ mod launches;
 mod memory;
 mod proof;
 mod sequences;
+mod shared;
 pub(crate) mod target;
 mod tensor;
 #[cfg(all(test, target_os = "linux"))]
@@ -28,11 +29,10 @@ pub(crate) mod tests;
 mod twins;
 
 use crate::{
-    attention::Heads,
-    errors::failed,
+    errors::{failed, refuse_unknown},
     kept::KeptRow,
     load::Weight,
-    operations::{Attention, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    operations::{Attention, AttentionMatrices, Lookup, Norm, Operations, Part, Precision, Result, Rows},
     plain::{
         TensorMatrix, TensorOperations, norm_values,
         padded::{GroupLimits, PaddedAttention},
@@ -42,12 +42,14 @@ use accelerator::{Accelerator, FlashInput, has_flash_size};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
-use launches::{Launches, MAX_LOOKUPS, ScatteredRows, TurnedHeads, Turns, UploadedLookup, list_places};
+use launches::{Launches, MAX_LOOKUPS, ScatteredRows, Turns, UploadedLookup, list_places};
 use memory::DeviceMemory;
 use proof::FlashProof;
 use sequences::Sequences;
+use shared::{Appended, CudaRows, Indices, Path, SharedByLayers, TurnedHeads};
 use std::{
     borrow::Cow,
+    ops::Range,
     sync::Arc,
     thread::{self, ThreadId},
 };
@@ -68,60 +70,6 @@ pub(crate) struct CudaOperations<A> {
     proof: FlashProof,
     /// The thread that called the device last.
     thread: Option<ThreadId>,
-}
-
-/// Lists and values that the layers of a pass share.
-struct SharedByLayers<A> {
-    /// Lists of rows that are on the device.
-    indices: Vec<Indices>,
-    /// Whether all values that the pass keeps are finite.
-    finite: Option<Arc<Finite<A>>>,
-    /// The rows that follow the keys and values of the next attention.
-    appended: Option<Appended>,
-}
-
-impl<A> Default for SharedByLayers<A> {
-    fn default() -> Self {
-        Self { indices: Vec::new(), finite: None, appended: None }
-    }
-}
-
-/// A list of rows, in main memory and on the device.
-struct Indices {
-    rows: Vec<usize>,
-    uploaded: CudaTensor,
-}
-
-/// Kept rows of all layers.
-#[derive(Clone)]
-struct Appended {
-    /// [`list_places`]
-    places: CudaTensor,
-    count: usize,
-    /// The layer whose rows the next attention reads.
-    layer: usize,
-}
-
-/// Some rows of a batch on the device.
-pub(crate) struct CudaRows {
-    heads: Heads,
-    turns: Option<Turns>,
-    attention: Path,
-}
-
-/// How attention is computed.
-enum Path {
-    /// Flash attention.
-    Flash(Sequences),
-    /// Padded groups in `f32`.
-    General(PaddedAttention),
-}
-
-impl CudaRows {
-    /// The first `count` heads of each row, with this norm.
-    fn turned<'a>(&'a self, count: usize, norm: Option<&'a Norm<Tensor>>) -> TurnedHeads<'a> {
-        TurnedHeads { count, size: self.heads.size, norm, turns: self.turns.as_ref() }
-    }
 }
 
 impl<A: Accelerator> CudaOperations<A> {
@@ -167,30 +115,34 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 
     /// The rows of `x` that `rows` names.
-    fn gather(&self, x: &Tensor, rows: &CudaTensor) -> Result<CudaTensor> {
-        let out = self.memory.empty_tensor(rows.elem_count(), x.dim(1).map_err(failed)?, x.dtype())?;
-        let from = ScatteredRows { own: x, others: None, layer: 0 };
-        self.launches.gather_rows(&from, Some(rows), &out)?;
-        Ok(out)
+    fn gather(&self, x: &CudaTensor, rows: &CudaTensor) -> Result<CudaTensor> {
+        self.gather_turned(x, None, Some(rows), None)
     }
 
-    /// Of the rows of `x` and then the others: the rows that `rows` names, or all.
-    fn gather_appended(
+    /// Of the rows of `x` and then the others: the rows that `rows` names, or all. The heads of rows of `x`
+    /// are turned. If these are all rows, `x` itself is changed.
+    fn gather_turned(
         &self,
         x: &CudaTensor,
         others: Option<&Appended>,
         rows: Option<&CudaTensor>,
+        turn: Option<&TurnedHeads>,
     ) -> Result<CudaTensor> {
         let (own, columns) = x.dims2().map_err(failed)?;
-        let count = match (rows, others) {
-            (None, None) => return Ok(x.clone()),
-            (Some(rows), _) => rows.elem_count(),
-            (None, Some(others)) => own + others.count,
+        let out = match (rows, others) {
+            (None, None) => x.clone(),
+            (Some(rows), _) => self.memory.empty_tensor(rows.elem_count(), columns, x.dtype())?,
+            (None, Some(others)) => self.memory.empty_tensor(own + others.count, columns, x.dtype())?,
         };
-        let out = self.memory.empty_tensor(count, columns, x.dtype())?;
         let places = others.map(|others| &*others.places);
         let from = ScatteredRows { own: x, others: places, layer: others.map_or(0, |others| others.layer) };
-        self.launches.gather_rows(&from, rows.map(|rows| &**rows), &out)?;
+        let is_in_place = rows.is_none() && others.is_none();
+        let rows = rows.map(|rows| &**rows);
+        match turn {
+            Some(turn) => self.launches.gather_turned(&from, rows, turn, &out)?,
+            None if is_in_place => {}
+            None => self.launches.gather_rows(&from, rows, &out)?,
+        }
         Ok(out)
     }
 
@@ -205,6 +157,13 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 }
 
+/// The matrix of some outputs, in the same memory.
+fn outputs_of(matrix: &TensorMatrix, range: Range<usize>) -> candle_core::Result<TensorMatrix> {
+    let (start, count) = (range.start, range.len());
+    let bias = matrix.bias.as_ref().map(|bias| bias.narrow(0, start, count)).transpose()?;
+    Ok(TensorMatrix { weight: matrix.weight.narrow(0, start, count)?, bias })
+}
+
 /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
 fn exact(x: &CudaTensor) -> Result<CudaTensor> {
     convert(x, DType::F32)
@@ -216,6 +175,14 @@ fn convert(x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
         return Ok(x.clone());
     }
     x.to_dtype(dtype).map(CudaTensor::from).map_err(failed)
+}
+
+/// The values in `f32` after a change by a plain operation, which may make a new tensor or use the old one.
+fn change_exact(x: &CudaTensor, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<CudaTensor> {
+    let x = exact(x)?;
+    let mut changed = (*x).clone();
+    change(&mut changed)?;
+    x.with_view(Ok(changed))
 }
 
 /// The context times the sigmoid of its gate, in the context's type.
@@ -242,6 +209,22 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<TensorMatrix> {
         self.plain.matrix(parts, precision)
+    }
+
+    fn attention_matrices(
+        &self,
+        query: Vec<Part>,
+        key_value: Vec<Part>,
+        precision: Precision,
+    ) -> Result<AttentionMatrices<TensorMatrix>> {
+        let queries = query.iter().map(|part| part.weight.rows()).sum();
+        let joined = self.matrix(query.into_iter().chain(key_value).collect(), precision)?;
+        let outputs = joined.weight.dim(0).map_err(failed)?;
+        Ok(AttentionMatrices {
+            query: outputs_of(&joined, 0..queries).map_err(failed)?,
+            key_value: outputs_of(&joined, queries..outputs).map_err(failed)?,
+            joined: Some(joined),
+        })
     }
 
     fn gated_matrix(&self, gate: Part, up: Part, precision: Precision) -> Result<TensorMatrix> {
@@ -335,6 +318,20 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         Ok(product)
     }
 
+    fn linear_joined(
+        &mut self,
+        x: &CudaTensor,
+        weights: &AttentionMatrices<TensorMatrix>,
+    ) -> Result<Option<[CudaTensor; 2]>> {
+        let Some(joined) = &weights.joined else { return Ok(None) };
+        let product = self.linear(x, joined)?;
+        let queries = weights.query.weight.dim(0).map_err(failed)?;
+        let others = weights.key_value.weight.dim(0).map_err(failed)?;
+        let parts = [product.narrow(1, 0, queries), product.narrow(1, queries, others)];
+        let [queries, keys_values] = parts.map(|part| product.with_view(part));
+        Ok(Some([queries?, keys_values?]))
+    }
+
     fn linear_exact(&mut self, x: &CudaTensor, weight: &TensorMatrix) -> Result<CudaTensor> {
         let product = self.product(x, weight, DType::F32)?;
         self.add_bias(&product, weight)?;
@@ -372,14 +369,14 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<CudaRows> {
         let accelerator = self.memory.accelerator();
-        let turns = rows.angles.map(|angles| Turns::new(angles, &self.memory)).transpose()?;
+        let turns = rows.angles.map(|angles| Turns::new(angles, &self.memory)).transpose()?.map(Arc::new);
         let sequences = if accelerator.has_flash() && has_flash_size(rows.heads) {
             Sequences::new(&rows, |words| self.memory.place_list(words))?
         } else {
             None
         };
         let attention = if let Some(sequences) = sequences {
-            self.proof.give(&self.memory, self.dtype, rows.heads.size, rows.scoring.mask)?;
+            self.proof.compare_kernel(&self.memory, self.dtype, rows.heads.size, rows.scoring.mask)?;
             Path::Flash(sequences)
         } else {
             if !std::mem::replace(&mut self.is_told, true) {
@@ -395,16 +392,10 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }
 
-    fn turn_keys(
-        &mut self,
-        keys_values: &mut CudaTensor,
-        norm: Option<&Norm<Tensor>>,
-        rows: &CudaRows,
-    ) -> Result<()> {
-        if norm.is_none() && rows.turns.is_none() {
-            return Ok(());
-        }
-        self.launches.turn_heads(keys_values, &rows.turned(rows.heads.keys, norm), keys_values)
+    /// Only notes how keys are turned: the kernels that copy their rows do it.
+    fn turn_keys(&mut self, _: &mut CudaTensor, norm: Option<&Norm<Tensor>>, rows: &CudaRows) -> Result<()> {
+        self.shared.key_turn = TurnedHeads::new(rows.heads.keys, norm, rows);
+        Ok(())
     }
 
     fn norm_values(
@@ -417,16 +408,13 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn gate_rows(&mut self, x: &mut CudaTensor, factors: &CudaTensor, activation: Activation) -> Result<()> {
-        let mut gated = (*exact(x)?).clone();
-        self.plain.gate_rows(&mut gated, &*exact(factors)?, activation)?;
-        *x = gated.into();
+        let factors = exact(factors)?;
+        *x = change_exact(x, |x| self.plain.gate_rows(x, &factors, activation))?;
         Ok(())
     }
 
     fn scale_values(&mut self, x: &mut CudaTensor, factor: f32) -> Result<()> {
-        let mut scaled = (*exact(x)?).clone();
-        self.plain.scale_values(&mut scaled, factor)?;
-        *x = scaled.into();
+        *x = change_exact(x, |x| self.plain.scale_values(x, factor))?;
         Ok(())
     }
 
@@ -437,7 +425,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             Some(finite) => finite,
             None => Arc::new(Finite::new(&self.memory)?),
         };
-        let values = self.gather(x, &rows)?;
+        let values = self.gather_turned(x, None, Some(&rows), self.shared.key_turn.as_ref())?;
         finite.look_at(&values)?;
         Ok(DeviceValues::new(values, Arc::clone(self.shared.finite.insert(finite))))
     }
@@ -475,30 +463,34 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         _: Precision,
     ) -> Result<CudaTensor> {
         let (count, columns) = attention.queries.dims2().map_err(failed)?;
-        let queries = if attention.query_norm.is_none() && rows.turns.is_none() {
-            attention.queries.clone()
-        } else {
-            let turned = self.empty_like(attention.queries, self.dtype)?;
-            self.launches.turn_heads(
-                attention.queries,
-                &rows.turned(rows.heads.queries, attention.query_norm),
-                &turned,
-            )?;
-            turned
+        let queries = match TurnedHeads::new(rows.heads.queries, attention.query_norm, rows) {
+            Some(turn) => {
+                let turned = self.empty_like(attention.queries, self.dtype)?;
+                let from = ScatteredRows { own: attention.queries, others: None, layer: 0 };
+                self.launches.gather_turned(&from, None, &turn, &turned)?;
+                turned
+            }
+            None => attention.queries.clone(),
         };
+        let key_turn = self.shared.key_turn.take();
         let appended = self.shared.appended.as_ref();
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let keys_values = self.gather_appended(attention.keys_values, appended, None)?;
+                let keys_values =
+                    self.gather_turned(attention.keys_values, appended, None, key_turn.as_ref())?;
                 let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 let context = convert(&context.into(), self.dtype)?;
                 return gate_context(context, attention.gate);
             }
         };
-        let keys_values =
-            self.gather_appended(attention.keys_values, appended, sequences.gathered.as_ref())?;
+        let keys_values = self.gather_turned(
+            attention.keys_values,
+            appended,
+            sequences.gathered.as_ref(),
+            key_turn.as_ref(),
+        )?;
         let context = self.memory.empty_tensor(count, columns, self.dtype)?;
         let sums = self.memory.empty_tensor(rows.heads.queries, count, DType::F32)?;
         let input = FlashInput {
@@ -533,9 +525,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         factors: &[f32],
         sum: &mut CudaTensor,
     ) -> Result<()> {
-        let mut added = (*exact(sum)?).clone();
-        self.plain.add_rows(&*exact(x)?, rows, factors, &mut added)?;
-        *sum = added.into();
+        let x = exact(x)?;
+        *sum = change_exact(sum, |sum| self.plain.add_rows(&x, rows, factors, sum))?;
         Ok(())
     }
 

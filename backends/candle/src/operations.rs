@@ -23,6 +23,7 @@ use text_embeddings_backend_host::mean_state;
 pub(crate) type Result<T> = std::result::Result<T, BackendError>;
 
 /// A norm of each row.
+#[derive(Clone)]
 pub(crate) struct Norm<V> {
     /// The norm's divisor.
     pub(crate) kind: NormKind,
@@ -32,6 +33,14 @@ pub(crate) struct Norm<V> {
     pub(crate) bias: Option<V>,
     /// Added to the mean square, or to the variance.
     pub(crate) epsilon: f32,
+}
+
+/// The weights of a layer's queries, and of its keys and values. All read the same operand.
+pub(crate) struct AttentionMatrices<M> {
+    pub(crate) query: M,
+    pub(crate) key_value: M,
+    /// Both in one, with the same memory, if the device can compute both products at once.
+    pub(crate) joined: Option<M>,
 }
 
 /// A part of a matrix, as the checkpoint stores it.
@@ -137,6 +146,17 @@ pub(crate) trait Operations: Send {
     /// A weight whose rows are the rows of its parts, in order. All parts have the same number of inputs.
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<Self::Matrix>;
 
+    /// The weights of queries, and of keys and values.
+    fn attention_matrices(
+        &self,
+        query: Vec<Part>,
+        key_value: Vec<Part>,
+        precision: Precision,
+    ) -> Result<AttentionMatrices<Self::Matrix>> {
+        let (query, key_value) = (self.matrix(query, precision)?, self.matrix(key_value, precision)?);
+        Ok(AttentionMatrices { query, key_value, joined: None })
+    }
+
     /// Two weights of the same shape for [`Operations::gated`]. `gate` goes through the activation.
     fn gated_matrix(&self, gate: Part, up: Part, precision: Precision) -> Result<Self::GatedMatrix>;
 
@@ -209,6 +229,15 @@ pub(crate) trait Operations: Send {
     /// `x · weightᵀ`: `[rows, outputs]`.
     fn linear(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor>;
 
+    /// The queries, and the keys and values, of the same rows, if the device computes both at once.
+    fn linear_joined(
+        &mut self,
+        _x: &Self::Operand,
+        _weights: &AttentionMatrices<Self::Matrix>,
+    ) -> Result<Option<[Self::Tensor; 2]>> {
+        Ok(None)
+    }
+
     /// [`Operations::linear`] with results in `f32`, even where other results have fewer bits.
     fn linear_exact(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor> {
         self.linear(x, weight)
@@ -267,8 +296,7 @@ pub(crate) trait Operations: Send {
     /// Multiplies each value of `x`.
     fn scale_values(&mut self, x: &mut Self::Tensor, factor: f32) -> Result<()>;
 
-    /// Copies some rows of keys and values, `[rows, columns]`, in the precision in which attention reads
-    /// them.
+    /// Copies some rows of keys and values, `[rows, columns]`, in the precision that attention reads.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
     /// Appends kept rows of a layer to the rows of `x`, the keys and values of the next
@@ -369,25 +397,4 @@ pub(crate) struct Disentangled<M> {
     pub(crate) position_keys: Option<Vec<M>>,
     /// The same for queries.
     pub(crate) position_queries: Option<Vec<M>>,
-}
-
-/// A token: its row among the queries or keys, and its position in its text.
-#[derive(Clone, Copy)]
-pub(crate) struct PlacedToken {
-    pub(crate) row: usize,
-    pub(crate) position: usize,
-}
-
-/// Checks that a table has a vector for each of `ids`.
-///
-/// # Errors
-///
-/// [`BackendError::Inference`] naming an id that the table lacks.
-pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
-    match ids.iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(BackendError::Inference(format!(
-            "token {id} is outside the model's vocabulary of {vocabulary}: tokenizer.json is of another model"
-        ))),
-        None => Ok(()),
-    }
 }

@@ -11,12 +11,10 @@ pub(crate) mod reference;
 
 use crate::{
     attention::Heads,
-    errors::failed,
+    errors::{failed, refuse_unknown},
     kept::{HostValues, KeptRow},
     load::Weight,
-    operations::{
-        Attention, Disentangled, Lookup, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown,
-    },
+    operations::{Attention, Disentangled, Lookup, Norm, Operations, Part, Precision, Result, Rows},
     plan::NormKind,
 };
 use candle_core::{D, DType, Device, Tensor};

@@ -13,7 +13,7 @@ use super::{
     workspace::{WORKSPACE, Workspace},
 };
 use crate::{
-    attention::{Heads, QuerySpan, Scoring},
+    attention::{Heads, PlacedToken, QuerySpan, Scoring},
     kernels::{
         compute::Compute,
         elementwise,
@@ -22,7 +22,6 @@ use crate::{
         softmax::{self, RunningSoftmax},
         tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, TileOperands},
     },
-    operations::PlacedToken,
 };
 use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::{Batch, Segment};

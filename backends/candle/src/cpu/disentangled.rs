@@ -2,9 +2,10 @@
 
 use super::{Activations, CpuOperations};
 use crate::{
+    attention::PlacedToken,
     bias::Buckets,
     kernels::matrix::Matrix,
-    operations::{Disentangled, PlacedToken, Precision},
+    operations::{Disentangled, Precision},
 };
 
 /// Scores of queries and keys with the position vectors of all buckets (DeBERTa). There is one query head per

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     delta::DeltaRule,
+    errors::refuse_unknown,
     kept::{HostValues, KeptRow},
     kernels::{
         elementwise,
@@ -19,7 +20,6 @@ use crate::{
     load::Weight,
     operations::{
         Attention, ConvolutionInput, DeltaInput, Lookup, Norm, Operations, Part, Precision, Result, Rows,
-        refuse_unknown,
     },
     plan::DeltaSizes,
     short_convolution::ShortConvolution,

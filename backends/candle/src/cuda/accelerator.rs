@@ -13,6 +13,8 @@ use std::ffi::c_int;
 pub(crate) enum Argument<'a> {
     /// The address of a contiguous tensor's first value.
     Tensor(&'a Tensor),
+    /// The address of the first value of a matrix, whose rows may be apart.
+    Rows(&'a Tensor),
     /// A null pointer.
     Null,
     /// A C `int`.
@@ -73,13 +75,26 @@ impl Launch<'_> {
             .iter()
             .map(|&argument| {
                 Ok(match argument {
-                    Argument::Tensor(tensor) => Word::Address(accelerator.address(tensor)?),
+                    Argument::Tensor(tensor) if !tensor.is_contiguous() => {
+                        return Err(Error::Msg(format!("{} needs contiguous values", self.kernel)));
+                    }
+                    Argument::Tensor(tensor) | Argument::Rows(tensor) => {
+                        Word::Address(accelerator.address(tensor)?)
+                    }
                     Argument::Null => Word::Address(0),
                     Argument::Int(value) => Word::Int(int(value)?),
                     Argument::Float(value) => Word::Float(value),
                 })
             })
             .collect()
+    }
+}
+
+/// The values from one row of a matrix to the next.
+pub(crate) fn row_stride(matrix: &Tensor) -> Result<usize> {
+    match *matrix.stride() {
+        [stride, 1] => Ok(stride),
+        _ => Err(Error::Msg(format!("not a matrix of rows: {:?}", matrix.layout()))),
     }
 }
 
@@ -152,6 +167,6 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     /// Gives memory that no tensor has back to the device, once all work is done.
     fn trim_memory(&self) -> Result<()>;
 
-    /// The address of a contiguous tensor's first value on the device.
+    /// The address of a tensor's first value on the device.
     fn address(&self, tensor: &Tensor) -> Result<u64>;
 }

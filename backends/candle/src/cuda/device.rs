@@ -166,7 +166,12 @@ impl Accelerator for Gpu {
 
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
         let ((rows, inputs), (outputs, columns)) = (x.dims2()?, weight.dims2()?);
-        if inputs != columns || out.dims2()? != (rows, outputs) || x.dtype() != weight.dtype() {
+        let is_contiguous = [x, weight, out].iter().all(|matrix| matrix.is_contiguous());
+        if inputs != columns
+            || out.dims2()? != (rows, outputs)
+            || x.dtype() != weight.dtype()
+            || !is_contiguous
+        {
             bail!(
                 "cannot multiply {:?} {:?} by the weight {:?} {:?} into {:?}",
                 x.dtype(),
@@ -180,7 +185,7 @@ impl Accelerator for Gpu {
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
         // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the
         // weight times `x`, so nothing is copied. SAFETY: sizes and types were checked, the tensors are
-        // contiguous (`address`), and the scalars outlive the call.
+        // contiguous, and the scalars outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),
@@ -258,9 +263,6 @@ impl Accelerator for Gpu {
     fn address(&self, tensor: &Tensor) -> Result<u64> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else { bail!("the tensor is not on the GPU") };
-        if !layout.is_contiguous() {
-            bail!("the tensor is not contiguous: {:?}", layout.shape());
-        }
         let base = match tensor.dtype() {
             DType::F32 => self.base_address::<f32>(storage)?,
             DType::F16 => self.base_address::<f16>(storage)?,

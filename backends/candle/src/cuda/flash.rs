@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "the library's functions are outside of Rust's checks")]
 
 use super::{
-    accelerator::{Accelerator, FlashInput, int},
+    accelerator::{Accelerator, FlashInput, int, row_stride},
     sequences::Sequences,
 };
 use crate::attention::{Heads, Mask};
@@ -108,6 +108,7 @@ fn check_input(input: &FlashInput<'_>, sequences: &Sequences) -> Result<()> {
         && tokens > 0
         && query_heads.is_multiple_of(key_heads)
         && context.dims2()? == (rows, width)
+        && context.is_contiguous()
         && sums.elem_count() == query_heads * rows
         && matches!(dtype, DType::F16 | DType::BF16)
         && [keys_values, context].iter().all(|other| other.dtype() == dtype)
@@ -142,7 +143,8 @@ pub(super) fn start_kernel(
 ) -> Result<()> {
     check_input(input, sequences)?;
     let &FlashInput { heads, queries, keys_values, context, sums } = input;
-    let ((rows, width), both) = (queries.dims2()?, keys_values.dim(1)?);
+    let (rows, width) = queries.dims2()?;
+    let (query_stride, key_stride) = (row_stride(queries)?, row_stride(keys_values)?);
     let Sequences { max_queries, max_keys, mask, scale, .. } = *sequences;
     let window = Window::new(mask, max_keys)?;
     let (dtype, size) = (queries.dtype(), heads.size);
@@ -154,7 +156,7 @@ pub(super) fn start_kernel(
         run_mha(
             gpu.address(queries)?,
             keys,
-            keys + (both / 2 * dtype.size_in_bytes()) as u64,
+            keys + (heads.keys * size * dtype.size_in_bytes()) as u64,
             gpu.address(context)?,
             gpu.address(sums)?,
             0,
@@ -165,9 +167,9 @@ pub(super) fn start_kernel(
             0,
             0,
             0,
-            unsigned_size(width)?,
-            unsigned_size(both)?,
-            unsigned_size(both)?,
+            unsigned_size(query_stride)?,
+            unsigned_size(key_stride)?,
+            unsigned_size(key_stride)?,
             unsigned_size(width)?,
             unsigned_size(size)?,
             unsigned_size(size)?,

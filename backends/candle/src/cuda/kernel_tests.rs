@@ -150,8 +150,12 @@ impl Case<'_> {
     }
 
     fn launch(&self, kernel: &str, words: &[Word]) {
+        self.launch_rows(kernel, self.rows, words);
+    }
+
+    fn launch_rows(&self, kernel: &str, rows: usize, words: &[Word]) {
         // Sometimes fewer blocks than rows: a block's leftovers from one row must not disturb its next row.
-        let blocks = if self.threads == 64 { self.rows.div_ceil(2) } else { self.rows };
+        let blocks = if self.threads == 64 { rows.div_ceil(2) } else { rows };
         self.runner.run_kernel(kernel, blocks, self.threads, words);
     }
 
@@ -354,62 +358,71 @@ fn norms_of_first_columns_equal_their_twin(runner: &dyn Runner) {
     });
 }
 
-fn turn_heads_of<S: Stored>(case: &mut Case<'_>) {
-    let (rows, size) = (case.rows, case.columns);
-    let half = size / 2;
-    let heads = case.rng.random_range(1..9);
-    let stride = heads * size + *[0, size, 5].choose(&mut case.rng).unwrap();
+fn gather_turned_of<S: Stored>(case: &mut Case<'_>) {
+    let (count, size) = (case.rows, case.columns);
+    let (half, heads) = (size / 2, case.rng.random_range(1..9));
+    let columns = heads * size + *[0, size, 6].choose(&mut case.rng).unwrap();
+    let stride = columns + *[0, size, 5].choose(&mut case.rng).unwrap();
+    let own = case.rng.random_range(1..6);
     let angles: usize = case.rng.random_range(1..4);
     let weights = case.weights_of(case.rng.clone().random_bool(0.6).then_some(NormKind::Rms));
     let (cosines, sines) = (case.values::<f32>(angles * half), case.values::<f32>(angles * half));
-    let of_rows: Vec<u32> = (0..rows).map(|_| case.rng.random_range(0..angles as u32)).collect();
+    let of_rows: Vec<u32> = (0..own).map(|_| case.rng.random_range(0..angles as u32)).collect();
     let (cosines_there, sines_there) = (case.memory(&cosines), case.memory(&sines));
     let of_rows_there = case.memory(&of_rows);
     let turns = Turns { cosines: &cosines, sines: &sines, of_rows: &of_rows };
     let turns = case.rng.random_bool(0.8).then_some(turns);
     let turn_words =
         turns.map_or([NULL; 3], |_| [cosines_there.word(), sines_there.word(), of_rows_there.word()]);
-    let x = case.values::<S>(rows * stride);
+    let x = case.values::<S>(own * stride);
+    let mut turned = wide(&x);
+    let shape = TurnedHeads { heads, size, stride };
+    twins::turn_heads(&wide(&x), &mut turned, shape, weights.norm().as_ref(), turns, S::ROUND);
+    let places = Elsewhere::random::<S>(case, columns);
+    let rows: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..(own + places.count) as u32)).collect();
+    let rows_there = case.memory(&rows);
+    let what = format!(
+        "gather_turned_{} of {heads} heads in rows of {columns} in {stride}, turned: {}, norm: {}, {}",
+        S::SUFFIX,
+        turns.is_some(),
+        weights.kind.is_some(),
+        case.what()
+    );
     for is_in_place in [false, true] {
         let memory = case.memory(&x);
-        let before = if is_in_place { x.clone() } else { case.values::<S>(x.len()) };
-        let separate = case.memory(&before);
-        let out = if is_in_place { &memory } else { &separate };
-        let mut expected = wide(&before);
-        let shape = TurnedHeads { heads, size, stride };
-        twins::turn_heads(&wide(&x), &mut expected, shape, weights.norm().as_ref(), turns, S::ROUND);
-        let words = [
-            memory.word(),
-            out.word(),
-            weights.words()[0],
-            turn_words[0],
-            turn_words[1],
-            turn_words[2],
-            int(rows),
-            int(heads),
-            int(size),
-            int(stride),
-            Word::Float(Case::epsilon()),
-        ];
-        case.launch(&format!("turn_heads_{}", S::SUFFIX), &words);
-        let what = format!(
-            "turn_heads_{} of {heads} heads in rows of {stride}, turned: {}, norm: {}, in place: {is_in_place}, {}",
-            S::SUFFIX,
-            turns.is_some(),
-            weights.kind.is_some(),
-            case.what()
+        let separate = case.room::<S>(count * columns);
+        let (out, out_stride) = if is_in_place { (&memory, stride) } else { (&separate, columns) };
+        let own_rows = [memory.word(), int(own), int(stride * size_of::<S>())];
+        let selected = if is_in_place {
+            [NULL, int(0), NULL, out.word(), int(out_stride), int(own)]
+        } else {
+            [places.word(), int(places.layer), rows_there.word(), out.word(), int(out_stride), int(count)]
+        };
+        let turn = [int(columns), weights.words()[0], turn_words[0], turn_words[1], turn_words[2]];
+        let sizes = [int(heads), int(size), Word::Float(Case::epsilon())];
+        let words = [&own_rows[..], &selected, &turn, &sizes].concat();
+        case.launch_rows(
+            &format!("gather_turned_{}", S::SUFFIX),
+            if is_in_place { own } else { count },
+            &words,
         );
-        assert_same(&out.values(), &expected, &what);
-        for (row, old) in out.values().chunks(stride).zip(before.chunks(stride)) {
-            assert_eq!(row[heads * size..], old[heads * size..], "{what}");
-        }
+        let expected: Vec<f32> = if is_in_place {
+            turned.clone()
+        } else {
+            let row_of = |&row: &u32| match (row as usize).checked_sub(own) {
+                Some(other) => wide(places.row::<S>(other)),
+                None => turned[row as usize * stride..][..columns].to_vec(),
+            };
+            rows.iter().flat_map(row_of).collect()
+        };
+        assert_same(&out.values(), &expected, &format!("{what}, in place: {is_in_place}"));
     }
 }
 
-fn turned_heads_equal_their_twin(runner: &dyn Runner) {
+fn gathered_and_turned_rows_equal_their_twin(runner: &dyn Runner) {
     for_cases(runner, 4, &[2, 6, 16, 24, 32, 48, 64, 72, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
-        turn_heads_of::<bf16>(case);
-        turn_heads_of::<f16>(case);
+        gather_turned_of::<bf16>(case);
+        gather_turned_of::<f16>(case);
     });
 }
 
@@ -541,37 +554,77 @@ fn embeddings_equal_their_twin(runner: &dyn Runner) {
     });
 }
 
+/// Rows that are not in the first matrix, behind the rows of other layers and in another order.
+struct Elsewhere {
+    values: Vec<u16>,
+    columns: usize,
+    count: usize,
+    layer: usize,
+    places: Memory<i64>,
+    /// Keeps the rows.
+    _memory: Memory<u16>,
+}
+
+impl Elsewhere {
+    fn random<S: Stored>(case: &mut Case<'_>, columns: usize) -> Self {
+        let (count, layer) = (case.rng.random_range(0..4), case.rng.random_range(0..4));
+        let values: Vec<S> = case.values(count * columns);
+        // SAFETY: both types have 16 bits, and any bits are a number.
+        let values: Vec<u16> =
+            values.iter().map(|value| unsafe { std::mem::transmute_copy::<S, u16>(value) }).collect();
+        let mut there = vec![0; layer * values.len()];
+        there.extend(values.chunks(columns).rev().flatten());
+        let memory = case.memory(&there);
+        let Word::Address(start) = memory.word() else { unreachable!() };
+        let row_bytes = (2 * columns) as i64;
+        let places: Vec<i64> = (0..count as i64)
+            .flat_map(|row| [start as i64 + (count as i64 - 1 - row) * row_bytes, count as i64 * row_bytes])
+            .collect();
+        let places = case.memory(&places);
+        Self { values, columns, count, layer, places, _memory: memory }
+    }
+
+    fn word(&self) -> Word {
+        self.places.word()
+    }
+
+    fn row<S: Stored>(&self, row: usize) -> &[S] {
+        let row = &self.values[row * self.columns..][..self.columns];
+        // SAFETY: both types have 16 bits, and any bits are a number.
+        unsafe { std::slice::from_raw_parts(row.as_ptr().cast(), row.len()) }
+    }
+}
+
 fn gathered_rows_equal_their_twin(runner: &dyn Runner) {
     for_cases(runner, 8, &COLUMNS, |case| {
         let Case { rows: count, columns, .. } = *case;
-        let x: Vec<u16> = (0..6 * columns).map(|_| case.rng.random()).collect();
-        let rows: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..6)).collect();
-        let expected = twins::gather_rows(&x, columns, &rows);
-        let (there, rows_there) = (case.memory(&x), case.memory(&rows));
-        let out = case.memory(&vec![0_u16; count * columns]);
-        let sizes = [int(count), int(2 * columns)];
-        let words = [there.word(), int(6), NULL, int(0), rows_there.word(), out.word()];
-        case.launch("gather_rows", &[&words[..], &sizes].concat());
-        assert_eq!(out.values(), expected, "{}", case.what());
-
-        // The same rows; some of them are elsewhere, in another order and behind another layer.
-        let own = case.rng.random_range(0..6);
-        let (own_there, others) = x.split_at(own * columns);
-        let layer = case.rng.random_range(0..4);
-        let mut elsewhere: Vec<u16> = vec![0; layer * others.len()];
-        elsewhere.extend(others.chunks(columns).rev().flatten());
-        let (own_there, elsewhere) = (case.memory(own_there), case.memory(&elsewhere));
-        let Word::Address(start) = elsewhere.word() else { unreachable!() };
-        let places: Vec<i64> = (own..6)
-            .flat_map(|row| [start as i64 + ((5 - row) * 2 * columns) as i64, 2 * others.len() as i64])
-            .collect();
-        let places = case.memory(&places);
-        let everything: Vec<u32> = (0..6).collect();
-        for (rows, rows_word) in [(&rows, rows_there.word()), (&everything, NULL)] {
+        let own = case.rng.random_range(1..6);
+        let stride = columns + *[0, 3, 8].choose(&mut case.rng).unwrap();
+        let x: Vec<bf16> = case.values(own * stride);
+        let places = Elsewhere::random::<bf16>(case, columns);
+        let (there, all) = (case.memory(&x), own + places.count);
+        let some: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..all as u32)).collect();
+        let some_there = case.memory(&some);
+        let everything: Vec<u32> = (0..all as u32).collect();
+        let mut every_row: Vec<bf16> = x.chunks(stride).flat_map(|row| &row[..columns]).copied().collect();
+        every_row.extend((0..places.count).flat_map(|row| places.row::<bf16>(row)));
+        for (rows, rows_word) in [(&some, some_there.word()), (&everything, NULL)] {
             let out = case.memory(&vec![0_u16; rows.len() * columns]);
-            let words = [own_there.word(), int(own), places.word(), int(layer), rows_word, out.word()];
-            case.launch("gather_rows", &[&words[..], &[int(rows.len()), int(2 * columns)]].concat());
-            assert_eq!(out.values(), twins::gather_rows(&x, columns, rows), "{}", case.what());
+            let words = [
+                there.word(),
+                int(own),
+                int(2 * stride),
+                places.word(),
+                int(places.layer),
+                rows_word,
+                out.word(),
+                int(rows.len()),
+                int(2 * columns),
+            ];
+            case.launch_rows("gather_rows", rows.len(), &words);
+            let expected: Vec<u16> =
+                twins::gather_rows(&every_row, columns, rows).into_iter().map(bf16::to_bits).collect();
+            assert_eq!(out.values(), expected, "{}", case.what());
         }
     });
 }
@@ -670,7 +723,7 @@ with_each_runner! {
     norms_equal_their_twin,
     sums_of_norms_equal_their_twin,
     norms_of_first_columns_equal_their_twin,
-    turned_heads_equal_their_twin,
+    gathered_and_turned_rows_equal_their_twin,
     activations_and_gates_equal_their_twins,
     activations_have_their_limits,
     biases_are_added_as_their_twin_adds_them,

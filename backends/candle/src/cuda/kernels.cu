@@ -14,7 +14,7 @@
 // |----------------------------------------------|-----------------------------|------------------------|
 // | norm, add_norm, norm_columns, embed,         | rows                        | per_row(columns)       |
 // |   activate, gate (inner columns), add_bias   |                             |                        |
-// | turn_heads                                   | rows                        | per_row(heads·size/2)  |
+// | gather_turned                                | count                       | per_row(columns / 2)   |
 // | gather_rows                                  | count                       | per_row(bytes / 2)     |
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
 // | not_finite                                   | ceil(count / (64 · 256))    | 256                    |
@@ -25,7 +25,7 @@
 //
 // Bytes moved per row, with c columns and T of 2 bytes; weights and angles stay in the cache:
 //   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
-//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_rows 2·bytes;
+//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); gather_turned 4c; gather_rows 2·bytes;
 //   mean_rows 4c for each row it averages; not_finite 2 per value.
 //
 // Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values;
@@ -387,22 +387,6 @@ __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ we
     }
 }
 
-template <class T>
-__device__ void turn_rows(const T* x, T* out, const float* weight, const float* cosines, const float* sines,
-                          const unsigned* of_rows, int rows, int heads, int size, int stride, float epsilon) {
-    const int half = size / 2;
-    const bool is_wide =
-        half % WIDE == 0 && stride % WIDE == 0 && are_aligned(x, out, weight, cosines, sines);
-    with_width(is_wide, [&](auto width) {
-        for_rows(rows, [&](long long row) {
-            const long long angles = cosines == nullptr ? 0 : static_cast<long long>(of_rows[row]) * half;
-            turn_row<decltype(width)::VALUE>(x + row * stride, out + row * stride, weight,
-                                             cosines == nullptr ? nullptr : cosines + angles,
-                                             cosines == nullptr ? nullptr : sines + angles, heads, size, epsilon);
-        });
-    });
-}
-
 // The numbers of `Activation`, as `twins.rs` gives them.
 __device__ inline float activated(float x, int activation) {
     switch (activation) {
@@ -479,6 +463,22 @@ __device__ void add_bias_rows(T* x, const float* bias, int rows, int columns) {
     });
 }
 
+// The place of a row: the first `own` rows are in x, `stride` bytes apart. Row own + j is at the address
+// others[2 j] in the first layer, and others[2 j + 1] bytes further in each next one.
+struct RowPlaces {
+    const char* x;
+    int own;
+    int stride;
+    const long long* __restrict__ others;
+    int layer;
+
+    __device__ inline const char* at(long long row) const {
+        if (row < own) return x + row * stride;
+        const long long* const other = others + 2 * (row - own);
+        return reinterpret_cast<const char*>(other[0] + layer * other[1]);
+    }
+};
+
 // `bytes` must be even.
 __device__ inline void copy_row(const char* from, char* to, int bytes) {
     if (bytes % sizeof(uint4) == 0 && are_aligned(from, to)) {
@@ -490,6 +490,41 @@ __device__ inline void copy_row(const char* from, char* to, int bytes) {
             reinterpret_cast<unsigned short*>(to)[at] = reinterpret_cast<const unsigned short*>(from)[at];
         }
     }
+}
+
+// The heads of one row, as turn_row takes them.
+struct TurnedHeads {
+    const float* __restrict__ weight;
+    const float* __restrict__ cosines;
+    const float* __restrict__ sines;
+    const unsigned* __restrict__ of_rows;
+    int heads;
+    int size;
+    float epsilon;
+};
+
+template <class T>
+__device__ void gather_turned_rows(const RowPlaces& from, const unsigned* rows, T* out, int out_stride, int count,
+                                   int columns, const TurnedHeads& heads) {
+    const int half = heads.size / 2, turned = heads.heads * heads.size;
+    const bool is_wide = half % WIDE == 0 && from.stride % sizeof(uint4) == 0 && out_stride % WIDE == 0 &&
+                         are_aligned(from.x, out, heads.weight, heads.cosines, heads.sines);
+    with_width(is_wide, [&](auto width) {
+        for_rows(count, [&](long long i) {
+            const long long row = rows == nullptr ? i : rows[i];
+            const char* const source = from.at(row);
+            T* const to = out + i * out_stride;
+            if (row >= from.own) return copy_row(source, reinterpret_cast<char*>(to), columns * sizeof(T));
+            const T* const x = reinterpret_cast<const T*>(source);
+            const bool is_rotated = heads.cosines != nullptr;
+            const long long angles = is_rotated ? static_cast<long long>(heads.of_rows[row]) * half : 0;
+            turn_row<decltype(width)::VALUE>(x, to, heads.weight, is_rotated ? heads.cosines + angles : nullptr,
+                                             is_rotated ? heads.sines + angles : nullptr, heads.heads, heads.size,
+                                             heads.epsilon);
+            if (to == x) return;
+            copy_row(source + turned * sizeof(T), reinterpret_cast<char*>(to + turned), (columns - turned) * sizeof(T));
+        });
+    });
 }
 
 template <class T>
@@ -519,9 +554,10 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
 //
 // norm: out = norm(x). Either of out and in_place may be null; in_place may be x.
 // norm_columns: norms the first `columns` of each row of `stride` in place.
-// turn_heads: for the first `heads` heads of each row: RMS norm (weight [size]; null: none), then
-//   (a, b) -> (a cos - b sin, b cos + a sin) for the halves, with cosines and sines [angles, size / 2] (null:
-//   none) and for each row the index of its angles. out may be x.
+// gather_turned: as gather_rows, for rows of `columns` values. Of rows in x, the first `heads` heads get:
+//   RMS norm (weight [size]; null: none), then (a, b) -> (a cos - b sin, b cos + a sin) for the halves, with
+//   cosines and sines [angles, size / 2] (null: none) and for each row of x the index of its angles. out may
+//   be x with all of its rows: then only the heads change.
 // activate: out = activation(x + bias); bias may be null, out may be x.
 // gate: x [rows, 2 inner] has the gate first; out [rows, inner] = activation(gate + bias) * (up + bias).
 // not_finite: sets flag to 1 if a value is not finite.
@@ -534,10 +570,12 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
                                  int stride, float epsilon, int kind) {                                      \
         norm_first_columns(x, rows, stride, Norm{weight, bias, columns, epsilon, kind});                     \
     }                                                                                                        \
-    KERNEL turn_heads_##SUFFIX(const T* x, T* out, const float* weight, const float* cosines,                \
-                               const float* sines, const unsigned* of_rows, int rows, int heads, int size,   \
-                               int stride, float epsilon) {                                                  \
-        turn_rows(x, out, weight, cosines, sines, of_rows, rows, heads, size, stride, epsilon);              \
+    KERNEL gather_turned_##SUFFIX(const char* x, int own, int stride, const long long* others, int layer,    \
+                                  const unsigned* rows, T* out, int out_stride, int count, int columns,      \
+                                  const float* weight, const float* cosines, const float* sines,             \
+                                  const unsigned* of_rows, int heads, int size, float epsilon) {             \
+        gather_turned_rows(RowPlaces{x, own, stride, others, layer}, rows, out, out_stride, count, columns,       \
+                           TurnedHeads{weight, cosines, sines, of_rows, heads, size, epsilon});                    \
     }                                                                                                        \
     KERNEL activate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int columns, int activation) { \
         activate_rows(x, bias, out, rows, columns, activation);                                              \
@@ -573,20 +611,11 @@ KERNELS_OF_ALL(bf16, __nv_bfloat16)
 KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
-// out[i] = row rows[i], or row i without `rows`, for rows of `bytes`, an even number. The first `own` rows
-// are in x. Row own + j is at the address others[2 j] in the first layer, and others[2 j + 1] bytes further
-// in each next one.
-KERNEL gather_rows(const char* x, int own, const long long* others, int layer, const unsigned* rows, char* out,
-                   int count, int bytes) {
-    for_rows(count, [&](long long i) {
-        const long long row = rows == nullptr ? i : rows[i];
-        const char* from = x + row * bytes;
-        if (row >= own) {
-            const long long* const other = others + 2 * (row - own);
-            from = reinterpret_cast<const char*>(other[0] + layer * other[1]);
-        }
-        copy_row(from, out + i * bytes, bytes);
-    });
+// out[i] = row rows[i], or row i without `rows`, for rows of `bytes`, an even number; see RowPlaces.
+KERNEL gather_rows(const char* x, int own, int stride, const long long* others, int layer, const unsigned* rows,
+                   char* out, int count, int bytes) {
+    const RowPlaces from{x, own, stride, others, layer};
+    for_rows(count, [&](long long i) { copy_row(from.at(rows == nullptr ? i : rows[i]), out + i * bytes, bytes); });
 }
 
 // out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block computes 32 columns of a text at a time:

@@ -5,9 +5,10 @@ use super::{
     accelerator::{
         Accelerator,
         Argument::{self, Float, Int},
-        Launch,
+        Launch, row_stride,
     },
     memory::DeviceMemory,
+    shared::TurnedHeads,
     tensor::CudaTensor,
 };
 use crate::{
@@ -55,6 +56,20 @@ pub(super) struct ScatteredRows<'a> {
     pub(super) layer: usize,
 }
 
+impl ScatteredRows<'_> {
+    /// The kernels' arguments for the places of rows.
+    fn arguments(&self) -> Result<[Argument<'_>; 5]> {
+        let stride = row_stride(self.own).map_err(failed)? * self.own.dtype().size_in_bytes();
+        Ok([
+            Argument::Rows(self.own),
+            Int(self.own.dim(0).map_err(failed)?),
+            Int(stride),
+            self.others.into(),
+            Int(self.layer),
+        ])
+    }
+}
+
 /// The words of a list of rows elsewhere: the address of the first layer's row, and the bytes from there to
 /// the next layer's.
 pub(super) fn list_places(rows: impl IntoIterator<Item = [u64; 2]>) -> impl Iterator<Item = u32> {
@@ -97,18 +112,6 @@ fn unique_angles<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     });
     let of_rows = of_rows.collect();
     (different, of_rows)
-}
-
-/// The heads at the start of each row that are normalised and rotated.
-pub(super) struct TurnedHeads<'a> {
-    /// Their number.
-    pub(super) count: usize,
-    /// Values per head.
-    pub(super) size: usize,
-    /// The norm of each head.
-    pub(super) norm: Option<&'a Norm<Tensor>>,
-    /// The rows' angles.
-    pub(super) turns: Option<&'a Turns>,
 }
 
 /// The arguments of a kernel for its norm. Without a norm, pointers are null and the kind is 0.
@@ -227,27 +230,35 @@ impl<A: Accelerator> Launches<A> {
         self.launch_rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// Normalises and rotates the first heads of each row of `x`, and writes them to the same places of
-    /// `out`, which may be `x`.
-    pub(super) fn turn_heads(&self, x: &Tensor, heads: &TurnedHeads<'_>, out: &Tensor) -> Result<()> {
-        let &TurnedHeads { count, size, norm, turns } = heads;
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let NormArguments { weight, epsilon, .. } = norm.into();
-        let arguments = [
-            Argument::Tensor(x),
-            Argument::Tensor(out),
-            weight,
-            turns.map(|turns| &*turns.cosines).into(),
-            turns.map(|turns| &*turns.sines).into(),
-            turns.map(|turns| &*turns.of_rows).into(),
-            Int(rows),
+    /// Writes to `out`, `[count, columns]`, the rows that `rows` names, in that order, or all. The first
+    /// heads of own rows are normalised and rotated. If `out` is `from.own`, only these heads change.
+    pub(super) fn gather_turned(
+        &self,
+        from: &ScatteredRows<'_>,
+        rows: Option<&Tensor>,
+        heads: &TurnedHeads,
+        out: &Tensor,
+    ) -> Result<()> {
+        let TurnedHeads { count: head_count, size, norm, turns } = heads;
+        let (count, columns) = out.dims2().map_err(failed)?;
+        let NormArguments { weight, epsilon, .. } = norm.as_ref().into();
+        let mut arguments = from.arguments()?.to_vec();
+        arguments.extend([
+            rows.into(),
+            Argument::Rows(out),
+            Int(row_stride(out).map_err(failed)?),
             Int(count),
-            Int(size),
             Int(columns),
+            weight,
+            turns.as_ref().map(|turns| &*turns.cosines).into(),
+            turns.as_ref().map(|turns| &*turns.sines).into(),
+            turns.as_ref().map(|turns| &*turns.of_rows).into(),
+            Int(*head_count),
+            Int(*size),
             epsilon,
-        ];
+        ]);
         // A thread turns the two halves of a head together.
-        self.launch_rows("turn_heads", Some(x.dtype()), [rows, count * size / 2], &arguments)
+        self.launch_rows("gather_turned", Some(out.dtype()), [count, columns / 2], &arguments)
     }
 
     /// Adds the bias, and applies the activation in place: each value is read by the thread that writes it.
@@ -333,18 +344,10 @@ impl<A: Accelerator> Launches<A> {
         rows: Option<&Tensor>,
         out: &Tensor,
     ) -> Result<()> {
-        let &ScatteredRows { own, others, layer } = from;
         let (count, columns) = out.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(own),
-            Int(own.dim(0).map_err(failed)?),
-            others.into(),
-            Int(layer),
-            rows.into(),
-            Argument::Tensor(out),
-            Int(count),
-            Int(columns * out.dtype().size_in_bytes()),
-        ];
+        let row_bytes = Int(columns * out.dtype().size_in_bytes());
+        let mut arguments = from.arguments()?.to_vec();
+        arguments.extend([rows.into(), Argument::Tensor(out), Int(count), row_bytes]);
         self.launch_rows("gather_rows", None, [count, columns], &arguments)
     }
 

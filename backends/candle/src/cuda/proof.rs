@@ -30,7 +30,7 @@ impl FlashProof {
     /// # Errors
     ///
     /// [`BackendError::Load`] if the values are wrong; the device's errors.
-    pub(super) fn give(
+    pub(super) fn compare_kernel(
         &mut self,
         memory: &DeviceMemory<impl Accelerator>,
         dtype: DType,

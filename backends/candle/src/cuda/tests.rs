@@ -47,9 +47,9 @@ fn flash_attention_that_computes_nothing_is_refused() {
         Mask { before: 2000, after: 0 },
     ] {
         for _ in 0..2 {
-            proof.give(&device(true), DType::F16, 8, mask).unwrap();
+            proof.compare_kernel(&device(true), DType::F16, 8, mask).unwrap();
         }
-        let broken = FlashProof::default().give(&device(false), DType::F16, 8, mask);
+        let broken = FlashProof::default().compare_kernel(&device(false), DType::F16, 8, mask);
         let refusal = broken.unwrap_err().to_string();
         assert!(
             refusal.starts_with("flash attention gives wrong values on this GPU (heads of 8"),
@@ -57,7 +57,7 @@ fn flash_attention_that_computes_nothing_is_refused() {
         );
     }
     // It is not computed again, so a device without the kernel does not matter any more.
-    proof.give(&device(false), DType::F16, 8, Mask::CAUSAL).unwrap();
+    proof.compare_kernel(&device(false), DType::F16, 8, Mask::CAUSAL).unwrap();
 }
 
 /// A rounded logit of a router would choose another expert.

@@ -7,9 +7,9 @@
 //! places of rows is on the device before the first layer ([`PaddedAttention::new`]).
 
 use crate::{
-    attention::{Heads, Mask},
+    attention::{Heads, Mask, PlacedToken},
     bias::DistanceBias,
-    operations::{PlacedToken, Rows},
+    operations::Rows,
     plain::positions::PositionScores,
 };
 use candle_core::{DType, Device, Result, Tensor};

@@ -1,6 +1,6 @@
 //! DeBERTa's scores with positions, for queries and keys in main memory.
 
-use crate::{bias::Buckets, operations::PlacedToken};
+use crate::{attention::PlacedToken, bias::Buckets};
 
 /// DeBERTa's scores with positions, in main memory.
 pub(crate) struct PositionScores<'a> {

@@ -251,7 +251,7 @@ fn the_emulated_device_refuses_what_cuda_forbids() {
             let (x, out) = (allocate(64), allocate(60));
             // SAFETY: the device checks the address.
             unsafe { result::memset_d8_async(x, 0, 64, STREAM) }.unwrap();
-            let words = vec![x, 1, 0, 0, x, out, 1, 64];
+            let words = vec![x, 1, 64, 0, 0, x, out, 1, 64];
             RawLaunch { name: "gather_rows", blocks: 1, threads: 32, words }.start().unwrap();
             assert!(free(out).is_err() && wait().is_err());
         }),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     attention::Heads,
-    operations::{self, Disentangled, Norm, Operations, Precision, Result},
+    operations::{self, AttentionMatrices, Disentangled, Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };
@@ -15,13 +15,20 @@ use crate::{
 pub(super) struct AttentionMixer<O: Operations> {
     /// The index of its kind among the model's kinds.
     pub(super) view: usize,
-    query: O::Matrix,
-    key_value: O::Matrix,
+    matrices: AttentionMatrices<O::Matrix>,
     gate: Option<O::Matrix>,
     head_norms: HeadNorms<O>,
     disentangled: Option<Disentangled<O::Matrix>>,
     /// The precision of the context.
     context: Precision,
+}
+
+/// The products of all computed rows.
+pub(super) struct AttentionProducts<O: Operations> {
+    /// `[computed, heads · size]`, unless they are computed later.
+    queries: Option<O::Tensor>,
+    /// `[tokens, 2 · key heads · size]`
+    keys_values: O::Tensor,
 }
 
 /// Norms of queries and keys.
@@ -51,8 +58,7 @@ impl<O: Operations> AttentionMixer<O> {
             disentangled.as_ref().map(|disentangled| weights.disentangled(disentangled, heads));
         Ok(Self {
             view: *view,
-            query: weights.matrix(query, precisions.input)?,
-            key_value: weights.matrix(key_value, precisions.input)?,
+            matrices: weights.attention_matrices(query, key_value, precisions.input)?,
             gate: gate.as_ref().map(|gate| weights.matrix(gate, precisions.input)).transpose()?,
             head_norms: match norms {
                 plan::HeadNormsPlan::None => HeadNorms::None,
@@ -78,16 +84,25 @@ impl<O: Operations> AttentionMixer<O> {
         })
     }
 
-    /// From `operand` `[computed, hidden]` to the batch's keys and values, `[tokens, 2 · key heads · size]`.
-    pub(super) fn keys_values(
+    /// From `operand` `[computed, hidden]` to the batch's keys and values. Queries come with them if the
+    /// device computes both at once, and if queries of all computed rows are wanted.
+    pub(super) fn shared_products(
         &self,
         operations: &mut O,
         operand: &O::Operand,
         pass: &mut Pass<'_, O::Kept>,
         rows: &LayerRows<'_, '_, O>,
-    ) -> Result<O::Tensor> {
-        // [computed, 2 · key heads · size]
-        let mut keys_values = operations.linear(operand, &self.key_value)?;
+    ) -> Result<AttentionProducts<O>> {
+        // Norms of all heads change their products in place, which must then have no other columns.
+        let takes_both = self.matrices.joined.is_some()
+            && rows.wanted.is_none()
+            && matches!(self.head_norms, HeadNorms::None | HeadNorms::EachHead { value: None, .. });
+        let both = if takes_both { operations.linear_joined(operand, &self.matrices)? } else { None };
+        // [computed, heads · size], [computed, 2 · key heads · size]
+        let (queries, mut keys_values) = match both {
+            Some([queries, keys_values]) => (Some(queries), keys_values),
+            None => (None, operations.linear(operand, &self.matrices.key_value)?),
+        };
         let key_norm = match &self.head_norms {
             HeadNorms::None => None,
             HeadNorms::EachHead { key, value, .. } => {
@@ -103,7 +118,7 @@ impl<O: Operations> AttentionMixer<O> {
         };
         operations.turn_keys(&mut keys_values, key_norm, &rows.all[self.view])?;
         pass.exchange(operations, &mut keys_values)?; // [tokens, 2 · key heads · size]
-        Ok(keys_values)
+        Ok(AttentionProducts { queries, keys_values })
     }
 
     /// From `operand` `[rows, hidden]` to the context, `[rows, heads · size]`.
@@ -111,10 +126,14 @@ impl<O: Operations> AttentionMixer<O> {
         &self,
         operations: &mut O,
         operand: &O::Operand,
-        keys_values: &O::Tensor,
+        products: AttentionProducts<O>,
         rows: &LayerRows<'_, '_, O>,
     ) -> Result<O::Operand> {
-        let mut queries = operations.linear(operand, &self.query)?; // [rows, heads · size]
+        let AttentionProducts { queries, keys_values } = products;
+        let mut queries = match queries {
+            Some(queries) => queries,
+            None => operations.linear(operand, &self.matrices.query)?,
+        }; // [rows, heads · size]
         let query_norm = match &self.head_norms {
             HeadNorms::None => None,
             HeadNorms::EachHead { query, .. } => Some(query),
@@ -127,7 +146,7 @@ impl<O: Operations> AttentionMixer<O> {
         let attention = operations::Attention {
             queries: &queries,
             query_norm,
-            keys_values,
+            keys_values: &keys_values,
             gate: gate.as_ref(),
             disentangled: self.disentangled.as_ref(),
         };

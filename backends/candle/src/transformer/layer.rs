@@ -1,7 +1,7 @@
 //! A transformer layer: a mixer of tokens, then an MLP, each with its norms and residual.
 
 use super::{
-    attention::AttentionMixer,
+    attention::{AttentionMixer, AttentionProducts},
     delta::{DeltaMixer, DeltaProducts},
     experts::Experts,
     short_convolution::ConvolutionMixer,
@@ -33,7 +33,7 @@ enum Mixer<O: Operations> {
 
 /// A mixer after its products of all computed rows.
 enum Mixed<'a, O: Operations> {
-    Attention(&'a AttentionMixer<O>, O::Tensor),
+    Attention(&'a AttentionMixer<O>, AttentionProducts<O>),
     Delta(&'a DeltaMixer<O>, DeltaProducts<O>),
     Convolution(&'a ConvolutionMixer<O>, O::Tensor),
 }
@@ -218,7 +218,7 @@ impl<O: Operations> Layer<O> {
         }; // [computed, hidden]
         let mixed = match &self.mixer {
             Mixer::Attention(attention) => {
-                Mixed::Attention(attention, attention.keys_values(operations, &operand, pass, rows)?)
+                Mixed::Attention(attention, attention.shared_products(operations, &operand, pass, rows)?)
             }
             Mixer::Delta(delta) => {
                 let exact = self.attention_norms.operand(operations, hidden, DeltaMixer::<O>::RATES)?;
@@ -234,8 +234,8 @@ impl<O: Operations> Layer<O> {
             operand = self.attention_norms.operand(operations, hidden, input)?;
         }
         match mixed {
-            Mixed::Attention(attention, keys_values) => {
-                attention.attention_context(operations, &operand, &keys_values, rows)
+            Mixed::Attention(attention, products) => {
+                attention.attention_context(operations, &operand, products, rows)
             }
             Mixed::Delta(delta, products) => delta.delta_context(operations, &operand, &products, pass, rows),
             Mixed::Convolution(convolution, values) => {

@@ -4,7 +4,7 @@ use crate::{
     attention::Heads,
     bias::Buckets,
     load::{Checkpoint, Weight},
-    operations::{Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
+    operations::{AttentionMatrices, Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
     plan::{self, NormKind},
 };
 use text_embeddings_backend_core::BackendError;
@@ -58,6 +58,17 @@ impl<O: Operations> Weights<'_, O> {
     pub(crate) fn matrix(&self, matrix: &plan::MatrixPlan, precision: Precision) -> Result<O::Matrix> {
         let parts = matrix.parts.iter().map(|part| self.part(part)).collect::<Result<_>>()?;
         self.operations.matrix(parts, precision)
+    }
+
+    pub(super) fn attention_matrices(
+        &self,
+        query: &plan::MatrixPlan,
+        key_value: &plan::MatrixPlan,
+        precision: Precision,
+    ) -> Result<AttentionMatrices<O::Matrix>> {
+        let [query, key_value] = [query, key_value]
+            .map(|matrix| matrix.parts.iter().map(|part| self.part(part)).collect::<Result<Vec<_>>>());
+        self.operations.attention_matrices(query?, key_value?, precision)
     }
 
     /// Whether an MLP's input is multiplied with the four bits in which the checkpoint stores the weights.

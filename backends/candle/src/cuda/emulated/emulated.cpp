@@ -154,7 +154,7 @@ INNER bool run_block(unsigned count, bool is_backwards) {
 const Kernel KERNELS[] = {
     LISTED_OF_16_BITS(norm),
     LISTED_OF_16_BITS(norm_columns),
-    LISTED_OF_16_BITS(turn_heads),
+    LISTED_OF_16_BITS(gather_turned),
     LISTED_OF_16_BITS(activate),
     LISTED_OF_16_BITS(gate),
     LISTED_OF_16_BITS(not_finite),

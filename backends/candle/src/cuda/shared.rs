@@ -1,0 +1,76 @@
+//! The parts of a pass that its layers share on a GPU: rows as all layers see them, lists that are on the
+//! device, and notes from one operation of a layer for the next.
+
+use super::{kept::Finite, launches::Turns, sequences::Sequences, tensor::CudaTensor};
+use crate::{attention::Heads, operations::Norm, plain::padded::PaddedAttention};
+use candle_core::Tensor;
+use std::sync::Arc;
+
+/// Lists and values that the layers of a pass share.
+pub(super) struct SharedByLayers<A> {
+    /// Lists of rows that are on the device.
+    pub(super) indices: Vec<Indices>,
+    /// Whether all values that the pass keeps are finite.
+    pub(super) finite: Option<Arc<Finite<A>>>,
+    /// The rows that follow the keys and values of the next attention.
+    pub(super) appended: Option<Appended>,
+    /// How the keys of this layer are turned.
+    pub(super) key_turn: Option<TurnedHeads>,
+}
+
+impl<A> Default for SharedByLayers<A> {
+    fn default() -> Self {
+        Self { indices: Vec::new(), finite: None, appended: None, key_turn: None }
+    }
+}
+
+/// A list of rows, in main memory and on the device.
+pub(super) struct Indices {
+    pub(super) rows: Vec<usize>,
+    pub(super) uploaded: CudaTensor,
+}
+
+/// Kept rows of all layers.
+#[derive(Clone)]
+pub(super) struct Appended {
+    /// [`list_places`]
+    pub(super) places: CudaTensor,
+    pub(super) count: usize,
+    /// The layer whose rows the next attention reads.
+    pub(super) layer: usize,
+}
+
+/// Some rows of a batch on the device.
+pub(crate) struct CudaRows {
+    pub(super) heads: Heads,
+    pub(super) turns: Option<Arc<Turns>>,
+    pub(super) attention: Path,
+}
+
+/// How attention is computed.
+pub(super) enum Path {
+    /// Flash attention.
+    Flash(Sequences),
+    /// Padded groups in `f32`.
+    General(PaddedAttention),
+}
+
+/// The heads at the start of each row that a kernel normalises and rotates while it copies the row.
+pub(super) struct TurnedHeads {
+    /// Their number.
+    pub(super) count: usize,
+    /// Values per head.
+    pub(super) size: usize,
+    /// The norm of each head.
+    pub(super) norm: Option<Norm<Tensor>>,
+    /// The rows' angles.
+    pub(super) turns: Option<Arc<Turns>>,
+}
+
+impl TurnedHeads {
+    /// `None` if the heads stay as they are.
+    pub(super) fn new(count: usize, norm: Option<&Norm<Tensor>>, rows: &CudaRows) -> Option<Self> {
+        let (size, turns) = (rows.heads.size, rows.turns.clone());
+        (norm.is_some() || turns.is_some()).then(|| Self { count, size, norm: norm.cloned(), turns })
+    }
+}
