@@ -29,6 +29,15 @@ if [[ $name =~ $keep ]]; then
         echo "$0: the ranges of prefixes are not as in candle-flash-attn 0.11.1" >&2
         exit 1
     fi
+    # Masked heads of 65 to 128: blocks of 64 queries, which the library has for other cards, where all runs
+    # of queries are short. Blocks of 128 would compute 256 rows for 136 queries.
+    choice='if (is_sm8x || (Is_causal \&\& params.seqlen_q <= 192)) {'
+    launches=$changed/flash_fwd_launch_template.h
+    sed -i "/^void run_mha_fwd_hdim128/,/^}/s/if (is_sm8x) {/$choice/" "$launches"
+    if test "$(grep -c 'params.seqlen_q <= 192' "$launches")" != 1; then
+        echo "$0: the choice of blocks is not as in candle-flash-attn 0.11.1" >&2
+        exit 1
+    fi
     # UNEVEN_K stays: without it, heads of other sizes than 32, 64 and so on give wrong results.
     # The check behind each launch reads the runtime's error, which forgets it, and does nothing more. With
     # the other function, the error stays for the server (backends/candle/src/cuda/device.rs).
