@@ -31,9 +31,8 @@ pub(super) struct Indices {
 }
 
 /// Kept rows of all layers.
-#[derive(Clone)]
 pub(super) struct Appended {
-    /// [`list_places`]
+    /// The list that [`super::launches::list_places`] makes of them.
     pub(super) places: CudaTensor,
     pub(super) count: usize,
     /// The layer whose rows the next attention reads.
