@@ -228,11 +228,12 @@ KIT := $(abspath $(TARGET))/kit
 build_tests = { cargo test --no-run $(CUDA_TESTS) $(1) > $(2) 2>&1 || { cat $(2); exit 1; }; }
 tests_in = $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(1))
 KIT_ENV = . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) CUDAFORGE_THREADS=$$(nproc)
+
 # The oldest nvdisasm that PyPI has; it reads what nvcc 13.0 writes.
-gpu-static: ## Check registers, spills, branches and wide accesses in the machine code of the GPU's kernels (fetches a toolkit from PyPI; no GPU)
+gpu-static: $(GPU) ## Check registers, spills, branches and wide accesses in the machine code of the GPU's kernels (fetches a toolkit from PyPI; no GPU)
 	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TARGET)/nvdisasm nvidia-cuda-nvdisasm==13.2.51
 	chmod +x $(TARGET)/nvdisasm/nvidia/cu13/bin/nvdisasm
-	eval "$$(scripts/cuda-toolkit.sh $(TARGET)/cuda)" && PATH=$(TARGET)/nvdisasm/nvidia/cu13/bin:$$PATH $(PYTHON) scripts/gpu_static.py
+	. $(GPU) && PATH=$(TARGET)/nvdisasm/nvidia/cu13/bin:$$PATH $(PYTHON) scripts/gpu_static.py
 
 gpu-kit: $(GPU) $(VENV)/bench-installed ## Pack server, tests and benchmark for a machine with a GPU and without network: target/gpu-kit.tar.xz (an hour of CPU time; no GPU)
 	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: the workloads need Qwen3's" && exit 1)

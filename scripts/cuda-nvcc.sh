@@ -40,7 +40,7 @@ if [[ $name =~ $keep ]]; then
     fi
     # UNEVEN_K stays: without it, heads of other sizes than 32, 64 and so on give wrong results.
     # The check behind each launch reads the runtime's error, which forgets it, and does nothing more. With
-    # the other function, the error stays for the server (backends/candle/src/cuda/device.rs).
+    # the other function, the error stays for the server (backends/candle/src/cuda/flash.rs).
     printf '#include <cuda_runtime.h>\n#define cudaGetLastError cudaPeekAtLastError\n' > "$changed/error_stays.h"
     "$nvcc" -include "$changed/error_stays.h" -DFLASHATTENTION_DISABLE_ALIBI -DFLASHATTENTION_DISABLE_SOFTCAP \
         -DFLASHATTENTION_DISABLE_DROPOUT "${@:1:$#-1}" "$changed/$name"

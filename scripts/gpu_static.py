@@ -3,11 +3,12 @@
 
 usage: gpu_static.py [--capability 80 …]
 
-Input: `nvcc` and `nvdisasm` in PATH; `make gpu-static` gets both from PyPI. No GPU is needed. Output: a table
-of all kernels; exit 1 if one of them is beyond a limit.
+Input: `nvcc`, by NVCC or in PATH, and `nvdisasm` in PATH; `make gpu-static` gets both from PyPI. No GPU is
+needed. Output: a table of all kernels; exit 1 if one of them is beyond a limit.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def defects(name: str, numbers: dict[str, int]) -> list[str]:
 def measured(capability: str, folder: Path) -> dict[str, dict[str, int]]:
     """The numbers of each kernel."""
     cubin = folder / f"{capability}.cubin"
-    command = ["nvcc", "-cubin", f"-arch=sm_{capability}", "-std=c++17", "-O3", "-Xptxas", "-v", KERNELS, "-o", cubin]
+    nvcc = os.environ.get("NVCC", "nvcc")
+    command = [nvcc, "-cubin", f"-arch=sm_{capability}", "-std=c++17", "-O3", "-Xptxas", "-v", KERNELS, "-o", cubin]
     built = subprocess.run(command, check=True, capture_output=True, text=True)
     listing = subprocess.run(["nvdisasm", "-c", cubin], check=True, capture_output=True, text=True).stdout
     code = dict(re.findall(r"\.section\s+\.text\.(\w+),.*?\n(.*?)(?=\n\s*\.section|\Z)", listing, re.S))

@@ -311,14 +311,24 @@ __device__ void embed_rows(const Lookup<E> (&lookups)[3], float scale, float* ou
     });
 }
 
+// The heads at the start of each row, their norm (no weight: none) and their angles (no cosines: none).
+struct TurnedHeads {
+    const float* __restrict__ weight;
+    const float* __restrict__ cosines;
+    const float* __restrict__ sines;
+    const unsigned* __restrict__ of_rows;
+    int heads;
+    int size;
+    float epsilon;
+};
+
 // Normalises (if there is a weight) and rotates (if there are angles) the heads of one row. A group of lanes
 // has one head: lane i takes the head's i-th group of COUNT pairs, and then every group that is 32 groups
 // further. The first group is kept in registers, the others are read again.
 template <int COUNT, class T>
-__device__ inline void turn_row(const T* x, T* out, const float* __restrict__ weight,
-                                const float* __restrict__ cosines, const float* __restrict__ sines, int heads,
-                                int size, float epsilon) {
-    const int half = size / 2;
+__device__ inline void turn_row(const T* x, T* out, const TurnedHeads& turned, long long angles) {
+    const int heads = turned.heads, size = turned.size, half = size / 2;
+    const float *const weight = turned.weight, *const cosines = turned.cosines, *const sines = turned.sines;
     int lanes_log = 0;
     while ((COUNT << lanes_log) < half && (1 << lanes_log) < WARP) ++lanes_log;
     const int lanes = 1 << lanes_log, step = COUNT << lanes_log;
@@ -352,7 +362,7 @@ __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ we
             for (int offset = lanes / 2; offset > 0; offset /= 2) {
                 squares += __shfl_xor_sync(ALL_LANES, squares, offset);
             }
-            scale = 1.0f / sqrtf(squares / size + epsilon);
+            scale = 1.0f / sqrtf(squares / size + turned.epsilon);
         }
 #pragma unroll 1
         for (int pair = start; pair < half; pair += step) {
@@ -372,8 +382,8 @@ __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ we
             }
             if (cosines != nullptr) {
                 float cosine[COUNT], sine[COUNT];
-                load(cosines + pair, cosine);
-                load(sines + pair, sine);
+                load(cosines + angles + pair, cosine);
+                load(sines + angles + pair, sine);
 #pragma unroll
                 for (int i = 0; i < COUNT; ++i) {
                     const float left = a[i] * cosine[i] - b[i] * sine[i];
@@ -492,38 +502,28 @@ __device__ inline void copy_row(const char* from, char* to, int bytes) {
     }
 }
 
-// The heads of one row, as turn_row takes them.
-struct TurnedHeads {
-    const float* __restrict__ weight;
-    const float* __restrict__ cosines;
-    const float* __restrict__ sines;
-    const unsigned* __restrict__ of_rows;
-    int heads;
-    int size;
-    float epsilon;
-};
-
 template <class T>
 __device__ void gather_turned_rows(const RowPlaces& from, const unsigned* rows, T* out, int out_stride, int count,
                                    int columns, const TurnedHeads& heads) {
-    const int half = heads.size / 2, turned = heads.heads * heads.size;
+    const int half = heads.size / 2;
     const bool is_wide = half % WIDE == 0 && from.stride % sizeof(uint4) == 0 && out_stride % WIDE == 0 &&
                          are_aligned(from.x, out, heads.weight, heads.cosines, heads.sines);
     with_width(is_wide, [&](auto width) {
         for_rows(count, [&](long long i) {
             const long long row = rows == nullptr ? i : rows[i];
-            const char* const source = from.at(row);
-            T* const to = out + i * out_stride;
-            if (row >= from.own) return copy_row(source, reinterpret_cast<char*>(to), columns * sizeof(T));
-            const T* const x = reinterpret_cast<const T*>(source);
-            const bool is_rotated = heads.cosines != nullptr;
-            const long long angles = is_rotated ? static_cast<long long>(heads.of_rows[row]) * half : 0;
-            turn_row<decltype(width)::VALUE>(x, to, heads.weight, is_rotated ? heads.cosines + angles : nullptr,
-                                             is_rotated ? heads.sines + angles : nullptr, heads.heads, heads.size,
-                                             heads.epsilon);
-            if (to == x) return;
-            copy_row(source + turned * sizeof(T), reinterpret_cast<char*>(to + turned), (columns - turned) * sizeof(T));
+            if (row >= from.own) return;
+            const long long angles = heads.cosines == nullptr ? 0 : static_cast<long long>(heads.of_rows[row]) * half;
+            turn_row<decltype(width)::VALUE>(reinterpret_cast<const T*>(from.x + row * from.stride),
+                                             out + i * out_stride, heads, angles);
         });
+    });
+    // A loop of its own: together, the two need more registers than a thread has.
+    for_rows(count, [&](long long i) {
+        const long long row = rows == nullptr ? i : rows[i];
+        const int turned = row < from.own ? heads.heads * heads.size : 0;
+        const char* const source = from.at(row) + turned * sizeof(T);
+        char* const to = reinterpret_cast<char*>(out + i * out_stride + turned);
+        if (source != to) copy_row(source, to, (columns - turned) * sizeof(T));
     });
 }
 
