@@ -8,6 +8,7 @@ nothing counts any more.
 import json
 import re
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -99,12 +100,12 @@ def on_stream(path: str, body: bytes, is_ended: bool, *headers: tuple[str, str])
 def computed(aim: Target) -> Ending:
     """Asks for more than can be computed in the time that the request sets."""
     pool = ThreadPoolExecutor(1)
-    answer = pool.submit(aim.post, "/rerank", WORK, headers={"x-request-timeout": str(SECONDS)})
+    # A query of its own: kept scores would be answered in time.
+    work = {**WORK, "query": f"red {uuid.uuid4()}"}
+    answer = pool.submit(aim.post, "/rerank", work, headers={"x-request-timeout": str(SECONDS)})
 
     def end() -> None:
-        found = answer.result()
-        # A fast machine that does nothing else is in time.
-        assert found.status_code == 504 or found.elapsed.total_seconds() < SECONDS, found.text[:300]
+        assert answer.result().status_code == 504, answer.result().text[:300]
         pool.shutdown()
 
     return end

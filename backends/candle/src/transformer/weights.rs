@@ -56,19 +56,21 @@ impl<O: Operations> Weights<'_, O> {
 
     /// A matrix.
     pub(crate) fn matrix(&self, matrix: &plan::MatrixPlan, precision: Precision) -> Result<O::Matrix> {
-        let parts = matrix.parts.iter().map(|part| self.part(part)).collect::<Result<_>>()?;
-        self.operations.matrix(parts, precision)
+        self.operations.matrix(self.parts_of(matrix)?, precision)
     }
 
+    /// The weights of a layer's queries, and of its keys and values.
     pub(super) fn attention_matrices(
         &self,
         query: &plan::MatrixPlan,
         key_value: &plan::MatrixPlan,
         precision: Precision,
     ) -> Result<AttentionMatrices<O::Matrix>> {
-        let [query, key_value] = [query, key_value]
-            .map(|matrix| matrix.parts.iter().map(|part| self.part(part)).collect::<Result<Vec<_>>>());
-        self.operations.attention_matrices(query?, key_value?, precision)
+        self.operations.attention_matrices(self.parts_of(query)?, self.parts_of(key_value)?, precision)
+    }
+
+    fn parts_of(&self, matrix: &plan::MatrixPlan) -> Result<Vec<Part>> {
+        matrix.parts.iter().map(|part| self.part(part)).collect()
     }
 
     /// Whether an MLP's input is multiplied with the four bits in which the checkpoint stores the weights.
