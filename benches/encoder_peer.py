@@ -5,7 +5,7 @@ Standard input has a request on each line, {"texts": [...]} or {"query", "texts"
 line when the peer is ready, then {"seconds", "values"} for each request: the normalised vector of each text,
 or the score of each pair. The graphs of onnxruntime and OpenVINO are made from the model in float32 and kept
 in WORK.
-usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK THREADS"""
+usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK cpu|cuda THREADS"""
 
 import sys
 from collections.abc import Callable
@@ -34,12 +34,12 @@ class Bare(torch.nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask)[self.output]
 
 
-def with_torch(folder: str, dtype: str) -> Run:
-    bare = Bare(folder, getattr(torch, dtype))
+def with_torch(folder: str, dtype: str, device: str) -> Run:
+    bare = Bare(folder, getattr(torch, dtype)).to(device)
 
     @torch.inference_mode()
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return bare(*(torch.from_numpy(inputs[name]) for name in INPUTS)).float().numpy()
+        return bare(*(torch.from_numpy(inputs[name]).to(device) for name in INPUTS)).float().cpu().numpy()
 
     return run
 
@@ -92,14 +92,14 @@ def values(output: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    folder, kind, dtype, work, threads = sys.argv[1:]
+    folder, kind, dtype, work, device, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     # Must come before the libraries are loaded, because they print to standard output.
     answers = answers_only()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     Path(work).mkdir(parents=True, exist_ok=True)
     if kind == "transformers":
-        run = with_torch(folder, dtype)
+        run = with_torch(folder, dtype, device)
     else:
         run = {"openvino": with_openvino, "onnxruntime": with_onnxruntime}[kind](folder, dtype, Path(work), int(threads))
 

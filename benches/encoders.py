@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures encoders of three sizes: this server over HTTP, and libraries in process: `make compare`.
+"""Measures encoders of three sizes: this server over HTTP, and libraries in process: `make compare`, and on
+an NVIDIA GPU `make gpu-bench`.
 
 For each model, all systems are started and then asked in turn, in rounds; all but one are paused (SIGSTOP) at
 any time. Input: the binary. Output: every reading as JSON, from which `render.py` makes a table. Invariants:
@@ -48,6 +49,10 @@ class Choice:
 
 
 OURS = "this server"
+CHOICES_ON_GPU = [
+    *(Choice(OURS, dtype) for dtype in ("bfloat16", "float16")),
+    *(Choice("transformers", dtype) for dtype in ("float32", "bfloat16", "float16")),
+]
 CHOICES = [
     *(Choice(OURS, dtype) for dtype in ("float32", "bfloat16", "int8")),
     *(Choice("transformers", dtype) for dtype in ("float32", "bfloat16")),
@@ -107,7 +112,8 @@ class Library(Peer):
     """The process of a library."""
 
     def __init__(self, arguments: argparse.Namespace, model: Path, choice: Choice, python: Path, work: Path):
-        super().__init__(python, "encoder_peer.py", [model, choice.kind.lower(), choice.dtype, work], arguments.threads)
+        of_peer = [model, choice.kind.lower(), choice.dtype, work, arguments.device]
+        super().__init__(python, "encoder_peer.py", of_peer, arguments.threads)
 
     def ask(self, request: dict) -> dict:
         return self.rerank(request)
@@ -139,19 +145,19 @@ def peaks(arguments: argparse.Namespace) -> dict:
 def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choice]) -> dict:
     """All rounds with one model."""
     work = arguments.work / "encoders"
-    model = folder(encoder, work)
+    model = folder(encoder, work, arguments.minilm)
     processes: dict[str, Process] = {}
     many, one = texts_of(encoder, TEXTS), texts_of(encoder, 1)
     # This number of single requests takes about as long as one large request.
     singles = 4 if encoder.pairs else 20
-    results: dict = {choice.label: {"many": [], "one": [], "load": []} for choice in choices}
+    results: dict = {choice.label: {"many": [], "one": [], "load": [], "many_clients": []} for choice in choices}
     found = []
     try:
         for choice in choices:
             processes[choice.label] = started(choice, arguments, model, work / f"{encoder.name}-graphs")
         answers = {}
         for round_ in range(-1, arguments.rounds):
-            if round_ >= 0:
+            if round_ >= 0 and arguments.device == "cpu":
                 found.append(peaks(arguments))
             for label, process in processes.items():
                 process.release()
@@ -168,6 +174,9 @@ def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choi
                     readings["one"].append(round(1000 * statistics.median(latencies), 3))
                     if isinstance(process, Ours):
                         readings["load"].append(round(process.many_clients(one), 1))
+                        if arguments.device == "cuda":
+                            # One request does not fill the device.
+                            readings["many_clients"].append(round(TEXTS * process.many_clients(many), 1))
                 process.hold()
         for label, answer in answers.items():
             if REFERENCE.label in answers:
@@ -176,7 +185,8 @@ def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choi
     finally:
         for process in processes.values():
             process.stop()
-    return {"name": encoder.name, "title": encoder.title, "parameters": encoder.parameters, "pairs": encoder.pairs,
+    title = encoder.title.replace("trained", "random") if arguments.minilm else encoder.title
+    return {"name": encoder.name, "title": title, "parameters": encoder.parameters, "pairs": encoder.pairs,
             "peaks": found, "systems": results}
 
 
@@ -190,21 +200,27 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--neighbours", type=int, default=0, help="busy processes that share the cores; give --output, too")
     parser.add_argument("--models", default=",".join(encoder.name for encoder in ENCODERS), help="models to measure (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the systems compute; the binary must be for it")
+    parser.add_argument("--minilm", type=Path, help="a folder with the files of MiniLM but its weights, for random ones")
+    parser.add_argument("--has-peers", action="store_true", help="this Python has torch and transformers: make no environment")
     parser.add_argument("--systems", default="", help="measure only systems whose name contains this, such as `this server`")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parsed()
-    python = environment(arguments.work, {"onnx"}).absolute()
-    if Path(sys.prefix) != python.parent.parent:
+    python = Path(sys.executable) if arguments.has_peers else environment(arguments.work, {"onnx"}).absolute()
+    if not arguments.has_peers and Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
-    from peers import versions
 
     # Without this handler, a killed program would leave paused processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    choices = [choice for choice in CHOICES if arguments.systems in choice.label]
-    results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,
+    from gpu import card
+    from peers import versions
+
+    choices, where = (CHOICES_ON_GPU, card()) if arguments.device == "cuda" else (CHOICES, machine())
+    choices = [choice for choice in choices if arguments.systems in choice.label]
+    results = {"date": datetime.date.today().isoformat(), "machine": where, "threads": arguments.threads,
                "commit": commit(), "versions": versions(), "neighbours": arguments.neighbours, "models": []}
     for encoder in ENCODERS:
         if encoder.name in arguments.models.split(","):

@@ -64,7 +64,9 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
         return Peer(python, "transformers_peer.py", [arguments.model, system.dtype, "cuda"], os.cpu_count())
 
     if system.is_server:
-        start().stop()
+        first = start()
+        first.stop()
+        print(f"the first start took {first.ready_seconds:.1f} s", file=sys.stderr, flush=True)
     process = start()
     process.hold()
     return process, process.ready_seconds

@@ -201,14 +201,19 @@ def encoders_part(results: dict) -> str:
         for label, readings in model["systems"].items():
             rate = statistics.median(readings["many"])
             dtype = label.rsplit(" ", 1)[1]
-            peak = statistics.median(peaks[dtype] for peaks in model["peaks"])
-            share = f"{100 * rate * 128 * 2 * model['parameters'] / 1e9 / peak:.0f} %"
-            row = [label, f"{rate:.1f}", share, f"{statistics.median(readings['one']):.2f}"]
+            row = [label, f"{rate:.1f}"]
+            if model["peaks"]:
+                peak = statistics.median(peaks[dtype] for peaks in model["peaks"])
+                row.append(f"{100 * rate * 128 * 2 * model['parameters'] / 1e9 / peak:.0f} %")
+            else:
+                row.append(f"{statistics.median(readings['many_clients']):.0f}" if readings["many_clients"] else "–")
+            row.append(f"{statistics.median(readings['one']):.2f}")
             row += [f"{statistics.median(readings['load']):.0f}" if readings["load"] else "–"]
-            rows.append([*row, difference(max(readings.get("error", 0.0), 0.0)), figure(readings["memory_mb"] * MEBIBYTE / 1e9, 2)])
-        head = [model["title"], f"32 {noun} of 128 tokens, {noun}/s", "share of the peak", f"one {noun[:-1]} of 12 words, ms",
-                "64 clients of such, requests/s", "worst score difference" if model["pairs"] else "1 − least cosine",
-                "memory at most, GB"]
+            row.append(difference(max(readings.get("error", 0.0), 0.0)))
+            rows.append(row + ([figure(readings["memory_mb"] * MEBIBYTE / 1e9, 2)] if model["peaks"] else []))
+        head = [model["title"], f"32 {noun} of 128 tokens, {noun}/s", "share of the peak" if model["peaks"] else "64 clients of such",
+                f"one {noun[:-1]} of 12 words, ms", "64 clients of such, requests/s",
+                "worst score difference" if model["pairs"] else "1 − least cosine", *(["memory at most, GB"] if model["peaks"] else [])]
         parts.append(table(head, rows))
     return "\n".join(parts)
 
