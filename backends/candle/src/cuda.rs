@@ -8,6 +8,10 @@
 
 pub(crate) mod accelerator;
 #[cfg(feature = "cuda")]
+mod calls;
+#[cfg(any(test, feature = "cuda"))]
+mod commands;
+#[cfg(feature = "cuda")]
 pub(crate) mod device;
 #[cfg(all(test, target_os = "linux"))]
 mod emulated;
@@ -146,6 +150,47 @@ impl<A: Accelerator> CudaOperations<A> {
         Ok(out)
     }
 
+    /// The operations of candle, which may now use the tensors.
+    fn plain(&mut self) -> Result<&mut TensorOperations> {
+        self.memory.accelerator().flush().map_err(failed)?;
+        Ok(&mut self.plain)
+    }
+
+    /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
+    fn exact(&self, x: &CudaTensor) -> Result<CudaTensor> {
+        self.convert(x, DType::F32)
+    }
+
+    /// The values in `dtype`. If `x` already has this type, this is `x` itself.
+    fn convert(&self, x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
+        if x.dtype() == dtype {
+            return Ok(x.clone());
+        }
+        self.memory.accelerator().flush().map_err(failed)?;
+        x.to_dtype(dtype).map(CudaTensor::from).map_err(failed)
+    }
+
+    /// The values in `f32` after a change by a plain operation, which may make a new tensor or use the old
+    /// one.
+    fn change_exact(
+        &mut self,
+        x: &CudaTensor,
+        change: impl FnOnce(&mut TensorOperations, &mut Tensor) -> Result<()>,
+    ) -> Result<CudaTensor> {
+        let x = self.exact(x)?;
+        let mut changed = (*x).clone();
+        change(self.plain()?, &mut changed)?;
+        x.with_view(Ok(changed))
+    }
+
+    /// The context times the sigmoid of its gate, in the context's type.
+    fn gate_context(&mut self, context: CudaTensor, gate: Option<&CudaTensor>) -> Result<CudaTensor> {
+        let Some(gate) = gate else { return Ok(context) };
+        self.plain()?;
+        let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
+        share.and_then(|share| &*context * share).map(CudaTensor::from).map_err(failed)
+    }
+
     /// A list of rows on the device. Layers need the same lists again and again.
     fn indices(&mut self, rows: &[usize]) -> Result<CudaTensor> {
         if let Some(known) = self.shared.indices.iter().find(|known| known.rows == rows) {
@@ -162,34 +207,6 @@ fn outputs_of(matrix: &TensorMatrix, range: Range<usize>) -> candle_core::Result
     let (start, count) = (range.start, range.len());
     let bias = matrix.bias.as_ref().map(|bias| bias.narrow(0, start, count)).transpose()?;
     Ok(TensorMatrix { weight: matrix.weight.narrow(0, start, count)?, bias })
-}
-
-/// The values in `f32`. If `x` is already `f32`, this is `x` itself.
-fn exact(x: &CudaTensor) -> Result<CudaTensor> {
-    convert(x, DType::F32)
-}
-
-/// The values in `dtype`. If `x` already has this type, this is `x` itself.
-fn convert(x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
-    if x.dtype() == dtype {
-        return Ok(x.clone());
-    }
-    x.to_dtype(dtype).map(CudaTensor::from).map_err(failed)
-}
-
-/// The values in `f32` after a change by a plain operation, which may make a new tensor or use the old one.
-fn change_exact(x: &CudaTensor, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<CudaTensor> {
-    let x = exact(x)?;
-    let mut changed = (*x).clone();
-    change(&mut changed)?;
-    x.with_view(Ok(changed))
-}
-
-/// The context times the sigmoid of its gate, in the context's type.
-fn gate_context(context: CudaTensor, gate: Option<&CudaTensor>) -> Result<CudaTensor> {
-    let Some(gate) = gate else { return Ok(context) };
-    let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
-    share.and_then(|share| &*context * share).map(CudaTensor::from).map_err(failed)
 }
 
 impl<A: Accelerator> Operations for CudaOperations<A> {
@@ -240,7 +257,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn values<'a>(&mut self, x: &'a CudaTensor) -> Result<Cow<'a, [f32]>> {
-        Ok(Cow::Owned(self.memory.read_words(&exact(x)?)?.into_iter().map(f32::from_bits).collect()))
+        Ok(Cow::Owned(self.memory.read_words(&self.exact(x)?)?.into_iter().map(f32::from_bits).collect()))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
@@ -282,22 +299,22 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn norm(&mut self, x: &CudaTensor, norm: &Norm<Tensor>) -> Result<CudaTensor> {
         let out = self.empty_like(x, DType::F32)?;
-        self.launches.norm(&*exact(x)?, norm, self.dtype, None, Some(&out))?;
+        self.launches.norm(&*self.exact(x)?, norm, self.dtype, None, Some(&out))?;
         Ok(out)
     }
 
     fn operand(&mut self, x: &CudaTensor, _: Precision) -> Result<CudaTensor> {
-        convert(x, self.dtype)
+        self.convert(x, self.dtype)
     }
 
     fn norm_operand(&mut self, x: &CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
         let operand = self.empty_like(x, self.dtype)?;
-        self.launches.norm(&*exact(x)?, norm, self.dtype, Some(&operand), None)?;
+        self.launches.norm(&*self.exact(x)?, norm, self.dtype, Some(&operand), None)?;
         Ok(operand)
     }
 
     fn norm_in_place(&mut self, x: &mut CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
-        *x = exact(x)?;
+        *x = self.exact(x)?;
         let operand = self.empty_like(x, self.dtype)?;
         self.launches.norm(x, norm, self.dtype, Some(&operand), Some(x))?;
         Ok(operand)
@@ -308,7 +325,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add(&mut self, x: &CudaTensor, norm: Option<&Norm<Tensor>>, sum: &mut CudaTensor) -> Result<()> {
-        *sum = exact(sum)?;
+        *sum = self.exact(sum)?;
         self.launches.add_norm(x, norm, sum)
     }
 
@@ -339,7 +356,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add_linear(&mut self, x: &CudaTensor, weight: &TensorMatrix, sum: &mut CudaTensor) -> Result<()> {
-        *sum = exact(sum)?;
+        *sum = self.exact(sum)?;
         self.multiply(x, weight, sum, true)?;
         self.add_bias(sum, weight)
     }
@@ -404,17 +421,18 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         norm: &Norm<Tensor>,
         rows: &CudaRows,
     ) -> Result<()> {
+        self.plain()?;
         norm_values(keys_values, norm, rows.heads).map_err(failed)
     }
 
     fn gate_rows(&mut self, x: &mut CudaTensor, factors: &CudaTensor, activation: Activation) -> Result<()> {
-        let factors = exact(factors)?;
-        *x = change_exact(x, |x| self.plain.gate_rows(x, &factors, activation))?;
+        let factors = self.exact(factors)?;
+        *x = self.change_exact(x, |plain, x| plain.gate_rows(x, &factors, activation))?;
         Ok(())
     }
 
     fn scale_values(&mut self, x: &mut CudaTensor, factor: f32) -> Result<()> {
-        *x = change_exact(x, |x| self.plain.scale_values(x, factor))?;
+        *x = self.change_exact(x, |plain, x| plain.scale_values(x, factor))?;
         Ok(())
     }
 
@@ -479,10 +497,10 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             Path::General(padded) => {
                 let keys_values =
                     self.gather_turned(attention.keys_values, appended, None, key_turn.as_ref())?;
-                let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
-                let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
-                let context = convert(&context.into(), self.dtype)?;
-                return gate_context(context, attention.gate);
+                let (queries, keys_values) = (self.exact(&queries)?, self.exact(&keys_values)?);
+                let context = self.plain()?.attend(padded, &queries, &keys_values, attention.disentangled)?;
+                let context = self.convert(&context.into(), self.dtype)?;
+                return self.gate_context(context, attention.gate);
             }
         };
         let keys_values = self.gather_turned(
@@ -502,7 +520,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         };
         self.memory.send_lists()?;
         self.memory.accelerator().attend_sequences(&input, sequences).map_err(failed)?;
-        gate_context(context, attention.gate)
+        self.gate_context(context, attention.gate)
     }
 
     fn copy(&mut self, x: &CudaTensor) -> Result<CudaTensor> {
@@ -525,8 +543,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         factors: &[f32],
         sum: &mut CudaTensor,
     ) -> Result<()> {
-        let x = exact(x)?;
-        *sum = change_exact(sum, |sum| self.plain.add_rows(&x, rows, factors, sum))?;
+        let x = self.exact(x)?;
+        *sum = self.change_exact(sum, |plain, sum| plain.add_rows(&x, rows, factors, sum))?;
         Ok(())
     }
 
@@ -536,7 +554,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             starts.push(starts[starts.len() - 1] + text.len());
         }
         let (starts, rows) = (self.indices(&starts)?, self.indices(&texts.concat())?);
-        let means = self.launches.mean_rows(&*exact(x)?, &starts, &rows)?;
+        let means = self.launches.mean_rows(&*self.exact(x)?, &starts, &rows)?;
         Ok(self.values(&means)?.into_owned())
     }
 }

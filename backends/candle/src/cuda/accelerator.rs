@@ -136,7 +136,8 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     /// A new tensor `[rows, columns]` with undefined values.
     fn allocate_tensor(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor>;
 
-    /// Starts a kernel. It ends before anything that is started later begins.
+    /// Starts a kernel, at [`Accelerator::flush`] at the latest. It ends before anything that is started later
+    /// begins. This holds for products and flash attention, too.
     ///
     /// # Errors
     ///
@@ -153,6 +154,18 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
 
     /// Writes the context of each query of the sequences.
     fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()>;
+
+    /// Starts everything that was not started yet: candle may use the tensors then.
+    ///
+    /// # Errors
+    ///
+    /// The device's errors.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Forgets what was not started yet: the calls of a pass that failed.
+    fn forget_calls(&self) {}
 
     /// Copies numbers to a list on the device, `[words]` of 32 bits.
     fn write_list(&self, words: &[u32], list: &Tensor) -> Result<()>;

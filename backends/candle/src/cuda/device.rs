@@ -1,10 +1,15 @@
 //! An NVIDIA GPU: launches, products by cuBLAS, flash attention by `candle-flash-attn`.
 //!
-//! All work goes into one stream, so each step finds the results of the steps before it.
-#![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
+//! All work goes into one stream, so each step finds the results of the steps before it. Calls may wait in the
+//! queue of `commands.rs` until [`Accelerator::flush`].
+#![expect(unsafe_code, reason = "memory without values and copies are outside of Rust's checks")]
 
+#[cfg(test)]
+use super::accelerator::Word;
 use super::{
-    accelerator::{Accelerator, FlashInput, Launch, Word, int},
+    accelerator::{Accelerator, Argument, FlashInput, Launch, int},
+    calls::{Call, Caller, Function, KernelCall, ProductCall},
+    commands::CommandQueue,
     sequences::Sequences,
     target::{Card, Target},
 };
@@ -13,17 +18,14 @@ use candle_core::{
     CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
     cuda_backend::{
         CudaDType, WrapErr,
-        cudarc::{
-            cublas::{result::gemm_ex, sys},
-            driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg, result, sys as driver},
-        },
+        cudarc::driver::{DevicePtr, result, sys as driver},
     },
     op::BackpropOp,
 };
 use half::{bf16, f16};
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 use text_embeddings_backend_core::BackendError;
 
@@ -36,7 +38,8 @@ const MODULE: &str = "text-embeddings-kernels";
 pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
-    functions: Mutex<HashMap<String, CudaFunction>>,
+    functions: Mutex<HashMap<(&'static str, Option<DType>), Function>>,
+    queue: Mutex<CommandQueue<Caller>>,
     /// Whether to use flash attention 2.
     has_flash: bool,
 }
@@ -69,48 +72,43 @@ impl Gpu {
             return Err(BackendError::Load(refusal));
         }
         let cuda = device.as_cuda_device().map_err(failed)?.clone();
-        sum_in_float32(&cuda).map_err(failed)?;
-        Ok(Self { device, cuda, functions: Mutex::default(), has_flash })
+        let queue = Mutex::new(CommandQueue::new(Caller::new(&cuda).map_err(failed)?));
+        Ok(Self { device, cuda, functions: Mutex::default(), queue, has_flash })
     }
 
-    fn load_function(&self, name: String) -> Result<CudaFunction> {
+    fn load_function(&self, launch: &Launch<'_>) -> Result<Function> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&name) {
-            return Ok(function.clone());
+        if let Some(function) = functions.get(&(launch.kernel, launch.dtype)) {
+            return Ok(*function);
         }
-        let function = self.cuda.get_or_load_custom_func(&name, MODULE, PTX)?.into_cuda_function();
-        functions.insert(name, function.clone());
+        let function = self.cuda.get_or_load_custom_func(&launch.name(), MODULE, PTX)?;
+        let function = Function(function.cu_function());
+        functions.insert((launch.kernel, launch.dtype), function);
         Ok(function)
     }
 
-    /// Starts a kernel with these blocks, threads of a block, and arguments.
-    pub(crate) fn start_kernel(
+    /// Runs a kernel of this full name.
+    #[cfg(test)]
+    pub(crate) fn run_kernel_by_name(
         &self,
-        kernel: String,
+        name: &str,
         blocks: usize,
         threads: usize,
         words: &[Word],
     ) -> Result<()> {
-        let function = self.load_function(kernel)?;
-        let stream = self.cuda.cuda_stream();
-        let mut builder = stream.launch_builder(&function);
-        for word in words {
-            match word {
-                Word::Address(address) => builder.arg(address),
-                Word::Int(value) => builder.arg(value),
-                Word::Float(value) => builder.arg(value),
-            };
-        }
-        let config = LaunchConfig {
-            grid_dim: (int(blocks)? as u32, 1, 1),
-            block_dim: (int(threads)? as u32, 1, 1),
-            shared_mem_bytes: 0,
+        let function = self.cuda.get_or_load_custom_func(name, MODULE, PTX)?;
+        let call = KernelCall {
+            function: Function(function.cu_function()),
+            blocks: int(blocks)?.unsigned_abs(),
+            threads: int(threads)?.unsigned_abs(),
+            words: words.to_vec(),
         };
-        // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches
-        // on the kernels compiled for the CPU. All tensors are alive during this call; memory that is freed
-        // later is freed in the same stream, so after the kernel.
-        unsafe { builder.launch(config) }.w()?;
-        Ok(())
+        self.queue().push(Call::Kernel(call), [])?;
+        self.flush()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, CommandQueue<Caller>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn storage<T: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr>(
@@ -134,16 +132,6 @@ impl Gpu {
     }
 }
 
-/// cuBLAS' name for a type.
-fn cublas_type(dtype: DType) -> Result<sys::cudaDataType> {
-    match dtype {
-        DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
-        DType::F16 => Ok(sys::cudaDataType::CUDA_R_16F),
-        DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
-        other => bail!("cuBLAS products here do not support {other:?}"),
-    }
-}
-
 impl Accelerator for Gpu {
     fn device(&self) -> &Device {
         &self.device
@@ -161,7 +149,17 @@ impl Accelerator for Gpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.start_kernel(launch.name(), launch.blocks, launch.threads, &launch.words(self)?)
+        let call = KernelCall {
+            function: self.load_function(launch)?,
+            blocks: int(launch.blocks)?.unsigned_abs(),
+            threads: int(launch.threads)?.unsigned_abs(),
+            words: launch.words(self)?,
+        };
+        let tensors = launch.arguments.iter().filter_map(|argument| match argument {
+            Argument::Tensor(tensor) | Argument::Rows(tensor) => Some(*tensor),
+            _ => None,
+        });
+        self.queue().push(Call::Kernel(call), tensors)
     }
 
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
@@ -181,35 +179,18 @@ impl Accelerator for Gpu {
                 out.shape()
             );
         }
-        let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
-        let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the
-        // weight times `x`, so nothing is copied. SAFETY: sizes and types were checked, the tensors are
-        // contiguous, and the scalars outlive the call.
-        unsafe {
-            gemm_ex(
-                *self.cuda.cublas_handle().handle(),
-                sys::cublasOperation_t::CUBLAS_OP_T,
-                sys::cublasOperation_t::CUBLAS_OP_N,
-                m,
-                n,
-                k,
-                (&raw const one).cast(),
-                self.address(weight)? as *const _,
-                cublas_type(weight.dtype())?,
-                k,
-                self.address(x)? as *const _,
-                cublas_type(x.dtype())?,
-                k,
-                (&raw const beta).cast(),
-                self.address(out)? as *mut _,
-                cublas_type(out.dtype())?,
-                m,
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        }
-        .w()
+        let call = ProductCall {
+            rows: int(rows)?,
+            inputs: int(inputs)?,
+            outputs: int(outputs)?,
+            x: self.address(x)?,
+            weight: self.address(weight)?,
+            out: self.address(out)?,
+            dtype: x.dtype(),
+            out_dtype: out.dtype(),
+            adds,
+        };
+        self.queue().push(Call::Product(call), [x, weight, out])
     }
 
     fn has_flash(&self) -> bool {
@@ -218,7 +199,10 @@ impl Accelerator for Gpu {
 
     #[cfg(feature = "flash-attn")]
     fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()> {
-        super::flash::start_kernel(self, self.stream(), input, sequences)
+        let call = Call::Flash(super::flash::FlashCall::new(self, input, sequences)?);
+        let FlashInput { queries, keys_values, context, sums, .. } = *input;
+        let lists = [&*sequences.query_starts, &*sequences.key_starts];
+        self.queue().push(call, [queries, keys_values, context, sums].into_iter().chain(lists))
     }
 
     #[cfg(not(feature = "flash-attn"))]
@@ -230,6 +214,7 @@ impl Accelerator for Gpu {
         if list.elem_count() != words.len() {
             bail!("{} words for a list of {}", words.len(), list.elem_count());
         }
+        self.flush()?;
         // SAFETY: the list has room for the words. They are not pinned: when the call returns, the driver has
         // read them.
         unsafe { result::memcpy_htod_async(self.address(list)?, words, self.stream()) }.w()
@@ -239,6 +224,7 @@ impl Accelerator for Gpu {
         if values.dtype().size_in_bytes() != size_of::<u32>() {
             bail!("{:?} does not have 32 bits", values.dtype());
         }
+        self.flush()?;
         let mut words = vec![0; values.elem_count()];
         // SAFETY: the tensor has as many words. They are not pinned: when the call returns, they are there.
         unsafe { result::memcpy_dtoh_async(&mut words, self.address(values)?, self.stream()) }.w()?;
@@ -249,9 +235,21 @@ impl Accelerator for Gpu {
     fn spoil_values(&self, values: &Tensor) {
         let bytes = values.elem_count() * values.dtype().size_in_bytes();
         let Ok(address) = self.address(values) else { return };
-        // SAFETY: the memory is this tensor's. Bytes of 0xff are NaN in every type. If it fails, the device
-        // is lost.
-        let _ = unsafe { result::memset_d8_async(address, 0xff, bytes, self.stream()) };
+        let (call, mut queue) = (Call::Spoil { address, bytes }, self.queue());
+        // Between two sections it is not part of either. If it fails, the device is lost.
+        let is_between = queue.is_empty();
+        let _ = queue.push(call, [values]);
+        if is_between {
+            let _ = queue.flush();
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.queue().flush()
+    }
+
+    fn forget_calls(&self) {
+        self.queue().forget();
     }
 
     fn trim_memory(&self) -> Result<()> {
@@ -310,13 +308,6 @@ fn card() -> Result<Card> {
     // SAFETY: the call writes one number.
     unsafe { driver::cuDriverGetVersion(&raw mut driver) }.result().w()?;
     Ok(Card { capability: (major.unsigned_abs(), minor.unsigned_abs()), driver: driver.unsigned_abs() })
-}
-
-/// Keeps cuBLAS from adding up parts of a product in 16 bits.
-fn sum_in_float32(cuda: &CudaDevice) -> Result<()> {
-    let mode = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    // SAFETY: the handle is candle's own and lives as long as the device.
-    unsafe { sys::cublasSetMathMode(*cuda.cublas_handle().handle(), mode) }.result().w()
 }
 
 /// The pool from which candle allocates memory.

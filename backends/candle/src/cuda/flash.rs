@@ -9,14 +9,20 @@ use super::{
     sequences::Sequences,
 };
 use crate::attention::{Heads, Mask};
-use candle_core::{DType, Result, bail, cuda_backend::cudarc::driver::sys::CUstream};
+use candle_core::{
+    DType, Result, bail,
+    cuda_backend::{
+        WrapErr,
+        cudarc::driver::{CudaStream, sys::CUstream},
+    },
+};
 // The crate links the library.
 use candle_flash_attn as _;
 use std::ffi::c_int;
 
 /// The library's sizes are rounded up to these multiples.
-const SIZE_STEP: usize = 32;
-const LENGTH_STEP: usize = 128;
+const SIZE_STEP: u32 = 32;
+const LENGTH_STEP: u32 = 128;
 
 unsafe extern "C" {
     /// The last error of the CUDA runtime in this thread.
@@ -74,6 +80,7 @@ unsafe extern "C" {
 }
 
 /// The keys that a query sees before and after its own, as the library takes them.
+#[derive(Debug, PartialEq)]
 struct Window {
     before: c_int,
     after: c_int,
@@ -130,84 +137,131 @@ fn unsigned_size(value: usize) -> Result<u32> {
     Ok(int(value)?.unsigned_abs())
 }
 
-/// Starts the kernel that writes `input.context`.
-///
-/// # Errors
-///
-/// Sizes that the kernels do not take; the driver's errors.
-pub(super) fn start_kernel(
-    gpu: &impl Accelerator,
-    stream: CUstream,
-    input: &FlashInput<'_>,
-    sequences: &Sequences,
-) -> Result<()> {
-    check_input(input, sequences)?;
-    let &FlashInput { heads, queries, keys_values, context, sums } = input;
-    let (rows, width) = queries.dims2()?;
-    let (query_stride, key_stride) = (row_stride(queries)?, row_stride(keys_values)?);
-    let Sequences { max_queries, max_keys, mask, scale, .. } = *sequences;
-    let window = Window::new(mask, max_keys)?;
-    let (dtype, size) = (queries.dtype(), heads.size);
-    let keys = gpu.address(keys_values)?;
-    // SAFETY: the parameters are the library's in type and order; the sizes were checked above, and
-    // `Sequences` gives starts within the rows. All tensors are alive during this call, and memory is
-    // reused in the same stream only.
-    let error = unsafe {
-        run_mha(
-            gpu.address(queries)?,
+/// A call of flash attention: addresses, and sizes in values.
+#[derive(Debug, PartialEq)]
+pub(super) struct FlashCall {
+    queries: u64,
+    keys: u64,
+    values: u64,
+    context: u64,
+    sums: u64,
+    query_starts: u64,
+    key_starts: u64,
+    query_stride: u32,
+    key_stride: u32,
+    context_stride: u32,
+    sequences: u32,
+    heads: u32,
+    key_heads: u32,
+    size: u32,
+    scale: f32,
+    max_queries: u32,
+    max_keys: u32,
+    rows: u32,
+    is_bf16: bool,
+    window: Window,
+}
+
+impl FlashCall {
+    /// # Errors
+    ///
+    /// Sizes that the kernels do not take.
+    pub(super) fn new(gpu: &impl Accelerator, input: &FlashInput<'_>, sequences: &Sequences) -> Result<Self> {
+        check_input(input, sequences)?;
+        let &FlashInput { heads, queries, keys_values, context, sums } = input;
+        let (rows, width) = queries.dims2()?;
+        let Sequences { max_queries, max_keys, mask, scale, .. } = *sequences;
+        let (dtype, keys) = (queries.dtype(), gpu.address(keys_values)?);
+        Ok(Self {
+            queries: gpu.address(queries)?,
             keys,
-            keys + (heads.keys * size * dtype.size_in_bytes()) as u64,
-            gpu.address(context)?,
-            gpu.address(sums)?,
-            0,
-            gpu.address(&sequences.query_starts)?,
-            gpu.address(&sequences.key_starts)?,
-            0,
-            0,
-            0,
-            0,
-            0,
-            unsigned_size(query_stride)?,
-            unsigned_size(key_stride)?,
-            unsigned_size(key_stride)?,
-            unsigned_size(width)?,
-            unsigned_size(size)?,
-            unsigned_size(size)?,
-            unsigned_size(size)?,
-            unsigned_size(size)?,
-            unsigned_size(sequences.query_starts.elem_count() - 1)?,
-            unsigned_size(heads.queries)?,
-            unsigned_size(heads.keys)?,
-            unsigned_size(size)?,
-            unsigned_size(size.next_multiple_of(SIZE_STEP))?,
+            values: keys + (heads.keys * heads.size * dtype.size_in_bytes()) as u64,
+            context: gpu.address(context)?,
+            sums: gpu.address(sums)?,
+            query_starts: gpu.address(&sequences.query_starts)?,
+            key_starts: gpu.address(&sequences.key_starts)?,
+            query_stride: unsigned_size(row_stride(queries)?)?,
+            key_stride: unsigned_size(row_stride(keys_values)?)?,
+            context_stride: unsigned_size(width)?,
+            sequences: unsigned_size(sequences.query_starts.elem_count() - 1)?,
+            heads: unsigned_size(heads.queries)?,
+            key_heads: unsigned_size(heads.keys)?,
+            size: unsigned_size(heads.size)?,
             scale,
-            unsigned_size(max_queries)?,
-            unsigned_size(max_keys)?,
-            unsigned_size(max_queries.next_multiple_of(LENGTH_STEP))?,
-            unsigned_size(max_keys.next_multiple_of(LENGTH_STEP))?,
-            unsigned_size(rows)?,
-            c_int::from(dtype == DType::BF16),
-            c_int::from(window.is_causal),
-            1,
-            window.before,
-            window.after,
-            0.0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            stream,
-        );
-        // The library ignores that a kernel did not start, and would leave the context undefined. The
-        // error is still there if `scripts/cuda-nvcc.sh` compiled the library.
-        cudaGetLastError()
-    };
-    if error != 0 {
-        // Errors of earlier kernels come with their names here.
-        gpu.device().synchronize()?;
-        bail!("flash attention did not start: error {error} of the CUDA runtime");
+            max_queries: unsigned_size(max_queries)?,
+            max_keys: unsigned_size(max_keys)?,
+            rows: unsigned_size(rows)?,
+            is_bf16: dtype == DType::BF16,
+            window: Window::new(mask, max_keys)?,
+        })
     }
-    Ok(())
+
+    /// Starts the kernel that writes the context.
+    ///
+    /// # Errors
+    ///
+    /// The driver's errors.
+    pub(super) fn start(&self, stream: &CudaStream) -> Result<()> {
+        // SAFETY: the parameters are the library's in type and order; the sizes were checked above, and
+        // `Sequences` gives starts within the rows. All tensors are alive during this call, and memory is
+        // reused in the same stream only.
+        let error = unsafe {
+            run_mha(
+                self.queries,
+                self.keys,
+                self.values,
+                self.context,
+                self.sums,
+                0,
+                self.query_starts,
+                self.key_starts,
+                0,
+                0,
+                0,
+                0,
+                0,
+                self.query_stride,
+                self.key_stride,
+                self.key_stride,
+                self.context_stride,
+                self.size,
+                self.size,
+                self.size,
+                self.size,
+                self.sequences,
+                self.heads,
+                self.key_heads,
+                self.size,
+                self.size.next_multiple_of(SIZE_STEP),
+                self.scale,
+                self.max_queries,
+                self.max_keys,
+                self.max_queries.next_multiple_of(LENGTH_STEP),
+                self.max_keys.next_multiple_of(LENGTH_STEP),
+                self.rows,
+                c_int::from(self.is_bf16),
+                c_int::from(self.window.is_causal),
+                1,
+                self.window.before,
+                self.window.after,
+                0.0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                stream.cu_stream(),
+            );
+            // The library ignores that a kernel did not start, and would leave the context undefined. The
+            // error is still there if `scripts/cuda-nvcc.sh` compiled the library.
+            cudaGetLastError()
+        };
+        if error != 0 {
+            // Errors of earlier kernels come with their names here.
+            stream.synchronize().w()?;
+            bail!("flash attention did not start: error {error} of the CUDA runtime");
+        }
+        Ok(())
+    }
 }

@@ -184,6 +184,7 @@ impl<A: Accelerator> DeviceMemory<A> {
     /// Prepares for a pass. If the last one had to add chunks, they become one, in which the same pass finds
     /// all of its memory.
     pub(super) fn begin_pass(&self) {
+        self.accelerator.forget_calls();
         let mut lists = lock_memory(&self.lists);
         *lists = Lists { max_words: lists.max_words, ..Lists::default() };
         drop(lists);
@@ -210,6 +211,7 @@ impl<A: Accelerator> DeviceMemory<A> {
 
     /// Gives the memory that no tensor has back to the device.
     pub(super) fn trim_chunks(&self) -> candle_core::Result<()> {
+        self.accelerator.forget_calls();
         *lock_memory(&self.lists) = Lists::default();
         let mut pools = lock_memory(&self.pools);
         // A part names its chunk by the index, so chunks go only from the end.

@@ -308,6 +308,16 @@ fn start(dtype: DType) -> Box<dyn Backend> {
     load(&gpu_options("tied-bf16", dtype)).unwrap().backend
 }
 
+/// A model whose passes make each call themselves: the device refuses to make a graph.
+fn start_without_graphs(gpu: &EmulatedGpu, texts: &[Vec<u32>]) -> Box<dyn Backend> {
+    let mut backend = start(DType::Float16);
+    gpu.fail("cuStreamBeginCapture_v2", 1, INVALID_VALUE);
+    for _ in 0..4 {
+        scores(backend.as_mut(), texts).unwrap();
+    }
+    backend
+}
+
 /// Whatever call fails, and whenever: the pass fails with an error of the right kind, and the next pass is
 /// right.
 #[test]
@@ -315,7 +325,7 @@ fn start(dtype: DType) -> Box<dyn Backend> {
 fn a_pass_outlives_each_failure_of_the_driver() {
     let Some(gpu) = EmulatedGpu::new() else { return };
     let texts = short_texts();
-    let mut backend = start(DType::Float16);
+    let mut backend = start_without_graphs(&gpu, &texts);
     let expected = scores(backend.as_mut(), &texts).unwrap();
     let is_right = |got: &[f32]| assert_close(got, &expected, 0.02, "a score");
     let is_lost: fn(&BackendError) -> bool = |error| matches!(error, BackendError::DeviceLost(_));
@@ -369,6 +379,78 @@ fn a_pass_outlives_each_failure_of_the_driver() {
     assert!(gpu.calls("cuMemFreeAsync") > 1);
     gpu.reset(0);
     is_right(&scores(backend.as_mut(), &texts).unwrap());
+}
+
+/// Passes of one shape are graphs from the third one on, and give the bits that single calls give, whatever
+/// comes between them.
+#[test]
+#[serial]
+fn passes_that_come_again_are_graphs_with_the_same_scores() {
+    let Some(gpu) = EmulatedGpu::new() else { return };
+    let mut rng = StdRng::seed_from_u64(92);
+    // Texts that share their first six tokens, which no other pass has, and nothing else.
+    let mut shape = |pass: u32, texts: u32, own: u32| -> Vec<Vec<u32>> {
+        let shared: Vec<u32> = (0..6).map(|token| pass + token).collect();
+        (0..texts)
+            .map(|text| {
+                let own = (0..own).map(|_| rng.random_range(0..100));
+                shared.iter().copied().chain([60 + text]).chain(own).collect()
+            })
+            .collect()
+    };
+    for dtype in [DType::Float16, DType::BFloat16] {
+        let (mut backend, mut graphs) = (start(dtype), 0);
+        let mut eager = start_without_graphs(&gpu, &short_texts());
+        if dtype == DType::BFloat16 {
+            eager = start(dtype);
+            gpu.fail("cuStreamBeginCapture_v2", 1, INVALID_VALUE);
+        }
+        for pass in 0..24 {
+            let is_rare = pass % 5 == 4;
+            let texts = if is_rare { shape(pass, 9, 30) } else { shape(pass, 3, 5 + pass % 2) };
+            let expected = scores(eager.as_mut(), &texts).unwrap();
+            gpu.reset(0);
+            let got = scores(backend.as_mut(), &texts).unwrap();
+            assert_eq!(got, expected, "pass {pass}");
+            graphs += gpu.calls("cuGraphLaunch");
+            // The first rare pass needs more memory, which moves all tensors.
+            let is_graph = if is_rare { pass > 14 } else { pass > 8 };
+            assert_eq!(gpu.calls("run_mha") == 0, is_graph, "pass {pass}");
+        }
+        assert!(graphs > 10, "{graphs}");
+    }
+    assert_eq!(gpu.finding(), "");
+}
+
+/// A graph that cannot be made is not needed, and one that cannot be started is a pass that fails.
+#[test]
+#[serial]
+fn a_pass_outlives_each_failure_of_a_graph() {
+    let Some(gpu) = EmulatedGpu::new() else { return };
+    let texts = short_texts();
+    let expected = scores(start(DType::Float16).as_mut(), &texts).unwrap();
+    for (function, nth, code, is_needed) in [
+        ("cuStreamBeginCapture_v2", 1, INVALID_VALUE, false),
+        ("cuStreamEndCapture", 1, INVALID_VALUE, false),
+        ("cuGraphInstantiateWithFlags", 1, OUT_OF_MEMORY, false),
+        ("cuGraphLaunch", 1, INVALID_VALUE, true),
+        ("cuGraphLaunch", 2, INVALID_VALUE, true),
+        ("cuGraphLaunch", 1, UNKNOWN, true),
+    ] {
+        let mut backend = start(DType::Float16);
+        gpu.reset(0);
+        gpu.fail(function, nth, code);
+        let passes: Vec<_> = (0..8).map(|_| scores(backend.as_mut(), &texts)).collect();
+        let failed = passes.iter().filter_map(|pass| pass.as_ref().err());
+        let are_lost: Vec<bool> = failed.map(|error| matches!(error, BackendError::DeviceLost(_))).collect();
+        let expected_failures: &[bool] = if is_needed { &[code == UNKNOWN] } else { &[] };
+        assert_eq!(are_lost, expected_failures, "{function}");
+        for got in passes.iter().flatten() {
+            assert_close(got, &expected, 0.02, function);
+        }
+        assert_eq!(gpu.calls("cuGraphLaunch") > 0, is_needed, "{function}");
+    }
+    gpu.reset(0);
 }
 
 #[test]

@@ -8,6 +8,8 @@
 
 #include <dlfcn.h>
 
+#include <functional>
+#include <memory>
 #include <sstream>
 
 #include "memory.h"
@@ -29,6 +31,9 @@ std::vector<Planned> planned;
 int capability[2] = {8, 0}, driver_version = 13000;
 bool is_initialized = false;
 thread_local bool has_context = false;
+// Work that this thread's stream records instead of doing it; absent outside of a capture.
+typedef std::vector<std::function<int()>> Graph;
+thread_local std::unique_ptr<Graph> recorded;
 // The runtime's error of this thread, until it is read.
 thread_local int runtime_error = SUCCESS;
 
@@ -58,6 +63,10 @@ int planned_failure(const char* function) {
 #define ENTER_CONTEXT \
     ENTER_DEVICE      \
     if (!has_context) return fail(INVALID_CONTEXT, "%s in a thread without a context", __func__);
+// A call that a graph cannot contain.
+#define ENTER_OUTSIDE \
+    ENTER_CONTEXT     \
+    if (recorded) return fail(CAPTURE_UNSUPPORTED, "%s during a capture", __func__);
 
 struct Module {
     KernelTable table;
@@ -86,6 +95,14 @@ void on_device(const char* name, Work work) {
         lose_device(code, "%s: %s", name, strsignal(signal));
     }
     for (int i = 0; i < 4; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
+}
+
+// Does work of a stream, or records it.
+template <class Work>
+int now_or_later(Work work) {
+    if (!recorded) return work();
+    recorded->push_back(work);
+    return SUCCESS;
 }
 
 // The alignment of what a word of a signature points to.
@@ -181,7 +198,7 @@ struct Event {
 };
 
 EXPORTED int cuStreamSynchronize(Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     wait_for(stream);
     return SUCCESS;
 }
@@ -212,15 +229,53 @@ EXPORTED int cuEventDestroy_v2(Event* event) {
     return SUCCESS;
 }
 
+// Graphs: what a stream records, and does at each launch.
+
+EXPORTED int cuStreamBeginCapture_v2(Stream, int) {
+    ENTER_OUTSIDE
+    recorded = std::make_unique<Graph>();
+    return SUCCESS;
+}
+EXPORTED int cuStreamEndCapture(Stream, Graph** graph) {
+    // A capture that fails ends, too.
+    std::unique_ptr<Graph> ended = std::move(recorded);
+    ENTER_CONTEXT
+    if (!ended) return fail(ILLEGAL_STATE, "the end of a capture that did not begin");
+    *graph = ended.release();
+    return SUCCESS;
+}
+EXPORTED int cuGraphInstantiateWithFlags(Graph** made, Graph* graph, unsigned long long) {
+    ENTER_CONTEXT
+    *made = new Graph(*graph);
+    return SUCCESS;
+}
+EXPORTED int cuGraphLaunch(Graph* graph, Stream) {
+    ENTER_OUTSIDE
+    for (const auto& work : *graph) {
+        if (const int code = work()) return code;
+    }
+    return SUCCESS;
+}
+EXPORTED int cuGraphDestroy(Graph* graph) {
+    ENTER_DEVICE
+    delete graph;
+    return SUCCESS;
+}
+EXPORTED int cuGraphExecDestroy(Graph* graph) {
+    ENTER_DEVICE
+    delete graph;
+    return SUCCESS;
+}
+
 // Memory.
 
 EXPORTED int cuMemAllocAsync(Address* address, size_t bytes, Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     bytes_of[__func__] += bytes;
     return allocate(address, bytes, stream);
 }
 EXPORTED int cuMemFreeAsync(Address address, Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     return release(address, stream);
 }
 EXPORTED int cuDeviceGetDefaultMemPool(void** pool, int) {
@@ -245,12 +300,14 @@ EXPORTED int cuMemPoolTrimTo(void* pool, size_t kept) {
 }
 EXPORTED int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream stream) {
     ENTER_CONTEXT
-    if (use("a memset", to, bytes, stream) == nullptr) return INVALID_VALUE;
-    memset(reinterpret_cast<void*>(to), value, bytes);
-    return SUCCESS;
+    return now_or_later([=] {
+        if (use("a memset", to, bytes, stream) == nullptr) return INVALID_VALUE;
+        memset(reinterpret_cast<void*>(to), value, bytes);
+        return SUCCESS;
+    });
 }
 EXPORTED int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     bytes_of[__func__] += bytes;
     if (is_on_device(from)) return fail(INVALID_VALUE, "a copy to the device from the device");
     if (use("a copy to the device", to, bytes, stream) == nullptr) return INVALID_VALUE;
@@ -258,7 +315,7 @@ EXPORTED int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, St
     return SUCCESS;
 }
 EXPORTED int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     bytes_of[__func__] += bytes;
     if (is_on_device(to)) return fail(INVALID_VALUE, "a copy to main memory onto the device");
     if (use("a copy to main memory", from, bytes, stream) == nullptr) return INVALID_VALUE;
@@ -268,7 +325,7 @@ EXPORTED int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream s
     return SUCCESS;
 }
 EXPORTED int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream stream) {
-    ENTER_CONTEXT
+    ENTER_OUTSIDE
     if (use("a copy's source", from, bytes, stream) == nullptr) return INVALID_VALUE;
     if (use("a copy's destination", to, bytes, stream) == nullptr) return INVALID_VALUE;
     memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
@@ -316,21 +373,33 @@ EXPORTED int cuLaunchKernel(Function* function, unsigned blocks_x, unsigned bloc
                             Stream stream, void** arguments, void** extra) {
     ENTER_CONTEXT
     const char* const name = function->kernel->name;
-    ++calls[name];
     const uint64_t threads = uint64_t(threads_x) * threads_y * threads_z;
     const bool is_grid = blocks_x - 1 < 0x7fffffff && blocks_y - 1 < 65535 && blocks_z - 1 < 65535;
     if (!is_grid || threads == 0 || threads > MOST_THREADS || threads_z > 64 || shared_bytes > 48 * 1024 || extra) {
         return fail(INVALID_VALUE, "%s: blocks %ux%ux%u of threads %ux%ux%u", name, blocks_x, blocks_y, blocks_z,
                     threads_x, threads_y, threads_z);
     }
-    if (!are_pointers_right(*function->kernel, arguments, stream)) return SUCCESS;
-    on_device(name, [&] {
-        const Index blocks{blocks_x, blocks_y, blocks_z}, shape{threads_x, threads_y, threads_z};
-        if (!run_grid(function->table, *function->kernel, blocks, shape, arguments)) {
-            lose_device(LAUNCH_FAILED, "%s: threads wait for others that never come", name);
-        }
+    // The arguments are copied now, as the driver does.
+    std::vector<uint64_t> words;
+    std::istringstream signature(function->kernel->signature);
+    for (std::string word; signature >> word;) {
+        words.push_back(0);
+        const size_t bytes = word[0] == '*' ? sizeof(Address) : alignment(word[0]);
+        memcpy(&words.back(), arguments[words.size() - 1], bytes);
+    }
+    return now_or_later([=]() mutable {
+        ++calls[name];
+        std::vector<void*> addresses;
+        for (uint64_t& word : words) addresses.push_back(&word);
+        if (!are_pointers_right(*function->kernel, addresses.data(), stream)) return SUCCESS;
+        on_device(name, [&] {
+            const Index blocks{blocks_x, blocks_y, blocks_z}, shape{threads_x, threads_y, threads_z};
+            if (!run_grid(function->table, *function->kernel, blocks, shape, addresses.data())) {
+                lose_device(LAUNCH_FAILED, "%s: threads wait for others that never come", name);
+            }
+        });
+        return SUCCESS;
     });
-    return SUCCESS;
 }
 
 // What candle links, but the server never calls.

@@ -15,6 +15,7 @@ enum Status {
 };
 // The numbers of the types in cuBLAS.
 enum Type { FLOAT = 0, HALF = 2, BFLOAT = 14 };
+bool has_workspace = false;
 constexpr int COMPUTE_FLOAT = 68, RUNTIME_INVALID_CONFIGURATION = 9;
 
 // On a lost device, cuBLAS names neither the fault nor the kernel that caused it.
@@ -142,6 +143,12 @@ EXPORTED int cublasSetStream_v2(void* handle, Stream stream) {
     ENTER_BLAS(handle)
     return stream == PER_THREAD ? BLAS_SUCCESS : fail(BLAS_NOT_SUPPORTED, "only the stream of each thread is emulated");
 }
+EXPORTED int cublasSetWorkspace_v2(void* handle, Address workspace, size_t bytes) {
+    ENTER_BLAS(handle)
+    if (use("a workspace", workspace, bytes, PER_THREAD) == nullptr) return BLAS_INVALID_VALUE;
+    has_workspace = true;
+    return BLAS_SUCCESS;
+}
 EXPORTED int cublasSetMathMode(void* handle, int) {
     ENTER_BLAS(handle)
     return BLAS_SUCCESS;
@@ -153,9 +160,13 @@ EXPORTED int cublasGemmStridedBatchedEx(void* handle, int turns_a, int turns_b, 
     ENTER_BLAS(handle)
     if (compute != COMPUTE_FLOAT) return fail(BLAS_NOT_SUPPORTED, "sums of type %d are not emulated", compute);
     if (is_on_device(alpha) || is_on_device(beta)) return fail(BLAS_INVALID_VALUE, "scalars on the device");
-    return multiply({(char*)a, type_a, turns_a == 1, m, k, stride_a, batch_a},
-                    {(char*)b, type_b, turns_b == 1, k, n, stride_b, batch_b},
-                    {(char*)out, type, false, m, n, stride, batch}, *(const float*)alpha, *(const float*)beta, batches);
+    const float scales[] = {*(const float*)alpha, *(const float*)beta};
+    if (recorded && !has_workspace) return fail(BLAS_NOT_SUPPORTED, "a product in a graph without memory for it");
+    return now_or_later([=] {
+        return multiply({(char*)a, type_a, turns_a == 1, m, k, stride_a, batch_a},
+                        {(char*)b, type_b, turns_b == 1, k, n, stride_b, batch_b},
+                        {(char*)out, type, false, m, n, stride, batch}, scales[0], scales[1], batches);
+    });
 }
 EXPORTED int cublasGemmEx(void* handle, int turns_a, int turns_b, int m, int n, int k, const void* alpha,
                           const void* a, int type_a, int stride_a, const void* b, int type_b, int stride_b,
@@ -240,62 +251,65 @@ EXPORTED void run_mha(const void* q, const void* k, const void* v, void* out, fl
         runtime_error = code;
         return;
     }
-    const Heads queries{(unsigned short*)q, q_row, q_head, heads}, keys{(unsigned short*)k, k_row, k_head, key_heads},
-        values{(unsigned short*)v, v_row, v_head, key_heads}, result{(unsigned short*)out, out_row, out_head, heads};
-    const int type = is_bf16 ? BFLOAT : HALF;
-    // The real kernels read 16 bytes at a time, of heads whose size is a multiple of 8.
-    bool is_right = size % 8 == 0 && size <= 256 && rounded_size == (size + 31) / 32 * 32 && heads % key_heads == 0 &&
-                    unpadded == 1 && alibi == nullptr && table == nullptr && ranges == nullptr && cap == 0;
-    for (const Heads& side : {queries, keys, values, result}) {
-        is_right &= side.row % 8 == 0 && side.head % 8 == 0 && reinterpret_cast<Address>(side.first) % 16 == 0;
-    }
-    if (!is_right) {
-        lose_device(MISALIGNED_ADDRESS, "flash attention: heads of %u, or strides and addresses that do not fit", size);
-        return;
-    }
-    if (sequences == 0 || sequences > 65535 || heads > 65535 || max_queries == 0) {
-        runtime_error = RUNTIME_INVALID_CONFIGURATION;
-        return;
-    }
-    const size_t starts = (sequences + 1) * sizeof(int);
-    if (!use("flash attention's sequences", (Address)query_starts, starts, stream) ||
-        !use("flash attention's sequences", (Address)key_starts, starts, stream) ||
-        !use("flash attention's sums", (Address)sums, size_t(heads) * total * sizeof(float), stream) ||
-        !use("flash attention's queries", (Address)q, 2, stream) ||
-        !use("flash attention's keys", (Address)k, 2, stream) ||
-        !use("flash attention's values", (Address)v, 2, stream) ||
-        !use("flash attention's result", (Address)out, 2, stream)) {
-        fault = ILLEGAL_ADDRESS;
-        return;
-    }
-    on_device("flash attention", [&] {
-        for (unsigned sequence = 0; sequence < sequences; ++sequence) {
-            const long first = query_starts[sequence], end = query_starts[sequence + 1];
-            const long first_key = key_starts[sequence], end_key = key_starts[sequence + 1];
-            const bool is_short = end - first <= max_queries && end_key - first_key <= max_keys;
-            if (first > end || first_key > end_key || !is_short || end > total) {
-                lose_device(ILLEGAL_ADDRESS, "flash attention: sequence %u is not as announced", sequence);
-                return;
-            }
-            const std::vector<float> wide_queries = widen(queries, size, type, first, end),
-                                     wide_keys = widen(keys, size, type, first_key, end_key),
-                                     wide_values = widen(values, size, type, first_key, end_key);
-            std::vector<float> context(size);
-            for (long query = first; query < end; ++query) {
-                // The last query is at the position of the last key.
-                const long own = query - end + end_key - first_key, count = end_key - first_key;
-                const long start = is_causal || before < 0 ? 0 : max(0, own - before);
-                const long stop = is_causal ? own + 1 : after < 0 ? count : min(count, own + after + 1);
-                for (unsigned head = 0; head < heads; ++head) {
-                    const size_t stride = size_t(key_heads) * size;
-                    const size_t at = start * stride + head / (heads / key_heads) * size;
-                    attend(&wide_queries[((query - first) * heads + head) * size], wide_keys.data() + at,
-                           wide_values.data() + at, size, stride, max(0, stop - start), scale, context.data());
-                    for (unsigned i = 0; i < size; ++i) {
-                        write(result.first, type, query * out_row + head * out_head + i, context[i]);
+    now_or_later([=] {
+        const Heads queries{(unsigned short*)q, q_row, q_head, heads}, keys{(unsigned short*)k, k_row, k_head, key_heads},
+            values{(unsigned short*)v, v_row, v_head, key_heads}, result{(unsigned short*)out, out_row, out_head, heads};
+        const int type = is_bf16 ? BFLOAT : HALF;
+        // The real kernels read 16 bytes at a time, of heads whose size is a multiple of 8.
+        bool is_right = size % 8 == 0 && size <= 256 && rounded_size == (size + 31) / 32 * 32 && heads % key_heads == 0 &&
+                        unpadded == 1 && alibi == nullptr && table == nullptr && ranges == nullptr && cap == 0;
+        for (const Heads& side : {queries, keys, values, result}) {
+            is_right &= side.row % 8 == 0 && side.head % 8 == 0 && reinterpret_cast<Address>(side.first) % 16 == 0;
+        }
+        if (!is_right) {
+            lose_device(MISALIGNED_ADDRESS, "flash attention: heads of %u, or strides and addresses that do not fit", size);
+            return SUCCESS;
+        }
+        if (sequences == 0 || sequences > 65535 || heads > 65535 || max_queries == 0) {
+            runtime_error = RUNTIME_INVALID_CONFIGURATION;
+            return SUCCESS;
+        }
+        const size_t starts = (sequences + 1) * sizeof(int);
+        if (!use("flash attention's sequences", (Address)query_starts, starts, stream) ||
+            !use("flash attention's sequences", (Address)key_starts, starts, stream) ||
+            !use("flash attention's sums", (Address)sums, size_t(heads) * total * sizeof(float), stream) ||
+            !use("flash attention's queries", (Address)q, 2, stream) ||
+            !use("flash attention's keys", (Address)k, 2, stream) ||
+            !use("flash attention's values", (Address)v, 2, stream) ||
+            !use("flash attention's result", (Address)out, 2, stream)) {
+            fault = ILLEGAL_ADDRESS;
+            return SUCCESS;
+        }
+        on_device("flash attention", [&] {
+            for (unsigned sequence = 0; sequence < sequences; ++sequence) {
+                const long first = query_starts[sequence], end = query_starts[sequence + 1];
+                const long first_key = key_starts[sequence], end_key = key_starts[sequence + 1];
+                const bool is_short = end - first <= max_queries && end_key - first_key <= max_keys;
+                if (first > end || first_key > end_key || !is_short || end > total) {
+                    lose_device(ILLEGAL_ADDRESS, "flash attention: sequence %u is not as announced", sequence);
+                    return;
+                }
+                const std::vector<float> wide_queries = widen(queries, size, type, first, end),
+                                         wide_keys = widen(keys, size, type, first_key, end_key),
+                                         wide_values = widen(values, size, type, first_key, end_key);
+                std::vector<float> context(size);
+                for (long query = first; query < end; ++query) {
+                    // The last query is at the position of the last key.
+                    const long own = query - end + end_key - first_key, count = end_key - first_key;
+                    const long start = is_causal || before < 0 ? 0 : max(0, own - before);
+                    const long stop = is_causal ? own + 1 : after < 0 ? count : min(count, own + after + 1);
+                    for (unsigned head = 0; head < heads; ++head) {
+                        const size_t stride = size_t(key_heads) * size;
+                        const size_t at = start * stride + head / (heads / key_heads) * size;
+                        attend(&wide_queries[((query - first) * heads + head) * size], wide_keys.data() + at,
+                               wide_values.data() + at, size, stride, max(0, stop - start), scale, context.data());
+                        for (unsigned i = 0; i < size; ++i) {
+                            write(result.first, type, query * out_row + head * out_head + i, context[i]);
+                        }
                     }
                 }
             }
-        }
+        });
+        return SUCCESS;
     });
 }

@@ -88,7 +88,7 @@ mod on_a_card {
         }
 
         fn run_kernel(&self, name: &str, blocks: usize, threads: usize, words: &[Word]) {
-            self.start_kernel(name.to_owned(), blocks, threads, words).unwrap();
+            self.run_kernel_by_name(name, blocks, threads, words).unwrap();
         }
 
         /// An emulated card takes its time for rows.

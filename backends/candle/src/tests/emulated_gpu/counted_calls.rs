@@ -16,8 +16,16 @@ const ALLOCATE: &str = "cuMemAllocAsync";
 const UPLOAD: &str = "cuMemcpyHtoDAsync_v2";
 const DOWNLOAD: &str = "cuMemcpyDtoHAsync_v2";
 /// The functions whose calls are counted: of the driver, of cuBLAS, and the start of flash attention.
-const COUNTED: [&str; 7] =
-    ["cuLaunchKernel", "cublasGemmEx", "run_mha", ALLOCATE, "cuMemFreeAsync", UPLOAD, DOWNLOAD];
+const COUNTED: [&str; 8] = [
+    "cuLaunchKernel",
+    "cublasGemmEx",
+    "run_mha",
+    ALLOCATE,
+    "cuMemFreeAsync",
+    UPLOAD,
+    DOWNLOAD,
+    "cuGraphLaunch",
+];
 const WITH_BYTES: [&str; 3] = [ALLOCATE, UPLOAD, DOWNLOAD];
 
 /// The calls of a pass, and the bytes that they allocate, upload and download.
@@ -39,8 +47,10 @@ struct Workload {
     own: usize,
     /// Whether earlier passes have left the queries in the prefix cache.
     is_known: bool,
-    /// With one layer, and with two.
+    /// With one layer, and with two, for a pass of a new shape.
     expected: [Calls; 2],
+    /// With two layers, when the same texts come for the fourth time.
+    again: Calls,
 }
 
 /// The sizes of the workloads of `docs/gpu.md`, and 64 clients with a pair each.
@@ -53,9 +63,10 @@ const WORKLOADS: [Workload; 4] = [
         own: 136,
         is_known: false,
         expected: [
-            Calls { counts: [13, 5, 1, 1, 0, 5, 2], bytes: [278_528, 196_448, 131_076] },
-            Calls { counts: [20, 9, 2, 1, 0, 6, 2], bytes: [557_056, 197_536, 131_076] },
+            Calls { counts: [13, 5, 1, 1, 0, 5, 2, 0], bytes: [278_528, 196_448, 131_076] },
+            Calls { counts: [20, 9, 2, 1, 0, 6, 2, 0], bytes: [557_056, 197_536, 131_076] },
         ],
+        again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 160_496, 131_072] },
     },
     Workload {
         name: "W2",
@@ -65,9 +76,10 @@ const WORKLOADS: [Workload; 4] = [
         own: 50,
         is_known: true,
         expected: [
-            Calls { counts: [10, 5, 1, 0, 0, 3, 1], bytes: [0, 28_724, 4096] },
-            Calls { counts: [15, 9, 2, 0, 0, 4, 1], bytes: [0, 28_724, 4096] },
+            Calls { counts: [10, 5, 1, 0, 0, 3, 1, 0], bytes: [0, 28_724, 4096] },
+            Calls { counts: [15, 9, 2, 0, 0, 4, 1, 0], bytes: [0, 28_724, 4096] },
         ],
+        again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 28_724, 4096] },
     },
     Workload {
         name: "W3",
@@ -77,9 +89,10 @@ const WORKLOADS: [Workload; 4] = [
         own: 1051,
         is_known: false,
         expected: [
-            Calls { counts: [13, 5, 1, 1, 0, 5, 2], bytes: [278_528, 714_944, 32_772] },
-            Calls { counts: [20, 9, 2, 1, 0, 6, 2], bytes: [557_056, 716_032, 32_772] },
+            Calls { counts: [13, 5, 1, 1, 0, 5, 2, 0], bytes: [278_528, 714_944, 32_772] },
+            Calls { counts: [20, 9, 2, 1, 0, 6, 2, 0], bytes: [557_056, 716_032, 32_772] },
         ],
+        again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 679_008, 32_768] },
     },
     Workload {
         name: "64 pairs",
@@ -89,9 +102,10 @@ const WORKLOADS: [Workload; 4] = [
         own: 50,
         is_known: false,
         expected: [
-            Calls { counts: [76, 5, 1, 64, 0, 68, 2], bytes: [18_087_936, 275_296, 262_148] },
-            Calls { counts: [83, 9, 2, 64, 0, 69, 2], bytes: [36_175_872, 345_952, 262_148] },
+            Calls { counts: [76, 5, 1, 64, 0, 68, 2, 0], bytes: [18_087_936, 275_296, 262_148] },
+            Calls { counts: [83, 9, 2, 64, 0, 69, 2, 0], bytes: [36_175_872, 345_952, 262_148] },
         ],
+        again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 186_960, 262_144] },
     },
 ];
 
@@ -111,8 +125,8 @@ impl Workload {
         builder.build()
     }
 
-    /// The calls of a pass with this number of layers.
-    fn calls(&self, gpu: &EmulatedGpu, layers: usize) -> Calls {
+    /// The calls of a pass with this number of layers, without graphs or with those of earlier passes.
+    fn calls(&self, gpu: &EmulatedGpu, layers: usize, has_graphs: bool) -> Calls {
         let sizes = Sizes { layers, ..WIDTHS[0] };
         let model = RandomModel::with_sizes(72, "", candle_core::DType::BF16, sizes);
         let options = LoadOptions {
@@ -125,14 +139,24 @@ impl Workload {
         gpu.reset(0);
         let mut backend = load(&options).unwrap().backend;
         let mut rng = StdRng::seed_from_u64(73);
+        let refuse_graphs = || {
+            if !has_graphs {
+                gpu.fail("cuStreamBeginCapture_v2", 1, INVALID_VALUE);
+            }
+        };
+        refuse_graphs();
         // The first passes find out how much memory they need.
         for round in 0..3 {
             gpu.compute_nothing();
             backend.predict(&self.batch(&mut rng, round)).unwrap();
         }
+        let batch = self.batch(&mut rng, if self.is_known { 2 } else { 3 });
+        for _ in 0..if has_graphs { 3 } else { 0 } {
+            backend.predict(&batch).unwrap();
+        }
         gpu.reset(0);
         gpu.compute_nothing();
-        let batch = self.batch(&mut rng, if self.is_known { 2 } else { 3 });
+        refuse_graphs();
         let start = Instant::now();
         backend.predict(&batch).unwrap();
         eprintln!("{}, {layers} layers: {} µs in the emulation", self.name, start.elapsed().as_micros());
@@ -147,10 +171,11 @@ impl Workload {
 #[serial]
 fn a_pass_makes_the_counted_calls() {
     let Some(gpu) = EmulatedGpu::new() else { return };
-    let counted = WORKLOADS
-        .each_ref()
-        .map(|workload| (workload.name, [1, 2].map(|layers| workload.calls(&gpu, layers))));
-    let expected = WORKLOADS.each_ref().map(|workload| (workload.name, workload.expected));
+    let counted = WORKLOADS.each_ref().map(|workload| {
+        let new = [1, 2].map(|layers| workload.calls(&gpu, layers, false));
+        (workload.name, new, workload.calls(&gpu, 2, true))
+    });
+    let expected = WORKLOADS.each_ref().map(|workload| (workload.name, workload.expected, workload.again));
     assert_eq!(counted, expected, "{COUNTED:?}, bytes of {WITH_BYTES:?}");
     gpu.reset(0);
 }
