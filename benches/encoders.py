@@ -9,7 +9,6 @@ first run writes the models other than MiniLM to --work (2 GB)."""
 
 import argparse
 import datetime
-import http.client
 import json
 import os
 import shlex
@@ -74,32 +73,22 @@ class Ours(Server):
 
     def __init__(self, arguments: argparse.Namespace, model: Path, dtype: str):
         super().__init__(arguments.binary, model, ["--dtype", dtype], arguments.threads)
-        self.port = int(self.url.rsplit(":", 1)[1])
-        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
-
-    def post(self, request: dict, connection: http.client.HTTPConnection) -> list:
-        path, body = ("/rerank", request) if "query" in request else ("/embed", {"inputs": request["texts"]})
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        content = json.load(answer)
-        assert answer.status == 200, content
-        if "query" in request:
-            content = [rank["score"] for rank in sorted(content, key=lambda rank: rank["index"])]
-        return content
 
     def ask(self, request: dict) -> dict:
-        start = time.perf_counter()
-        values = self.post(request, self.connection)
-        return {"seconds": time.perf_counter() - start, "values": values}
+        path, content = ("/rerank", request) if "query" in request else ("/embed", {"inputs": request["texts"]})
+        seconds, _, values = self.post(path, json.dumps(content).encode())
+        if "query" in request:
+            values = [rank["score"] for rank in sorted(values, key=lambda rank: rank["index"])]
+        return {"seconds": seconds, "values": values}
 
     def many_clients(self, request: dict) -> float:
         """Requests per second from many clients that send without a pause."""
         until = time.perf_counter() + LOAD_SECONDS
 
         def client(_: int) -> int:
-            connection, count = http.client.HTTPConnection("127.0.0.1", self.port), 0
+            count = 0
             while time.perf_counter() < until:
-                self.post(request, connection)
+                self.ask(request)
                 count += 1
             return count
 

@@ -14,6 +14,7 @@ import concurrent.futures
 import datetime
 import json
 import os
+import random
 import re
 import signal
 import statistics
@@ -145,6 +146,16 @@ def under_load(server: Server) -> dict:
     return {"pairs_per_second": round(requests * TEXTS / seconds, 1), "computed_tokens_per_second": round(tokens / seconds)}
 
 
+def of_new_lengths(server: Server) -> float:
+    """The median of the seconds for one short pair, when each has a length that did not come before."""
+    server.release()
+    asked = [{"query": f"question {words} of", "documents": ["moon " * words]} for words in range(20, 80)]
+    random.Random(5).shuffle(asked)
+    seconds = [server.ask(request)[0] for request in asked]
+    server.hold()
+    return statistics.median(seconds)
+
+
 class Readings:
     """Readings as figures of the table."""
 
@@ -195,6 +206,7 @@ def table(results: dict) -> str:
         name, memory, load = system["name"], system["memory_mb"], system["load"]
         rows.append([
             system["label"], *(readings.figure(name, workload) for workload in WORKLOADS), readings.figure(name, "W1", True),
+            f"{system['new_lengths'] * 1e3:.1f}" if system["new_lengths"] else "",
             f"{load['computed_tokens_per_second']:,}" if load else "", difference(readings.worst_difference(name)),
             f"{memory / 1024:.1f}" if memory else "", f"{system['ready_seconds']:.1f}",
         ])
@@ -204,7 +216,7 @@ def table(results: dict) -> str:
         f"`transformers` with the fastest of batches of {', '.join(map(str, BATCHES[:-1]))} and {BATCHES[-1]}. "
         f"Under load: {CLIENTS} clients that never pause, {TEXTS} texts in a request.\n\n"
     )
-    head = ["", "W1, pairs/s", "W2, ms", "W3, pairs/s", "W1 again, pairs/s", "under load, computed tokens/s",
+    head = ["", "W1, pairs/s", "W2, ms", "W3, pairs/s", "W1 again, pairs/s", "short pairs of new lengths, ms", "under load, computed tokens/s",
             "worst score difference to float32", "memory of the card, GiB", "ready after, s"]
     return said + lines(head, rows)
 
@@ -244,6 +256,7 @@ def main() -> None:
             memory = device_memory(process)
             described.append({
                 "name": system.name, "label": system.label, "ready_seconds": round(seconds[system.name], 2), "memory_mb": memory,
+                "new_lengths": of_new_lengths(process) if system.is_server else None,
                 "load": under_load(process) if system.is_server else None,
             })
     finally:

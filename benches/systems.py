@@ -3,6 +3,7 @@
 Input: requests, {"query", "documents"}. Output: seconds and scores. Invariants: a system that is not being
 asked does not run, so that one system at a time has the CPU; all have the same number of threads."""
 
+import http.client
 import json
 import os
 import platform
@@ -11,10 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -127,7 +130,7 @@ class Server(Process):
     """The binary, asked over HTTP."""
 
     def __init__(self, binary: Path, model: Path, flags: list[str], threads: int | None = None):
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        self.log, self.connections = tempfile.NamedTemporaryFile("w+", suffix=".log"), threading.local()
         named = "--models-file" if str(model).endswith(".toml") else "--model-id"
         command = [binary, named, model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0", *flags]
         command += ["--threads", threads] if threads else []
@@ -165,13 +168,31 @@ class Server(Process):
     def ask(self, request: dict) -> tuple[float, list[float], int]:
         """Seconds, the scores in the order of the documents, and the number of prompt tokens."""
         body = json.dumps({"query": request["query"], "texts": request["documents"]}).encode()
-        post = urllib.request.Request(f"{self.url}/rerank", body, {"content-type": "application/json"})
-        start = time.perf_counter()
-        with urllib.request.urlopen(post) as answer:
-            content = json.load(answer)
-            seconds = time.perf_counter() - start
+        seconds, answer, content = self.post("/rerank", body)
         scores = [rank["score"] for rank in sorted(content, key=lambda rank: rank["index"])]
         return seconds, scores, int(answer.headers["x-compute-tokens"])
+
+    def post(self, path: str, body: bytes) -> tuple[float, http.client.HTTPResponse, list]:
+        """Seconds, and the answer. Each thread keeps its connection; one that the server closed is replaced."""
+        for is_last in (False, True):
+            connection = getattr(self.connections, "own", None)
+            start = time.perf_counter()
+            try:
+                if connection is None:
+                    connection = self.connections.own = http.client.HTTPConnection(self.url.removeprefix("http://"))
+                connection.request("POST", path, body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                content = json.load(answer)
+                seconds = time.perf_counter() - start
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.connections.own = None
+                if is_last:
+                    raise
+                continue
+            if answer.status != HTTPStatus.OK:
+                raise RuntimeError(f"{path}: {answer.status} {content}")
+            return seconds, answer, content
+        raise AssertionError("the last try returns or raises")
 
     def rerank(self, request: dict) -> dict:
         seconds, scores, _ = self.ask(request)

@@ -252,14 +252,14 @@ def test_the_table_of_a_gpu_has_the_fastest_batch_and_the_worst_score():
     ]
     load = {"pairs_per_second": 1.0, "computed_tokens_per_second": 123456}
     systems = [
-        {"name": "server-bfloat16", "label": "ours", "ready_seconds": 1.25, "memory_mb": 2048, "load": load},
-        {"name": gpu.REFERENCE, "label": "theirs", "ready_seconds": 9.0, "memory_mb": None, "load": None},
+        {"name": "server-bfloat16", "label": "ours", "ready_seconds": 1.25, "memory_mb": 2048, "load": load, "new_lengths": 0.0042},
+        {"name": gpu.REFERENCE, "label": "theirs", "ready_seconds": 9.0, "memory_mb": None, "load": None, "new_lengths": None},
     ]
     results = {"date": "2026-01-02", "requests": 4, "card": "a card", "commit": "abc", "versions": {"torch": "2"}, "systems": systems, "readings": readings}
     rows = gpu.table(results).splitlines()
     assert rows[0].startswith("2026-01-02, a card; commit abc; torch 2. Medians of 4 requests")
-    assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 123,456 | 0.030 | 2.0 | 1.2 |"
-    assert rows[-1] == "| theirs | 8 |  |  |  |  | 0 |  | 9.0 |"
+    assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 4.2 | 123,456 | 0.030 | 2.0 | 1.2 |"
+    assert rows[-1] == "| theirs | 8 |  |  |  |  |  | 0 |  | 9.0 |"
     assert render.put(gpu.DOCUMENT.read_text(), "gpu", gpu.table(results)).count("| ours | 200 |") == 1
 
 

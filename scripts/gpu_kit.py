@@ -254,8 +254,27 @@ def encoders(run: Run) -> str:
     return results.name
 
 
+# Requests under the profiler: the last one of each kind counts.
+PROFILED = {"W1": 3, "W2": 4, "W3": 2}
+
+
+def passes_of(listed: list[str]) -> list[dict[str, list[float]]]:
+    """The milliseconds of each kernel, by forward pass: a pass begins with the embedding."""
+    head = next(number for number, line in enumerate(listed) if '"Kernel Name"' in line)
+    found: list[dict[str, list[float]]] = [defaultdict(list)]
+    units = {"ns": 1e-6, "us": 1e-3, "usecond": 1e-3, "nsecond": 1e-6, "ms": 1.0, "msecond": 1.0}
+    for row in csv.DictReader(listed[head:]):
+        if row["Metric Name"] != "gpu__time_duration.sum":
+            continue
+        if row["Kernel Name"].startswith("embed_"):
+            found.append(defaultdict(list))
+        name = f"{row['Kernel Name'][:70]} {row['Grid Size']}"
+        found[-1][name].append(float(row["Metric Value"].replace(",", "")) * units[row["Metric Unit"]])
+    return found
+
+
 def profile(run: Run) -> str:
-    """The time of each kernel: the start, and three requests of W1."""
+    """The time of each kernel in a pass of each workload."""
     from asked import Asked
     from systems import RERANKER, Server
 
@@ -266,21 +285,23 @@ def profile(run: Run) -> str:
     profiled.chmod(0o755)
     server = Server(profiled, MODEL, [*RERANKER, "--dtype", "bfloat16"])
     try:
-        for index in range(3):
-            server.rerank(Asked("W1").request(index, 1))
+        for workload, count in PROFILED.items():
+            for index in range(count):
+                server.rerank(Asked(workload).request(index, 1))
     finally:
         subprocess.run(["pkill", "-TERM", "-f", f"^{SERVER}"], check=False)
         server.process.wait(60)
-    times: dict[str, list[float]] = defaultdict(list)
-    lines = listed.read_text().splitlines()
-    head = next(number for number, line in enumerate(lines) if '"Kernel Name"' in line)
-    for row in csv.DictReader(lines[head:]):
-        if row["Metric Name"] == "gpu__time_duration.sum":
-            unit = {"ns": 1e-6, "us": 1e-3, "usecond": 1e-3, "nsecond": 1e-6, "ms": 1.0, "msecond": 1.0}[row["Metric Unit"]]
-            times[row["Kernel Name"][:100]].append(float(row["Metric Value"].replace(",", "")) * unit)
-    table = sorted(((sum(all_), len(all_), name) for name, all_ in times.items()), reverse=True)
-    run.log.write_text("".join(f"{total:9.3f} ms {count:6} × {name}\n" for total, count, name in table))
-    return f"{sum(row[0] for row in table):.1f} ms in {sum(row[1] for row in table)} kernels"
+    passes = passes_of(listed.read_text().splitlines())
+    found, end = [], len(passes)
+    with run.log.open("w") as log:
+        for workload, count in reversed(PROFILED.items()):
+            kernels = passes[end - 1]
+            end -= count
+            rows = sorted(((sum(times), len(times), name) for name, times in kernels.items()), reverse=True)
+            total, launches = sum(row[0] for row in rows), sum(row[1] for row in rows)
+            found.insert(0, f"{workload} {total:.2f} ms in {launches} kernels")
+            log.write(f"{found[0]}\n" + "".join(f"{milliseconds:9.3f} ms {times:5} × {name}\n" for milliseconds, times, name in rows))
+    return ", ".join(found)
 
 
 @dataclass(frozen=True)

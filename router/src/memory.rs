@@ -1,7 +1,7 @@
 //! Returns free memory to the system.
 //!
-//! The C library keeps freed memory for the threads that freed it. After requests that took gigabytes, the
-//! process would stay that large. Input: the process's resident memory, read every few seconds. Output: none.
+//! Allocators keep freed memory for the threads that freed it: mimalloc that of Rust's code, the C library that
+//! of other code. After requests that took gigabytes, the process would stay that large. Input: the process's resident memory, read every few seconds. Output: none.
 //! What must hold: a server under steady load returns nothing, because it would have to request the pages
 //! again.
 
@@ -76,18 +76,16 @@ pub(crate) fn held_bytes() -> Option<u64> {
     Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
 }
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[expect(unsafe_code, reason = "the C library has no other way to be asked")]
+/// Other C libraries than glibc give memory back by themselves, or not at all.
+#[expect(unsafe_code, reason = "allocators have no other way to be asked")]
 pub(crate) fn trim() {
-    // SAFETY: the function takes a number, locks the allocator's state, and touches free memory only.
+    // SAFETY: both functions lock the allocator's state, and touch free memory only.
     unsafe {
+        libmimalloc_sys::mi_collect(true);
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         libc::malloc_trim(0);
     }
 }
-
-/// Other C libraries give memory back by themselves, or not at all.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn trim() {}
 
 #[cfg(test)]
 mod tests {

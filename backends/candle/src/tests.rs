@@ -186,7 +186,8 @@ fn every_checkpoint_scores_as_transformers_does() {
 
 /// The allowed difference between a raw score and the reference's, which is computed in `f32`, and between
 /// two batches. The fixtures' weights are random, and their raw scores reach 7. Trained weights lose less.
-/// The measured differences were 0.28 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4.
+/// The measured differences were 0.28 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4. The
+/// fast instructions are held to the portable ones: how they round differs as company does.
 const LOWER_PRECISIONS: [(DType, f32, f32); 3] =
     [(DType::BFloat16, 0.3, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
 
@@ -203,17 +204,19 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
                 let candle = load_on(candle_as(candle_core::DType::BF16), &options(model)).unwrap();
                 backends.push(("candle".to_owned(), candle));
             }
+            let exact: Vec<f32> = cases.iter().map(|(_, _, expected)| *expected).collect();
+            let (mut expected, mut tolerance) = (exact.clone(), to_reference);
             for (name, backend) in &mut backends {
                 let texts = || cases.iter().map(|(_, ids, _)| ids);
                 let together = predict(backend.as_mut(), batch(BatchBuilder::new(Packing::SHARED), texts()));
-                let expected: Vec<f32> = cases.iter().map(|(_, _, expected)| *expected).collect();
-                assert_close(&together, &expected, to_reference, &format!("{dtype} {name} {model}"));
-                assert_ne!(together, expected, "{dtype} must not be computed in float32");
+                assert_close(&together, &expected, tolerance, &format!("{dtype} {name} {model}"));
+                assert_ne!(together, exact, "{dtype} must not be computed in float32");
                 let alone = texts().flat_map(|ids| {
                     predict(backend.as_mut(), batch(BatchBuilder::new(Packing::SHARED), [ids]))
                 });
                 let alone: Vec<f32> = alone.collect();
                 assert_close(&alone, &together, to_each_other, &format!("{dtype} {name} {model}, alone"));
+                (expected, tolerance) = (together, to_each_other);
             }
         }
     }

@@ -58,3 +58,31 @@ fn real_widths_give_the_cpus_vectors_on_the_card() {
         }
     }
 }
+
+/// A pass that comes again may be a graph. It gives the bits that a model gives in its first pass, which
+/// cannot be one.
+#[test]
+#[serial_test::serial]
+fn passes_of_one_shape_give_the_bits_of_a_first_pass_on_the_card() {
+    let mut rng = StdRng::seed_from_u64(74);
+    let model = RandomModel::with_sizes(75, "", DType::BF16, WIDTHS[1]);
+    let options = model.options(embedding(Pooling::Last, Vec::new()));
+    let start = || on_gpu(DType::BF16, true, &options);
+    let Some(mut again) = start() else { return };
+    for round in 0..if on_a_real_card() { 40 } else { 8 } {
+        // Two shapes, so that graphs are not those of the pass before.
+        let (count, length) = if round % 3 == 2 { (5, 20) } else { (2, 9) };
+        let texts: Vec<Vec<u32>> = (0..count)
+            .map(|text| {
+                let own = (0..length).map(|_| rng.random_range(0..VOCABULARY as u32));
+                std::iter::once(text).chain(own).collect()
+            })
+            .collect();
+        let vectors = |backend: &mut dyn Backend| -> Vec<Vec<f32>> {
+            let batch = batch(BatchBuilder::new(Packing::SHARED), &texts).build();
+            backend.predict(&batch).unwrap().texts.into_iter().map(|text| text.whole).collect()
+        };
+        let expected = vectors(start().unwrap().as_mut());
+        assert_eq!(vectors(again.as_mut()), expected, "round {round}");
+    }
+}
