@@ -25,7 +25,7 @@ pub(crate) const LARGE_TEXT: usize = 64 << 10;
 const OTHER_END: usize = 256;
 
 /// The patterns of Qwen and of Llama 3. In these, a line break ends a word, whatever follows.
-const PATTERNS: [&str; 2] = [
+pub(super) const PATTERNS: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
@@ -120,6 +120,11 @@ impl Borders {
     /// Whether a text is too large to be encoded whole if that can be avoided.
     pub(super) fn is_large(self, text: &str) -> bool {
         self.large > 0 && text.len() > self.large
+    }
+
+    /// Whether a text of a request is split at this place, which is neither its start nor its last byte.
+    pub(super) fn splits_at(self, bytes: &[u8], at: usize) -> bool {
+        self.texts.split_at(bytes, at)
     }
 
     /// The length of the first part of a text whose parts are encoded one by one. It ends at a border if

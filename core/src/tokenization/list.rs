@@ -214,9 +214,7 @@ impl PromptEncoder {
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let parses = self.options.parse_special_tokens;
-        let tokenizer = if parses { &self.tokenizers.full } else { self.tokenizers.of_text(true) };
-        Ok(tokenizer.encode_fast(text, false).map_err(failed)?.get_ids().to_vec())
+        Ok(self.encode_run(text, true)?.ids)
     }
 
     /// The prompt that begins with the document `start`. Cuts its texts if not even one document fits.

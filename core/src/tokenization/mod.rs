@@ -9,6 +9,7 @@
 mod answer;
 mod ascii;
 mod borders;
+mod byte_words;
 mod check;
 mod error;
 mod frame;

@@ -6,6 +6,7 @@
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
     borders::Borders,
+    byte_words::{ByteWords, TextTokens},
     frame::{self, PromptPart, Tokenizers},
     instruction::choose_instruction,
     stretch::{Needed, SharedRuns},
@@ -28,6 +29,8 @@ pub struct PromptEncoder {
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     pub(super) borders: Borders,
+    /// For tokenizers whose plain texts need no library.
+    pub(super) words: Option<ByteWords>,
     /// The parts of a prompt with one document.
     parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
@@ -51,11 +54,8 @@ impl PromptEncoder {
             return Err(EncoderError::EmptyInstruction);
         }
         let tokenizers = Tokenizers::new(tokenizer)?;
-        let borders = Borders::from_tokenizer(if options.parse_special_tokens {
-            &tokenizers.full
-        } else {
-            &tokenizers.plain
-        });
+        let of_texts = if options.parse_special_tokens { &tokenizers.full } else { &tokenizers.plain };
+        let (borders, words) = (Borders::from_tokenizer(of_texts), ByteWords::from_tokenizer(of_texts));
         // The model's own limits count the tokens of whole runs.
         let has_limits = options.limits != TextLimits::default();
         let lines = if has_limits { Borders::default() } else { borders };
@@ -65,7 +65,7 @@ impl PromptEncoder {
         if !options.parse_special_tokens {
             tokenizers.check_leaks(&template.literal_texts())?;
         }
-        Ok(Self { tokenizers, template: template.clone(), options, borders, parts, bare })
+        Ok(Self { tokenizers, template: template.clone(), options, borders, words, parts, bare })
     }
 
     /// The ids of the whole prompt.
@@ -240,15 +240,21 @@ impl PromptEncoder {
 
     /// The number of tokens of a text, whose parts are encoded one by one.
     pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
-        let Tokenizers { full, plain, .. } = &self.tokenizers;
-        let tokenizer = if self.options.parse_special_tokens { full } else { plain };
         let (mut count, mut rest) = (0, text);
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(self.borders.part_length(rest));
-            count += tokenizer.encode_fast(part, false).map_err(failed)?.len();
+            count += self.encode_run(part, true)?.ids.len();
             rest = behind;
         }
         Ok(count)
+    }
+
+    /// The tokens of a text without control tokens, which `begins` the input or follows a control token.
+    pub(super) fn encode_run(&self, text: &str, begins: bool) -> Result<TextTokens, Error> {
+        let parses = self.options.parse_special_tokens;
+        let tokenizer = if parses { &self.tokenizers.full } else { self.tokenizers.of_text(begins) };
+        let plain = self.words.as_ref().and_then(|words| words.encode_plain(tokenizer, text));
+        plain.map_or_else(|| TextTokens::from_library(tokenizer, text).map_err(failed), Ok)
     }
 
     pub(super) fn default_instruction(&self) -> Option<&str> {

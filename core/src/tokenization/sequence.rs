@@ -10,6 +10,11 @@ use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Token};
 impl TextEncoder {
     /// The tokens of a sequence, without the post-processor's.
     pub(super) fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
+        let words = self.words.as_ref();
+        if let Some(tokens) = words.and_then(|words| words.encode_plain(&self.plain, text)) {
+            let tokens = tokens.ids.into_iter().zip(tokens.offsets);
+            return Ok(tokens.map(|(id, offsets)| (id, String::new(), offsets, None, place)).collect());
+        }
         let plain = self.ascii.as_ref().and_then(|words| {
             words.encode_plain(&self.plain, text, place, |id| self.special.contains_key(&id))
         });

@@ -7,9 +7,10 @@
 use super::{
     Truncation, TruncationDirection,
     borders::SkippedBytes,
+    byte_words::TextTokens,
     frame::{FixedPart, PromptPart, slot_of},
     prompt::PromptEncoder,
-    tokens::{Owner, Tokens, failed},
+    tokens::{Owner, Tokens},
 };
 use crate::{
     error::Error,
@@ -234,12 +235,8 @@ impl Run {
 
     /// The run with its tokens.
     fn encoded(mut self, encoder: &PromptEncoder, begins: bool) -> Result<Self, Error> {
-        let tokenizers = &encoder.tokenizers;
-        let tokenizer =
-            if encoder.options.parse_special_tokens { &tokenizers.full } else { tokenizers.of_text(begins) };
-        let encoding = tokenizer.encode(self.text.as_str(), false).map_err(failed)?;
-        self.ids = encoding.get_ids().to_vec();
-        self.ends = encoding.get_offsets().iter().map(|(_, end)| *end).collect();
+        let TextTokens { ids, offsets } = encoder.encode_run(&self.text, begins)?;
+        (self.ids, self.ends) = (ids, offsets.into_iter().map(|(_, end)| end).collect());
         Ok(self)
     }
 

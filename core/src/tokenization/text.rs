@@ -9,6 +9,7 @@ use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
     ascii::AsciiWords,
     borders::{Borders, SkippedBytes},
+    byte_words::ByteWords,
     frame::without_added_tokens,
     late::LateTokens,
     marked::MarkedLayout,
@@ -34,6 +35,8 @@ pub struct TextEncoder {
     pub(super) borders: Borders,
     /// For tokenizers whose plain texts need no library.
     pub(super) ascii: Option<AsciiWords>,
+    /// The same for tokenizers of another kind.
+    pub(super) words: Option<ByteWords>,
 }
 
 /// The settings of a [`TextEncoder`].
@@ -108,7 +111,8 @@ impl TextEncoder {
         let special = special.map(|(id, token)| (id, token.content)).collect();
         let borders = Borders::from_tokenizer(&plain);
         let ascii = AsciiWords::from_tokenizer(&plain);
-        Ok(Self { full: tokenizer, plain, options, special, borders, ascii })
+        let words = ByteWords::from_tokenizer(&plain);
+        Ok(Self { full: tokenizer, plain, options, special, borders, ascii, words })
     }
 
     /// Encodes some fixed texts after `prompt` as a test.
