@@ -49,8 +49,8 @@ class Choice:
 
 OURS = "this server"
 CHOICES_ON_GPU = [
-    *(Choice(OURS, dtype) for dtype in ("bfloat16", "float16")),
-    *(Choice("transformers", dtype) for dtype in ("float32", "bfloat16", "float16")),
+    Choice(OURS, "bfloat16"),
+    *(Choice("transformers", dtype) for dtype in ("float32", "bfloat16")),
 ]
 CHOICES = [
     *(Choice(OURS, dtype) for dtype in ("float32", "bfloat16", "int8")),
@@ -142,8 +142,11 @@ def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choi
     results: dict = {choice.label: {"many": [], "one": [], "load": [], "many_clients": []} for choice in choices}
     found = []
     try:
-        for choice in choices:
+        def begin(choice: Choice) -> None:
             processes[choice.label] = started(choice, arguments, model, work / f"{encoder.name}-graphs")
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(begin, choices))
         answers = {}
         for round_ in range(-1, arguments.rounds):
             if round_ >= 0 and arguments.device == "cpu":

@@ -173,7 +173,7 @@ class Server(Process):
         return seconds, scores, int(answer.headers["x-compute-tokens"])
 
     def post(self, path: str, body: bytes) -> tuple[float, http.client.HTTPResponse, list]:
-        """Seconds, and the answer. Each thread keeps its connection; one that the server closed is replaced."""
+        """Seconds, and the answer. Each thread keeps its connection, unless the server closes it."""
         for is_last in (False, True):
             connection = getattr(self.connections, "own", None)
             start = time.perf_counter()

@@ -1,9 +1,9 @@
 //! Returns free memory to the system.
 //!
-//! Allocators keep freed memory for the threads that freed it: mimalloc that of Rust's code, the C library that
-//! of other code. After requests that took gigabytes, the process would stay that large. Input: the process's resident memory, read every few seconds. Output: none.
-//! What must hold: a server under steady load returns nothing, because it would have to request the pages
-//! again.
+//! Allocators keep freed memory for the threads that freed it: mimalloc for Rust, the C library for C.
+//! After requests that took gigabytes, the process would stay that large. Input: the process's resident
+//! memory, read every few seconds. Output: none. What must hold: a server under steady load returns nothing,
+//! because it would have to request the pages again.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};

@@ -7,10 +7,10 @@
 //! and attention that flash attention cannot express.
 
 pub(crate) mod accelerator;
+#[cfg(any(test, feature = "cuda"))]
+mod call_queue;
 #[cfg(feature = "cuda")]
 mod calls;
-#[cfg(any(test, feature = "cuda"))]
-mod commands;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
 #[cfg(all(test, target_os = "linux"))]
@@ -151,22 +151,22 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 
     /// The operations of candle, which may now use the tensors.
-    fn plain(&mut self) -> Result<&mut TensorOperations> {
-        self.memory.accelerator().flush().map_err(failed)?;
+    fn flushed_plain(&mut self) -> Result<&mut TensorOperations> {
+        self.memory.accelerator().flush_calls().map_err(failed)?;
         Ok(&mut self.plain)
     }
 
     /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
-    fn exact(&self, x: &CudaTensor) -> Result<CudaTensor> {
-        self.convert(x, DType::F32)
+    fn to_exact(&self, x: &CudaTensor) -> Result<CudaTensor> {
+        self.to_dtype(x, DType::F32)
     }
 
     /// The values in `dtype`. If `x` already has this type, this is `x` itself.
-    fn convert(&self, x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
+    fn to_dtype(&self, x: &CudaTensor, dtype: DType) -> Result<CudaTensor> {
         if x.dtype() == dtype {
             return Ok(x.clone());
         }
-        self.memory.accelerator().flush().map_err(failed)?;
+        self.memory.accelerator().flush_calls().map_err(failed)?;
         x.to_dtype(dtype).map(CudaTensor::from).map_err(failed)
     }
 
@@ -177,16 +177,16 @@ impl<A: Accelerator> CudaOperations<A> {
         x: &CudaTensor,
         change: impl FnOnce(&mut TensorOperations, &mut Tensor) -> Result<()>,
     ) -> Result<CudaTensor> {
-        let x = self.exact(x)?;
+        let x = self.to_exact(x)?;
         let mut changed = (*x).clone();
-        change(self.plain()?, &mut changed)?;
+        change(self.flushed_plain()?, &mut changed)?;
         x.with_view(Ok(changed))
     }
 
     /// The context times the sigmoid of its gate, in the context's type.
     fn gate_context(&mut self, context: CudaTensor, gate: Option<&CudaTensor>) -> Result<CudaTensor> {
         let Some(gate) = gate else { return Ok(context) };
-        self.plain()?;
+        self.flushed_plain()?;
         let share = sigmoid(gate).and_then(|share| share.to_dtype(context.dtype()));
         share.and_then(|share| &*context * share).map(CudaTensor::from).map_err(failed)
     }
@@ -257,7 +257,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn values<'a>(&mut self, x: &'a CudaTensor) -> Result<Cow<'a, [f32]>> {
-        Ok(Cow::Owned(self.memory.read_words(&self.exact(x)?)?.into_iter().map(f32::from_bits).collect()))
+        Ok(Cow::Owned(self.memory.read_words(&self.to_exact(x)?)?.into_iter().map(f32::from_bits).collect()))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
@@ -299,22 +299,22 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn norm(&mut self, x: &CudaTensor, norm: &Norm<Tensor>) -> Result<CudaTensor> {
         let out = self.empty_like(x, DType::F32)?;
-        self.launches.norm(&*self.exact(x)?, norm, self.dtype, None, Some(&out))?;
+        self.launches.norm(&*self.to_exact(x)?, norm, self.dtype, None, Some(&out))?;
         Ok(out)
     }
 
     fn operand(&mut self, x: &CudaTensor, _: Precision) -> Result<CudaTensor> {
-        self.convert(x, self.dtype)
+        self.to_dtype(x, self.dtype)
     }
 
     fn norm_operand(&mut self, x: &CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
         let operand = self.empty_like(x, self.dtype)?;
-        self.launches.norm(&*self.exact(x)?, norm, self.dtype, Some(&operand), None)?;
+        self.launches.norm(&*self.to_exact(x)?, norm, self.dtype, Some(&operand), None)?;
         Ok(operand)
     }
 
     fn norm_in_place(&mut self, x: &mut CudaTensor, norm: &Norm<Tensor>, _: Precision) -> Result<CudaTensor> {
-        *x = self.exact(x)?;
+        *x = self.to_exact(x)?;
         let operand = self.empty_like(x, self.dtype)?;
         self.launches.norm(x, norm, self.dtype, Some(&operand), Some(x))?;
         Ok(operand)
@@ -325,7 +325,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add(&mut self, x: &CudaTensor, norm: Option<&Norm<Tensor>>, sum: &mut CudaTensor) -> Result<()> {
-        *sum = self.exact(sum)?;
+        *sum = self.to_exact(sum)?;
         self.launches.add_norm(x, norm, sum)
     }
 
@@ -356,7 +356,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add_linear(&mut self, x: &CudaTensor, weight: &TensorMatrix, sum: &mut CudaTensor) -> Result<()> {
-        *sum = self.exact(sum)?;
+        *sum = self.to_exact(sum)?;
         self.multiply(x, weight, sum, true)?;
         self.add_bias(sum, weight)
     }
@@ -421,12 +421,12 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         norm: &Norm<Tensor>,
         rows: &CudaRows,
     ) -> Result<()> {
-        self.plain()?;
+        self.flushed_plain()?;
         norm_values(keys_values, norm, rows.heads).map_err(failed)
     }
 
     fn gate_rows(&mut self, x: &mut CudaTensor, factors: &CudaTensor, activation: Activation) -> Result<()> {
-        let factors = self.exact(factors)?;
+        let factors = self.to_exact(factors)?;
         *x = self.change_exact(x, |plain, x| plain.gate_rows(x, &factors, activation))?;
         Ok(())
     }
@@ -497,9 +497,10 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             Path::General(padded) => {
                 let keys_values =
                     self.gather_turned(attention.keys_values, appended, None, key_turn.as_ref())?;
-                let (queries, keys_values) = (self.exact(&queries)?, self.exact(&keys_values)?);
-                let context = self.plain()?.attend(padded, &queries, &keys_values, attention.disentangled)?;
-                let context = self.convert(&context.into(), self.dtype)?;
+                let (queries, keys_values) = (self.to_exact(&queries)?, self.to_exact(&keys_values)?);
+                let context =
+                    self.flushed_plain()?.attend(padded, &queries, &keys_values, attention.disentangled)?;
+                let context = self.to_dtype(&context.into(), self.dtype)?;
                 return self.gate_context(context, attention.gate);
             }
         };
@@ -543,7 +544,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         factors: &[f32],
         sum: &mut CudaTensor,
     ) -> Result<()> {
-        let x = self.exact(x)?;
+        let x = self.to_exact(x)?;
         *sum = self.change_exact(sum, |plain, sum| plain.add_rows(&x, rows, factors, sum))?;
         Ok(())
     }
@@ -554,7 +555,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             starts.push(starts[starts.len() - 1] + text.len());
         }
         let (starts, rows) = (self.indices(&starts)?, self.indices(&texts.concat())?);
-        let means = self.launches.mean_rows(&*self.exact(x)?, &starts, &rows)?;
+        let means = self.launches.mean_rows(&*self.to_exact(x)?, &starts, &rows)?;
         Ok(self.values(&means)?.into_owned())
     }
 }

@@ -8,7 +8,7 @@
 use super::borders::{Borders, PATTERNS};
 use std::{
     ops::Range,
-    sync::atomic::{AtomicU8, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
 };
 use tokenizers::{
     Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
@@ -25,14 +25,9 @@ pub(super) struct ByteWords {
     borders: Borders,
     /// The character that stands for each byte in the vocabulary.
     characters: [char; 128],
-    /// For each id, whether the merges of its token's characters end in this token: [`UNKNOWN`], [`WHOLE`] or
-    /// [`DIVIDED`].
-    merged: Vec<AtomicU8>,
+    /// For each id, whether it is known that the merges of its token's characters end in this token.
+    merged: Vec<AtomicBool>,
 }
-
-const UNKNOWN: u8 = 0;
-const WHOLE: u8 = 1;
-const DIVIDED: u8 = 2;
 
 /// The tokens of a text.
 #[derive(Default)]
@@ -81,7 +76,7 @@ impl ByteWords {
             // 33 bytes before them are invisible, too.
             _ => char::from_u32(256 + byte.min(33) as u32).unwrap_or_default(),
         });
-        let merged = (0..tokenizer.get_vocab_size(false)).map(|_| AtomicU8::new(UNKNOWN)).collect();
+        let merged = (0..tokenizer.get_vocab_size(false)).map(|_| AtomicBool::new(false)).collect();
         Some(Self { max_digits: [1, 3][index], added, borders, characters, merged })
     }
 
@@ -119,24 +114,26 @@ impl ByteWords {
             characters.extend(word.iter().map(|byte| self.characters[usize::from(*byte)]));
             let whole = model.token_to_id(&characters);
             let merged = whole.and_then(|id| self.merged.get(id as usize));
-            if let (Some(id), Some(WHOLE)) = (whole, merged.map(|merged| merged.load(Ordering::Relaxed))) {
-                tokens.ids.push(id);
-                tokens.offsets.push((start, start + word.len()));
-            } else {
-                let parts = model.tokenize(&characters).ok()?;
-                if parts.last()?.offsets.1 < characters.len() {
-                    return None;
+            match (whole, merged) {
+                (Some(id), Some(merged)) if merged.load(Ordering::Relaxed) => {
+                    tokens.ids.push(id);
+                    tokens.offsets.push((start, start + word.len()));
                 }
-                if let Some(merged) = merged {
-                    let is_whole = parts.len() == 1 && Some(parts[0].id) == whole;
-                    merged.store(if is_whole { WHOLE } else { DIVIDED }, Ordering::Relaxed);
-                }
-                let mut from = start;
-                for part in parts {
-                    let end = start + characters.get(..part.offsets.1)?.chars().count();
-                    tokens.ids.push(part.id);
-                    tokens.offsets.push((from, end));
-                    from = end;
+                _ => {
+                    let parts = model.tokenize(&characters).ok()?;
+                    if parts.last()?.offsets.1 < characters.len() {
+                        return None;
+                    }
+                    if let Some(merged) = merged {
+                        merged.store(parts.len() == 1 && Some(parts[0].id) == whole, Ordering::Relaxed);
+                    }
+                    let mut from = start;
+                    for part in parts {
+                        let end = start + characters.get(..part.offsets.1)?.chars().count();
+                        tokens.ids.push(part.id);
+                        tokens.offsets.push((from, end));
+                        from = end;
+                    }
                 }
             }
             start += word.len();

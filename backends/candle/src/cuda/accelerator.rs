@@ -136,8 +136,8 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     /// A new tensor `[rows, columns]` with undefined values.
     fn allocate_tensor(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor>;
 
-    /// Starts a kernel, at [`Accelerator::flush`] at the latest. It ends before anything that is started later
-    /// begins. This holds for products and flash attention, too.
+    /// Starts a kernel, at [`Accelerator::flush_calls`] at the latest. It ends before anything that is
+    /// started later begins. This holds for products and flash attention, too.
     ///
     /// # Errors
     ///
@@ -160,11 +160,11 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     /// # Errors
     ///
     /// The device's errors.
-    fn flush(&self) -> Result<()> {
+    fn flush_calls(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Forgets what was not started yet: the calls of a pass that failed.
+    /// Forgets the calls that were not started yet: their pass failed.
     fn forget_calls(&self) {}
 
     /// Copies numbers to a list on the device, `[words]` of 32 bits.

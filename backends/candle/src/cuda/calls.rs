@@ -4,7 +4,7 @@
 
 #[cfg(feature = "flash-attn")]
 use super::flash::FlashCall;
-use super::{accelerator::Word, commands::CommandDevice};
+use super::{accelerator::Word, call_queue::CallDevice};
 use candle_core::{
     CudaDevice, DType, Result, bail,
     cuda_backend::{
@@ -20,13 +20,13 @@ use std::{
     sync::Arc,
 };
 
-/// Memory that cuBLAS may use during a product, as its documentation recommends for Hopper. Without it, cuBLAS
-/// would allocate in the middle of a graph.
+/// Memory that cuBLAS may use during a product, as its documentation recommends for Hopper. Without it,
+/// cuBLAS would allocate in the middle of a graph.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// A call with its arguments.
 #[derive(Debug, PartialEq)]
-pub(super) enum Call {
+pub(super) enum DeviceCall {
     Kernel(KernelCall),
     Product(ProductCall),
     #[cfg(feature = "flash-attn")]
@@ -41,7 +41,7 @@ pub(super) enum Call {
 
 #[derive(Debug, PartialEq)]
 pub(super) struct KernelCall {
-    pub(super) function: Function,
+    pub(super) function: KernelHandle,
     pub(super) blocks: u32,
     pub(super) threads: u32,
     pub(super) words: Vec<Word>,
@@ -49,10 +49,10 @@ pub(super) struct KernelCall {
 
 /// A kernel that is loaded as long as the device is open.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Function(pub(super) driver::CUfunction);
+pub(super) struct KernelHandle(pub(super) driver::CUfunction);
 
 // SAFETY: the driver's functions may be used by any thread.
-unsafe impl Send for Function {}
+unsafe impl Send for KernelHandle {}
 
 /// `out = x · weightᵀ` or `out += x · weightᵀ`: addresses of matrices `[rows, inputs]`, `[outputs, inputs]`
 /// and `[rows, outputs]`.
@@ -122,7 +122,7 @@ impl Caller {
         .w()
     }
 
-    fn multiply(&self, call: &ProductCall) -> Result<()> {
+    fn start_product(&self, call: &ProductCall) -> Result<()> {
         let (one, beta) = (1.0_f32, if call.adds { 1.0_f32 } else { 0.0 });
         // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the
         // weight times `x`, so nothing is copied. SAFETY: whoever made the call checked sizes and types, the
@@ -164,29 +164,29 @@ fn cublas_type(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-impl CommandDevice for Caller {
-    type Command = Call;
+impl CallDevice for Caller {
+    type Call = DeviceCall;
     type Graph = CallGraph;
 
-    fn start(&self, call: &Call) -> Result<()> {
+    fn start_call(&self, call: &DeviceCall) -> Result<()> {
         match call {
-            Call::Kernel(kernel) => self.start_kernel(kernel),
-            Call::Product(product) => self.multiply(product),
+            DeviceCall::Kernel(kernel) => self.start_kernel(kernel),
+            DeviceCall::Product(product) => self.start_product(product),
             #[cfg(feature = "flash-attn")]
-            Call::Flash(flash) => flash.start(&self.stream),
-            // SAFETY: the memory is that of a tensor. Bytes of 0xff are NaN in every type.
+            DeviceCall::Flash(flash) => flash.start_kernel(&self.stream),
+            // SAFETY: it is a tensor's memory. Bytes of 0xff are NaN in every type.
             #[cfg(test)]
-            Call::Spoil { address, bytes } => {
+            DeviceCall::Spoil { address, bytes } => {
                 unsafe { result::memset_d8_async(*address, 0xff, *bytes, self.stream.cu_stream()) }.w()
             }
         }
     }
 
     /// If a call fails while its graph is made, it fails again, with the right error, when it is made.
-    fn make_graph(&self, calls: &[Call]) -> Result<Option<CallGraph>> {
+    fn make_graph(&self, calls: &[DeviceCall]) -> Result<Option<CallGraph>> {
         let mode = driver::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let made = self.stream.begin_capture(mode).w().and_then(|()| {
-            let recorded = calls.iter().try_for_each(|call| self.start(call));
+            let recorded = calls.iter().try_for_each(|call| self.start_call(call));
             // A capture must end, also if it failed.
             let graph = self.stream.end_capture(driver::CUgraphInstantiate_flags(0)).w();
             recorded.and(graph)

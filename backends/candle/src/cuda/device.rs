@@ -1,15 +1,15 @@
 //! An NVIDIA GPU: launches, products by cuBLAS, flash attention by `candle-flash-attn`.
 //!
-//! All work goes into one stream, so each step finds the results of the steps before it. Calls may wait in the
-//! queue of `commands.rs` until [`Accelerator::flush`].
+//! All work goes into one stream, so each step finds the results of the steps before it. Calls may wait in
+//! the queue of `call_queue.rs` until [`Accelerator::flush_calls`].
 #![expect(unsafe_code, reason = "memory without values and copies are outside of Rust's checks")]
 
 #[cfg(test)]
 use super::accelerator::Word;
 use super::{
     accelerator::{Accelerator, Argument, FlashInput, Launch, int},
-    calls::{Call, Caller, Function, KernelCall, ProductCall},
-    commands::CommandQueue,
+    call_queue::CallQueue,
+    calls::{Caller, DeviceCall, KernelCall, KernelHandle, ProductCall},
     sequences::Sequences,
     target::{Card, Target},
 };
@@ -38,8 +38,8 @@ const MODULE: &str = "text-embeddings-kernels";
 pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
-    functions: Mutex<HashMap<(&'static str, Option<DType>), Function>>,
-    queue: Mutex<CommandQueue<Caller>>,
+    functions: Mutex<HashMap<(&'static str, Option<DType>), KernelHandle>>,
+    queue: Mutex<CallQueue<Caller>>,
     /// Whether to use flash attention 2.
     has_flash: bool,
 }
@@ -72,17 +72,17 @@ impl Gpu {
             return Err(BackendError::Load(refusal));
         }
         let cuda = device.as_cuda_device().map_err(failed)?.clone();
-        let queue = Mutex::new(CommandQueue::new(Caller::new(&cuda).map_err(failed)?));
+        let queue = Mutex::new(CallQueue::new(Caller::new(&cuda).map_err(failed)?));
         Ok(Self { device, cuda, functions: Mutex::default(), queue, has_flash })
     }
 
-    fn load_function(&self, launch: &Launch<'_>) -> Result<Function> {
+    fn load_function(&self, launch: &Launch<'_>) -> Result<KernelHandle> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(&(launch.kernel, launch.dtype)) {
             return Ok(*function);
         }
         let function = self.cuda.get_or_load_custom_func(&launch.name(), MODULE, PTX)?;
-        let function = Function(function.cu_function());
+        let function = KernelHandle(function.cu_function());
         functions.insert((launch.kernel, launch.dtype), function);
         Ok(function)
     }
@@ -98,16 +98,16 @@ impl Gpu {
     ) -> Result<()> {
         let function = self.cuda.get_or_load_custom_func(name, MODULE, PTX)?;
         let call = KernelCall {
-            function: Function(function.cu_function()),
+            function: KernelHandle(function.cu_function()),
             blocks: int(blocks)?.unsigned_abs(),
             threads: int(threads)?.unsigned_abs(),
             words: words.to_vec(),
         };
-        self.queue().push(Call::Kernel(call), [])?;
-        self.flush()
+        self.lock_queue().push_call(DeviceCall::Kernel(call), [])?;
+        self.flush_calls()
     }
 
-    fn queue(&self) -> MutexGuard<'_, CommandQueue<Caller>> {
+    fn lock_queue(&self) -> MutexGuard<'_, CallQueue<Caller>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,7 +159,7 @@ impl Accelerator for Gpu {
             Argument::Tensor(tensor) | Argument::Rows(tensor) => Some(*tensor),
             _ => None,
         });
-        self.queue().push(Call::Kernel(call), tensors)
+        self.lock_queue().push_call(DeviceCall::Kernel(call), tensors)
     }
 
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
@@ -190,7 +190,7 @@ impl Accelerator for Gpu {
             out_dtype: out.dtype(),
             adds,
         };
-        self.queue().push(Call::Product(call), [x, weight, out])
+        self.lock_queue().push_call(DeviceCall::Product(call), [x, weight, out])
     }
 
     fn has_flash(&self) -> bool {
@@ -199,10 +199,10 @@ impl Accelerator for Gpu {
 
     #[cfg(feature = "flash-attn")]
     fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()> {
-        let call = Call::Flash(super::flash::FlashCall::new(self, input, sequences)?);
+        let call = DeviceCall::Flash(super::flash::FlashCall::new(self, input, sequences)?);
         let FlashInput { queries, keys_values, context, sums, .. } = *input;
         let lists = [&*sequences.query_starts, &*sequences.key_starts];
-        self.queue().push(call, [queries, keys_values, context, sums].into_iter().chain(lists))
+        self.lock_queue().push_call(call, [queries, keys_values, context, sums].into_iter().chain(lists))
     }
 
     #[cfg(not(feature = "flash-attn"))]
@@ -214,7 +214,7 @@ impl Accelerator for Gpu {
         if list.elem_count() != words.len() {
             bail!("{} words for a list of {}", words.len(), list.elem_count());
         }
-        self.flush()?;
+        self.flush_calls()?;
         // SAFETY: the list has room for the words. They are not pinned: when the call returns, the driver has
         // read them.
         unsafe { result::memcpy_htod_async(self.address(list)?, words, self.stream()) }.w()
@@ -224,7 +224,7 @@ impl Accelerator for Gpu {
         if values.dtype().size_in_bytes() != size_of::<u32>() {
             bail!("{:?} does not have 32 bits", values.dtype());
         }
-        self.flush()?;
+        self.flush_calls()?;
         let mut words = vec![0; values.elem_count()];
         // SAFETY: the tensor has as many words. They are not pinned: when the call returns, they are there.
         unsafe { result::memcpy_dtoh_async(&mut words, self.address(values)?, self.stream()) }.w()?;
@@ -235,21 +235,21 @@ impl Accelerator for Gpu {
     fn spoil_values(&self, values: &Tensor) {
         let bytes = values.elem_count() * values.dtype().size_in_bytes();
         let Ok(address) = self.address(values) else { return };
-        let (call, mut queue) = (Call::Spoil { address, bytes }, self.queue());
+        let (call, mut queue) = (DeviceCall::Spoil { address, bytes }, self.lock_queue());
         // Between two sections it is not part of either. If it fails, the device is lost.
         let is_between = queue.is_empty();
-        let _ = queue.push(call, [values]);
+        let _ = queue.push_call(call, [values]);
         if is_between {
-            let _ = queue.flush();
+            let _ = queue.end_section();
         }
     }
 
-    fn flush(&self) -> Result<()> {
-        self.queue().flush()
+    fn flush_calls(&self) -> Result<()> {
+        self.lock_queue().end_section()
     }
 
     fn forget_calls(&self) {
-        self.queue().forget();
+        self.lock_queue().forget_calls();
     }
 
     fn trim_memory(&self) -> Result<()> {

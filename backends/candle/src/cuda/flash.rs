@@ -201,7 +201,7 @@ impl FlashCall {
     /// # Errors
     ///
     /// The driver's errors.
-    pub(super) fn start(&self, stream: &CudaStream) -> Result<()> {
+    pub(super) fn start_kernel(&self, stream: &CudaStream) -> Result<()> {
         // SAFETY: the parameters are the library's in type and order; the sizes were checked above, and
         // `Sequences` gives starts within the rows. All tensors are alive during this call, and memory is
         // reused in the same stream only.

@@ -85,7 +85,7 @@ impl<A: Accelerator> Kept for DeviceValues<A> {
         let from = ScatteredRows { own: &none, others: Some(&places), layer: 0 };
         Launches::new(memory).gather_rows(&from, None, &copies)?;
         // Whoever computes next finds the copies.
-        memory.accelerator().flush().map_err(failed)?;
+        memory.accelerator().flush_calls().map_err(failed)?;
         let finite = Arc::new(finite.for_copies());
         let of_layer = |index| {
             let values = copies.with_view(copies.narrow(0, index * rows.len(), rows.len()))?;

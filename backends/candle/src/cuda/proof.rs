@@ -69,7 +69,7 @@ impl FlashProof {
         };
         memory.send_lists()?;
         let result = memory.accelerator().attend_sequences(&input, &sequences);
-        let result = result.and_then(|()| memory.accelerator().flush());
+        let result = result.and_then(|()| memory.accelerator().flush_calls());
         let result = result.and_then(|()| context.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>());
         let result = result.map_err(failed)?;
         let is_right = result.chunks(size).enumerate().all(|(token, values)| {

@@ -191,7 +191,7 @@ fn compare_flash(
     let input =
         FlashInput { heads, queries: &queries, keys_values: &keys_values, context: &context, sums: &sums };
     memory.accelerator().attend_sequences(&input, &sequences).unwrap();
-    memory.accelerator().flush().unwrap();
+    memory.accelerator().flush_calls().unwrap();
     let values = |x: &Tensor| -> Vec<f32> { exact(x).flatten_all().unwrap().to_vec1().unwrap() };
     assert_close(&values(&context), &values(&expected), tolerance, &what);
     Compared { is_taken: true, is_gathered }

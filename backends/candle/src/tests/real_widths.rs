@@ -70,7 +70,7 @@ fn passes_of_one_shape_give_the_bits_of_a_first_pass_on_the_card() {
     let start = || on_gpu(DType::BF16, true, &options);
     let Some(mut again) = start() else { return };
     for round in 0..if on_a_real_card() { 40 } else { 8 } {
-        // Two shapes, so that graphs are not those of the pass before.
+        // Two shapes, so that graphs differ from the pass before.
         let (count, length) = if round % 3 == 2 { (5, 20) } else { (2, 9) };
         let texts: Vec<Vec<u32>> = (0..count)
             .map(|text| {

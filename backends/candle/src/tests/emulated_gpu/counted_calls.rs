@@ -125,7 +125,7 @@ impl Workload {
         builder.build()
     }
 
-    /// The calls of a pass with this number of layers, without graphs or with those of earlier passes.
+    /// The calls of a pass with this number of layers, without graphs or with the graphs of earlier passes.
     fn calls(&self, gpu: &EmulatedGpu, layers: usize, has_graphs: bool) -> Calls {
         let sizes = Sizes { layers, ..WIDTHS[0] };
         let model = RandomModel::with_sizes(72, "", candle_core::DType::BF16, sizes);
