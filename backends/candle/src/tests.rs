@@ -196,27 +196,26 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
     for (dtype, to_reference, to_each_other) in LOWER_PRECISIONS {
         for model in MODELS {
             let cases = cases(model);
-            let mut backends: Vec<(String, Box<dyn Backend>)> =
-                [InstructionSet::Portable, InstructionSet::best()]
-                    .map(|set| (set.to_string(), cpu_as(dtype, model, 2, set)))
-                    .into();
-            if dtype == DType::BFloat16 {
-                let candle = load_on(candle_as(candle_core::DType::BF16), &options(model)).unwrap();
-                backends.push(("candle".to_owned(), candle));
-            }
             let exact: Vec<f32> = cases.iter().map(|(_, _, expected)| *expected).collect();
-            let (mut expected, mut tolerance) = (exact.clone(), to_reference);
-            for (name, backend) in &mut backends {
+            let check = |name: &str, backend: &mut dyn Backend, (expected, tolerance): (&[f32], f32)| {
+                let what = format!("{dtype} {name} {model}");
                 let texts = || cases.iter().map(|(_, ids, _)| ids);
-                let together = predict(backend.as_mut(), batch(BatchBuilder::new(Packing::SHARED), texts()));
-                assert_close(&together, &expected, tolerance, &format!("{dtype} {name} {model}"));
+                let together = predict(backend, batch(BatchBuilder::new(Packing::SHARED), texts()));
+                assert_close(&together, expected, tolerance, &what);
                 assert_ne!(together, exact, "{dtype} must not be computed in float32");
-                let alone = texts().flat_map(|ids| {
-                    predict(backend.as_mut(), batch(BatchBuilder::new(Packing::SHARED), [ids]))
-                });
+                let alone = texts()
+                    .flat_map(|ids| predict(backend, batch(BatchBuilder::new(Packing::SHARED), [ids])));
                 let alone: Vec<f32> = alone.collect();
-                assert_close(&alone, &together, to_each_other, &format!("{dtype} {name} {model}, alone"));
-                (expected, tolerance) = (together, to_each_other);
+                assert_close(&alone, &together, to_each_other, &format!("{what}, alone"));
+                together
+            };
+            let start = |set| cpu_as(dtype, model, 2, set);
+            let obvious = check("portable", start(InstructionSet::Portable).as_mut(), (&exact, to_reference));
+            let best = InstructionSet::best();
+            check(&best.to_string(), start(best).as_mut(), (&obvious, to_each_other));
+            if dtype == DType::BFloat16 {
+                let mut candle = load_on(candle_as(candle_core::DType::BF16), &options(model)).unwrap();
+                check("candle", candle.as_mut(), (&exact, to_reference));
             }
         }
     }
