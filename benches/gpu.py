@@ -20,6 +20,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -212,13 +213,13 @@ def table(results: dict) -> str:
         ])
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     said = (
-        f"{results['date']}, {results['card']}; commit {results['commit']}; {versions}. Medians of {results['requests']} requests, each with a query of its own;\n"
+        f"{results['date']}, {results['card']}; commit {results['commit']}; {versions}. Medians of {results['requests']} requests, each with a query of its own; "
         f"`transformers` with the fastest of batches of {', '.join(map(str, BATCHES[:-1]))} and {BATCHES[-1]}. "
-        f"Under load: {CLIENTS} clients that never pause, {TEXTS} texts in a request.\n\n"
+        f"Under load: {CLIENTS} clients that never pause, {TEXTS} texts in a request."
     )
     head = ["", "W1, pairs/s", "W2, ms", "W3, pairs/s", "W1 again, pairs/s", "short pairs of new lengths, ms", "under load, computed tokens/s",
             "worst score difference to float32", "memory of the card, GiB", "ready after, s"]
-    return said + lines(head, rows)
+    return textwrap.fill(said, 110) + "\n\n" + lines(head, rows)
 
 
 def versions() -> dict[str, str]:

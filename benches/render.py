@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
-`docs/performance.md` and `docs/performance-details.md`.
+`docs/performance.md`, `docs/performance-details.md` and `docs/gpu.md`.
 
 Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py) and
-`request_costs.json` (from request_costs.py). If a file is missing, its part of the documents stays as it is.
-Output: the parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them.
-Invariants: the same measurements give the same documents, and nothing else in them changes. Standard library
-only.
+`request_costs.json` (from request_costs.py), and `encoders_gpu.json` (from encoders.py on a GPU). If a file
+is missing, its part of the documents stays as it is. Output: the parts of the documents between `<!-- name
+-->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same documents,
+and nothing else in them changes. Standard library only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
@@ -19,7 +19,7 @@ from charts import Curve, Panel, bars, curves
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, FOLDER = ROOT / "benches" / "results", ROOT / "docs"
-DOCUMENTS = ("performance.md", "performance-details.md")
+DOCUMENTS = ("performance.md", "gpu.md", "performance-details.md")
 WORKLOADS = {"W1": "W1, pairs/s", "W2": "W2, ms", "W3": "W3, pairs/s"}
 REFERENCES = {"transformers-float32": "transformers float32", "transformers-bfloat16": "transformers bfloat16"}
 MEBIBYTE = 1 << 20
@@ -286,6 +286,8 @@ def rendered(results: Path, documents: dict[str, str]) -> dict[str, str]:
     if (path := results / "encoders.json").exists():
         encoders = json.loads(path.read_text())
         place("encoders", encoders_part(encoders))
+    if (path := results / "encoders_gpu.json").exists():
+        place("gpu-encoders", encoders_part(json.loads(path.read_text())))
     if peers and encoders:
         place("summary", summary_part(peers, encoders))
     if (path := results / "load.json").exists():
