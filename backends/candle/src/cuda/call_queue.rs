@@ -66,7 +66,7 @@ impl<D: CallDevice> CallQueue<D> {
     }
 
     /// Whether the section has no calls yet.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "cuda"))]
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
