@@ -227,7 +227,9 @@ KIT := $(abspath $(TARGET))/kit
 # Builds the backend's tests with the flags $(1). Cargo's words, which name the binary, go to the file $(2).
 build_tests = { cargo test --no-run $(CUDA_TESTS) $(1) > $(2) 2>&1 || { cat $(2); exit 1; }; }
 tests_in = $$(sed -n 's/.*Executable.*(\(.*\))/\1/p' $(1))
-KIT_ENV = . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) CUDAFORGE_THREADS=$$(nproc)
+# Server and tests share flash attention's objects, which take half an hour.
+KIT_ENV = mkdir -p $(KIT)/flash && . $(GPU) && export CARGO_TARGET_DIR=$(KIT) CUDA_COMPUTE_CAP=$(or $(CUDA_COMPUTE_CAP),90) \
+	CUDAFORGE_THREADS=$$(nproc) CANDLE_FLASH_ATTN_BUILD_DIR=$(KIT)/flash
 
 # The oldest nvdisasm that PyPI has; it reads what nvcc 13.0 writes.
 gpu-static: $(GPU) ## Check registers, spills, branches and wide accesses in the machine code of the GPU's kernels (fetches a toolkit from PyPI; no GPU)
