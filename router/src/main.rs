@@ -71,11 +71,6 @@ use crate::{
     transports::{CurrentApplications, Listeners, Transports},
 };
 
-/// Tokenizing a text makes thousands of short strings and vectors: with the C library's allocator, it takes
-/// half as long again.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => (run_server(*args, &given), given),

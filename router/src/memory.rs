@@ -1,9 +1,9 @@
 //! Returns free memory to the system.
 //!
-//! Allocators keep freed memory for the threads that freed it: mimalloc for Rust, the C library for C.
-//! After requests that took gigabytes, the process would stay that large. Input: the process's resident
-//! memory, read every few seconds. Output: none. What must hold: a server under steady load returns nothing,
-//! because it would have to request the pages again.
+//! The C library keeps freed memory for the threads that freed it. After requests that took gigabytes, the
+//! process would stay that large. Input: the process's resident memory, read every few seconds. Output: none.
+//! What must hold: a server under steady load returns nothing, because it would have to request the pages
+//! again.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -76,16 +76,18 @@ pub(crate) fn held_bytes() -> Option<u64> {
     Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
 }
 
-/// Other C libraries than glibc give memory back by themselves, or not at all.
-#[expect(unsafe_code, reason = "allocators have no other way to be asked")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "the C library has no other way to be asked")]
 pub(crate) fn trim() {
-    // SAFETY: both functions lock the allocator's state, and touch free memory only.
+    // SAFETY: the function takes a number, locks the allocator's state, and touches free memory only.
     unsafe {
-        libmimalloc_sys::mi_collect(true);
-        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         libc::malloc_trim(0);
     }
 }
+
+/// Other C libraries give memory back by themselves, or not at all.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn trim() {}
 
 #[cfg(test)]
 mod tests {
