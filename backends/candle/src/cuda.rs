@@ -101,7 +101,7 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 
     /// `out = x · weightᵀ`, or `out += x · weightᵀ`, without the bias.
-    fn multiply(&self, x: &Tensor, weight: &TensorMatrix, out: &Tensor, adds: bool) -> Result<()> {
+    fn multiply_into(&self, x: &Tensor, weight: &TensorMatrix, out: &Tensor, adds: bool) -> Result<()> {
         self.memory.accelerator().multiply(x, &weight.weight, out, adds).map_err(failed)
     }
 
@@ -109,7 +109,7 @@ impl<A: Accelerator> CudaOperations<A> {
     fn product(&self, x: &Tensor, weight: &TensorMatrix, dtype: DType) -> Result<CudaTensor> {
         let (rows, columns) = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
         let out = self.memory.empty_tensor(rows, columns, dtype)?;
-        self.multiply(x, weight, &out, false)?;
+        self.multiply_into(x, weight, &out, false)?;
         Ok(out)
     }
 
@@ -357,7 +357,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn add_linear(&mut self, x: &CudaTensor, weight: &TensorMatrix, sum: &mut CudaTensor) -> Result<()> {
         *sum = self.to_exact(sum)?;
-        self.multiply(x, weight, sum, true)?;
+        self.multiply_into(x, weight, sum, true)?;
         self.add_bias(sum, weight)
     }
 

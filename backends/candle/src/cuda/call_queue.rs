@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor};
 
 /// The fewest calls that are worth a graph.
 const MIN_CALLS: usize = 8;
-/// Sections that are remembered, with about 100 kB of main memory for each, and as much again for a graph.
+/// Sections that are remembered, with about 100 kB of main memory for each.
 const MAX_SECTIONS: usize = 64;
 
 /// A device that takes calls.
