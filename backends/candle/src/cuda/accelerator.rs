@@ -7,6 +7,8 @@ use super::sequences::Sequences;
 use crate::attention::Heads;
 use candle_core::{DType, Device, Error, Result, Tensor};
 use std::ffi::c_int;
+#[cfg(any(feature = "cuda", all(test, target_os = "linux")))]
+use std::ffi::c_void;
 
 /// An argument of a kernel.
 #[derive(Clone, Copy)]
@@ -38,6 +40,18 @@ pub(crate) enum Word {
     Int(c_int),
     /// A C `float`.
     Float(f32),
+}
+
+#[cfg(any(feature = "cuda", all(test, target_os = "linux")))]
+impl Word {
+    /// The address of the word's value, which a launch only reads.
+    pub(crate) fn value_pointer(&self) -> *mut c_void {
+        match self {
+            Self::Address(address) => std::ptr::from_ref(address).cast_mut().cast(),
+            Self::Int(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::Float(value) => std::ptr::from_ref(value).cast_mut().cast(),
+        }
+    }
 }
 
 /// A kernel of `kernels.cu`, with everything that a launch needs.

@@ -24,7 +24,7 @@ pub(super) trait CallDevice {
     /// Makes a call.
     fn start_call(&self, call: &Self::Call) -> Result<()>;
 
-    /// A graph of these calls, none of which is made; `None` if the device makes no graph of them.
+    /// Makes a graph of these calls, but not the calls; `None` if the device makes no graph of them.
     fn make_graph(&self, calls: &[Self::Call]) -> Result<Option<Self::Graph>>;
 
     /// Makes the calls of a graph.

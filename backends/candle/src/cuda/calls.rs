@@ -102,15 +102,7 @@ impl Caller {
     }
 
     fn start_kernel(&self, call: &KernelCall) -> Result<()> {
-        let mut words: Vec<*mut c_void> = call
-            .words
-            .iter()
-            .map(|word| match word {
-                Word::Address(address) => std::ptr::from_ref(address).cast_mut().cast(),
-                Word::Int(value) => std::ptr::from_ref(value).cast_mut().cast(),
-                Word::Float(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            })
-            .collect();
+        let mut words: Vec<*mut c_void> = call.words.iter().map(Word::value_pointer).collect();
         let (blocks, threads) = ((call.blocks, 1, 1), (call.threads, 1, 1));
         self.stream.context().bind_to_thread().w()?;
         // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches

@@ -144,14 +144,7 @@ impl Kernels {
             };
             assert!(fits, "argument {position} of {name} is {wanted}, not {word:?}");
         }
-        let mut pointers: Vec<*mut c_void> = words
-            .iter()
-            .map(|word| match word {
-                Word::Address(address) => std::ptr::from_ref(address).cast_mut().cast(),
-                Word::Int(value) => std::ptr::from_ref(value).cast_mut().cast(),
-                Word::Float(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            })
-            .collect();
+        let mut pointers: Vec<*mut c_void> = words.iter().map(Word::value_pointer).collect();
         let c_name = CString::new(name).unwrap();
         // SAFETY: the arguments have the kernel's kinds and are only read; the caller guarantees the memory
         // that they point to.
