@@ -145,7 +145,7 @@ impl CpuOperations {
     }
 
     fn words(&self, format: OperandFormat, rows: usize, columns: usize) -> Words {
-        take(&self.stores.words, rows * format.words(columns))
+        take(&self.stores.words, rows * format.of_rows(self.compute.set).words(columns))
     }
 
     /// Packs a weight. It keeps the checkpoint's precision unless its products have a lower one.
@@ -159,7 +159,7 @@ impl CpuOperations {
             OperandFormat::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => {
                 OperandFormat::F32.into()
             }
-            OperandFormat::F32 | OperandFormat::Bf16 => OperandFormat::Bf16.into(),
+            OperandFormat::F32 | OperandFormat::Bf16 | OperandFormat::WideBf16 => OperandFormat::Bf16.into(),
             OperandFormat::Int8 if int4 => WeightFormat::Int4,
             OperandFormat::Int8 => OperandFormat::Int8.into(),
         };

@@ -69,7 +69,7 @@ pub(super) fn table(pass: &TimedPass, machine: &MachinePeaks) -> String {
 fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &MachinePeaks) -> String {
     let format = match kind.format {
         OperandFormat::F32 => "float32",
-        OperandFormat::Bf16 => "bfloat16",
+        OperandFormat::Bf16 | OperandFormat::WideBf16 => "bfloat16",
         OperandFormat::Int8 => "int8",
     };
     let name = match kind.sizes {

@@ -225,7 +225,10 @@ struct QueryBlock {
 /// The queries of one item and one key head, as rows `[query, group]` of tiles.
 struct Tiles<'a> {
     compute: &'a Compute,
+    /// The format of keys and values.
     format: OperandFormat,
+    /// The format of queries and weights.
+    row_format: OperandFormat,
     heads: Heads,
     scoring: Scoring<'a>,
     disentangled: Option<&'a DisentangledScores<'a>>,
@@ -248,11 +251,13 @@ impl<'a> Tiles<'a> {
         let QueryBlock { queries, first_row, position, head } = part;
         let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
         let rows = queries * (heads.queries / heads.keys);
-        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, format)));
-        let (query_words, panels) = (format.words(heads.size), heads.size.div_ceil(COLUMNS));
+        let row_format = format.of_rows(compute.set);
+        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, row_format)));
+        let (query_words, panels) = (row_format.words(heads.size), heads.size.div_ceil(COLUMNS));
         Self {
             compute,
             format,
+            row_format,
             heads,
             scoring,
             disentangled,
@@ -290,7 +295,7 @@ impl<'a> Tiles<'a> {
     }
 
     fn multiply(&self, a: &[u32], b: &[u32], rows: usize, start: Start<'_>, sums: &mut [[f32; COLUMNS]]) {
-        let formats = (self.format, self.format);
+        let formats = (self.row_format, self.format);
         tile::multiply(self.compute.set, rows, TileOperands { formats, a, b }, start, Ahead::NOTHING, sums);
     }
 
@@ -307,7 +312,7 @@ impl<'a> Tiles<'a> {
         workspace.out.resize(values, 0.0);
         workspace.totals.reserve(self.rows * self.panels);
         workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
-        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP));
+        workspace.weights.resize(self.block_rows * self.row_format.words(KEYS_PER_STEP));
         workspace.tile.reserve(self.block_rows);
     }
 
@@ -317,7 +322,7 @@ impl<'a> Tiles<'a> {
             let first = row - row % self.block_rows;
             let block = first..self.rows.min(first + self.block_rows);
             let values = &workspace.values[self.columns(row)];
-            pack::row(self.compute.set, self.format, values, 0, &mut workspace.words, &mut 1.0);
+            pack::row(self.compute.set, self.row_format, values, 0, &mut workspace.words, &mut 1.0);
             let queries = &mut workspace.queries.as_mut_slice()[self.words(&block)];
             pack::place(&workspace.words, queries, row - first, block.len());
         }
@@ -406,15 +411,15 @@ impl<'a> Tiles<'a> {
             correction: &mut workspace.correction[rows.clone()],
         };
         softmax::step(set, scores, &workspace.visible, LOG2_E / self.scoring.divisor, &mut running);
-        let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.format.words(COLUMNS)];
-        pack::block(set, self.format, scores, rows.len(), words);
+        let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.row_format.words(COLUMNS)];
+        pack::block(set, self.row_format, scores, rows.len(), words);
     }
 
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
     fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>) {
         // For one panel's keys: the words of a column of values, and the words of a block's weights.
         let words = COLUMNS / self.format.per_word();
-        let block_words = rows.len() * self.format.words(COLUMNS);
+        let block_words = rows.len() * self.row_format.words(COLUMNS);
         let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
         let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
         for (panel, totals) in totals.chunks_exact_mut(rows.len()).enumerate() {

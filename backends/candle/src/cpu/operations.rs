@@ -291,7 +291,7 @@ impl Operations for CpuOperations {
         let count = rows.len() * x.columns;
         timed!(self, copied("kept rows", count));
         let mut kept = match self.arithmetic.attention {
-            OperandFormat::Bf16 => HostValues::Bf16(Vec::with_capacity(count)),
+            OperandFormat::Bf16 | OperandFormat::WideBf16 => HostValues::Bf16(Vec::with_capacity(count)),
             OperandFormat::F32 | OperandFormat::Int8 => HostValues::F32(Vec::with_capacity(count)),
         };
         for row in rows {

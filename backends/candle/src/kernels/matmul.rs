@@ -144,11 +144,11 @@ impl Compute {
         format: OperandFormat,
         words: Words,
     ) -> Operand {
-        let (width, per_word) = (epilogue.width(), format.per_word());
-        let inner = epilogue.outputs(weight);
+        let (width, inner) = (epilogue.width(), epilogue.outputs(weight));
         assert!(format != OperandFormat::Int8 && weight.panels == inner.div_ceil(width));
         let mut out = Operand::new(self.set, format, x.rows, inner, words);
-        let Operand { rows, block_rows, row_words, .. } = out;
+        let Operand { format, rows, block_rows, row_words, .. } = out;
+        let per_word = format.per_word();
         let words = out.words.as_mut_slice();
         // The words of each row from its last value on.
         let first_chunk = inner / per_word / WORDS;
@@ -320,7 +320,7 @@ mod tests {
         let scale = row.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
         let keep = |&value: &f32| match format {
             OperandFormat::F32 => f64::from(value),
-            OperandFormat::Bf16 => bf16::from_f32(value).to_f64(),
+            OperandFormat::Bf16 | OperandFormat::WideBf16 => bf16::from_f32(value).to_f64(),
             OperandFormat::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
         };
         row.iter().map(keep).collect()

@@ -25,7 +25,8 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// An operand with rows of `depth` values in the memory of `words`. The rows have unspecified content.
+    /// An operand for products with columns in `format`, with rows of `depth` values in the memory of
+    /// `words`. The rows have unspecified content.
     pub(super) fn new(
         set: InstructionSet,
         format: OperandFormat,
@@ -33,6 +34,7 @@ impl Operand {
         depth: usize,
         mut words: Words,
     ) -> Self {
+        let format = format.of_rows(set);
         let row_words = format.words(depth);
         let max_rows = tile::rows(set, format);
         let block_rows = rows.div_ceil(rows.div_ceil(max_rows).max(1)).max(1);
@@ -90,7 +92,9 @@ impl Operand {
                 let lines =
                     block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
                 match self.format {
-                    OperandFormat::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
+                    OperandFormat::F32 | OperandFormat::WideBf16 => {
+                        values.extend(lines.map(|&word| f32::from_bits(word)));
+                    }
                     _ => values
                         .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
                 }

@@ -56,16 +56,24 @@ pub(crate) enum OperandFormat {
     F32,
     /// Two bfloat16 values, the first in the lower half.
     Bf16,
+    /// One bfloat16 value, widened to `f32`: rows for products with columns in [`Self::Bf16`] where the CPU
+    /// cannot multiply bfloat16.
+    WideBf16,
     /// Four bytes: values divided by their row's scale and rounded. In blocks of rows,
     /// [`InstructionSet::byte_offset`](super::InstructionSet::byte_offset) is added to each.
     Int8,
 }
 
 impl OperandFormat {
+    /// The format of rows for products with columns in this format.
+    pub(crate) fn of_rows(self, set: InstructionSet) -> Self {
+        if self == Self::Bf16 && !set.has_bf16() { Self::WideBf16 } else { self }
+    }
+
     /// The number of values in a word.
     pub(crate) fn per_word(self) -> usize {
         match self {
-            Self::F32 => 1,
+            Self::F32 | Self::WideBf16 => 1,
             Self::Bf16 => 2,
             Self::Int8 => 4,
         }
@@ -75,7 +83,7 @@ impl OperandFormat {
     /// because they can be multiplied with each other.
     pub(crate) fn padded(self, depth: usize) -> usize {
         depth.next_multiple_of(match self {
-            Self::F32 | Self::Bf16 => 2 * WORDS,
+            Self::F32 | Self::Bf16 | Self::WideBf16 => 2 * WORDS,
             Self::Int8 => 4 * WORDS,
         })
     }
@@ -133,6 +141,7 @@ pub(crate) fn row(
         // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
         OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         OperandFormat::Bf16 => round(set, values, words),
+        OperandFormat::WideBf16 => round_wide(set, values, words),
         OperandFormat::Int8 => quantise(set, values, offset, words, scale),
     }
 }
@@ -148,6 +157,16 @@ dispatch! {
         if let [last] = rest {
             words[pairs.len()] = pair(*last, 0.0);
         }
+    }
+}
+
+dispatch! {
+    /// [`row`] for widened bfloat16.
+    fn round_wide(values: &[f32], words: &mut [u32]) {
+        for (word, value) in words.iter_mut().zip(values) {
+            *word = u32::from(round_to_bf16(*value)) << 16;
+        }
+        words[values.len()..].fill(0);
     }
 }
 
@@ -219,7 +238,7 @@ dispatch! {
     }
 }
 
-/// Packs values `[panel][row]` as a block of `rows` rows in `format`, which is `f32` or bfloat16.
+/// Packs values `[panel][row]` as a block of `rows` rows in `format`, which is not [`OperandFormat::Int8`].
 pub(crate) fn block(
     set: InstructionSet,
     format: OperandFormat,
@@ -235,9 +254,14 @@ pub(crate) fn block(
     let chunks = words.chunks_exact_mut(2 * rows * WORDS);
     for (values, chunks) in values.chunks_exact(rows).zip(chunks) {
         let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows);
-        for ((row, first), second) in values.iter().zip(first).zip(second) {
-            *first = std::array::from_fn(|i| row[i].to_bits());
-            *second = std::array::from_fn(|i| row[WORDS + i].to_bits());
+        for ((values, first), second) in values.iter().zip(first).zip(second) {
+            if format == OperandFormat::F32 {
+                *first = std::array::from_fn(|i| values[i].to_bits());
+                *second = std::array::from_fn(|i| values[WORDS + i].to_bits());
+                continue;
+            }
+            row(set, format, &values[..WORDS], 0, first, &mut 1.0);
+            row(set, format, &values[WORDS..], 0, second, &mut 1.0);
         }
     }
 }
@@ -302,6 +326,9 @@ mod tests {
     use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
+    const FORMATS: [OperandFormat; 4] =
+        [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::WideBf16, OperandFormat::Int8];
+
     fn halves(word: u32) -> [f32; 2] {
         [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
     }
@@ -323,13 +350,18 @@ mod tests {
         // The CPU's own conversion flushes subnormal values to zeros of the same sign.
         let flushed = |bits: u16| if bits & 0x7f80 == 0 { bits & 0x8000 } else { bits };
         for set in InstructionSet::available() {
-            let (mut row_words, mut pairs) =
-                (vec![0; OperandFormat::Bf16.words(values.len())], vec![0; values.len()]);
-            row(set, OperandFormat::Bf16, &values, 0, &mut row_words, &mut 1.0);
+            let packed = |format: OperandFormat| {
+                let mut words = vec![0; format.words(values.len())];
+                row(set, format, &values, 0, &mut words, &mut 1.0);
+                words
+            };
+            let (rounded, wide) = (packed(OperandFormat::Bf16), packed(OperandFormat::WideBf16));
+            let mut pairs = vec![0; values.len()];
             interleave(set, &values, &values, &mut pairs);
-            let rounded = row_words.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
-            for ((&value, rounded), pair) in values.iter().zip(rounded).zip(pairs) {
+            let rounded = rounded.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
+            for (((&value, rounded), wide), pair) in values.iter().zip(rounded).zip(wide).zip(pairs) {
                 let expected = flushed(bf16::from_f32(value).to_bits());
+                assert_eq!(wide, u32::from(bf16::from_f32(value).to_bits()) << 16, "{set}: {value}");
                 for got in [rounded, pair as u16, (pair >> 16) as u16] {
                     assert_eq!(flushed(got), expected, "{set}: {value}");
                 }
@@ -366,12 +398,14 @@ mod tests {
         for set in InstructionSet::available() {
             for depth in 1..=130 {
                 let values = random(&mut rng, depth);
-                for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8] {
+                for format in FORMATS {
                     let mut words = vec![u32::MAX; format.words(depth)];
                     let mut scale = 1.0;
                     row(set, format, &values, 0, &mut words, &mut scale);
                     let got: Vec<f32> = match format {
-                        OperandFormat::F32 => words.iter().map(|&word| f32::from_bits(word)).collect(),
+                        OperandFormat::F32 | OperandFormat::WideBf16 => {
+                            words.iter().map(|&word| f32::from_bits(word)).collect()
+                        }
                         OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
                         OperandFormat::Int8 => {
                             let bytes = words.iter().flat_map(|word| word.to_le_bytes());
@@ -380,7 +414,7 @@ mod tests {
                     };
                     let tolerance = match format {
                         OperandFormat::F32 => 0.0,
-                        OperandFormat::Bf16 => 2.0 / 256.0,
+                        OperandFormat::Bf16 | OperandFormat::WideBf16 => 2.0 / 256.0,
                         OperandFormat::Int8 => 0.5001 * scale,
                     };
                     assert_eq!(got.len(), format.padded(depth));
@@ -445,7 +479,7 @@ mod tests {
                 let panels: Vec<[f32; COLUMNS]> = (0..panels)
                     .flat_map(|panel| values.iter().map(move |row| of_panel(panel, row)))
                     .collect();
-                for format in [OperandFormat::F32, OperandFormat::Bf16] {
+                for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::WideBf16] {
                     let words = format.words(depth);
                     let (mut got, mut expected) = (vec![u32::MAX; rows * words], vec![0; rows * words]);
                     block(set, format, &panels, rows, &mut got);

@@ -19,7 +19,7 @@ use super::{
 };
 use super::{
     pack::OperandFormat,
-    simd::{HIGH_HALF, InstructionSet, Portable, Simd},
+    simd::{InstructionSet, Portable, Simd},
 };
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +92,8 @@ impl Origin {
     }
 }
 
-/// The packed operands of a tile. The formats are equal, or `a` has `f32` and `b` has bfloat16. In the latter
-/// case, a word of `b` is multiplied with two words of `a`.
+/// The packed operands of a tile. The formats are equal, or `a` has one value in each word and `b` has two in
+/// bfloat16. In the latter case, a word of `b` is multiplied with two words of `a`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileOperands<'a> {
     /// The formats of `a` and of `b`.
@@ -119,8 +119,15 @@ pub(crate) fn multiply(
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
+    use OperandFormat::{Bf16, F32, Int8, WideBf16};
+    // A widened value is an `f32`.
+    let formats = (if formats.0 == WideBf16 { F32 } else { formats.0 }, formats.1);
     // For another pair, the function of `formats.0` would read more words of `b` than the check below covers.
-    assert!(formats.0 == formats.1 || formats == (OperandFormat::F32, OperandFormat::Bf16));
+    assert!(match formats {
+        (F32, F32 | Bf16) | (Int8, Int8) => true,
+        (Bf16, Bf16) => set.has_bf16(),
+        _ => false,
+    });
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
@@ -129,9 +136,7 @@ pub(crate) fn multiply(
     MULTIPLICATIONS.set(MULTIPLICATIONS.get() + a.len() * formats.0.per_word() * COLUMNS);
     let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
     let start = match start {
-        Start::Columns(columns) if formats.0 != OperandFormat::Int8 => {
-            Origin { first: columns.as_ptr(), stride: 0 }
-        }
+        Start::Columns(columns) if formats.0 != Int8 => Origin { first: columns.as_ptr(), stride: 0 },
         Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
         Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
     };
@@ -144,8 +149,8 @@ pub(crate) fn multiply(
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
-            InstructionSet::Avx512Amx if formats.0 != OperandFormat::F32 => {
-                let of_bytes = formats.0 == OperandFormat::Int8;
+            InstructionSet::Avx512Amx if formats.0 != F32 => {
+                let of_bytes = formats.0 == Int8;
                 let multiply = if of_bytes { amx::multiply_bytes } else { amx::multiply_bf16 };
                 multiply(rows, chunks, a, b, start, to);
             }
@@ -262,21 +267,18 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
         }
         InstructionSet::Portable => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_portable: 1 2),
-            (Bf16, _) => by_rows!(bf16_portable: 1 2),
             (Int8, _) => by_rows!(int8_portable: 1 2),
             _ => by_rows!(f32_portable: 1 2),
         },
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2: 1 2 3, f32_by_bf16_avx2: 4 5 6),
-            (Bf16, _) => by_rows!(bf16_low_avx2: 1 2 3, bf16_avx2: 4 5 6),
             (Int8, _) => by_rows!(native_int8_low_avx2: 1 2, native_int8_avx2: 3 4),
             _ => by_rows!(f32_low_avx2: 1 2 3, f32_avx2: 4 5 6),
         },
         #[cfg(target_arch = "x86_64")]
         _ => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_avx512),
-            (Bf16, _) => by_rows!(bf16_avx512),
             (Int8, _) => by_rows!(int8_avx512),
             _ => by_rows!(f32_avx512),
         },
@@ -288,7 +290,7 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
 
 /// Compiles a generic body for one instruction set.
 macro_rules! compiled {
-    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr, $row_pairs:literal, $column_pairs:literal)?);)*) => {$(
+    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr, $column_pairs:literal)?);)*) => {$(
         $(#[$target])*
         unsafe fn $name<const ROWS: usize>(
             chunks: usize,
@@ -299,38 +301,31 @@ macro_rules! compiled {
             sums: *mut f32,
         ) {
             // SAFETY: the caller upholds the same conditions.
-            unsafe { $body::<ROWS $(, $simd, { $registers }, $row_pairs, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
+            unsafe { $body::<ROWS $(, $simd, { $registers }, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
         }
     )*};
 }
 
 compiled! {
-    f32_portable = multiply_tile(Portable, COLUMNS / 4, false, false);
-    f32_by_bf16_portable = multiply_tile(Portable, COLUMNS / 4, false, true);
-    bf16_portable = multiply_tile(Portable, COLUMNS / 4, true, true);
+    f32_portable = multiply_tile(Portable, COLUMNS / 4, false);
+    f32_by_bf16_portable = multiply_tile(Portable, COLUMNS / 4, true);
     int8_portable = tile_int8();
 }
 
 #[cfg(target_arch = "x86_64")]
 compiled! {
     #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = multiply_tile(Avx2, COLUMNS / 16, false, false);
+    f32_avx2 = multiply_tile(Avx2, COLUMNS / 16, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false, false);
+    f32_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, false, true);
+    f32_by_bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, true);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false, true);
-    #[target_feature(enable = "avx2,fma")]
-    bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, true, true);
-    #[target_feature(enable = "avx2,fma")]
-    bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, true, true);
+    f32_by_bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, true);
     #[target_feature(enable = "avx512f")]
-    f32_avx512 = multiply_tile(Avx512, COLUMNS / 16, false, false);
+    f32_avx512 = multiply_tile(Avx512, COLUMNS / 16, false);
     #[target_feature(enable = "avx512f")]
-    f32_by_bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, false, true);
-    #[target_feature(enable = "avx512f")]
-    bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, true, true);
+    f32_by_bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, true);
     #[target_feature(enable = "avx512f,avx512bw")]
     int8_avx512 = tile_int8();
 }
@@ -338,17 +333,11 @@ compiled! {
 // The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
 // the instruction set.
 
-/// Rows and columns of `f32`, or of pairs of bfloat16 that are widened here: `ROW_PAIRS` and `COLUMN_PAIRS`
-/// say which. A pair of a column meets two words of an `f32` row.
+/// Rows of `f32`, and columns of `f32` or, with `COLUMN_PAIRS`, of pairs of bfloat16 that are widened here. A
+/// pair of a column meets two words of a row.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn multiply_tile<
-    const ROWS: usize,
-    S: Simd,
-    const REGISTERS: usize,
-    const ROW_PAIRS: bool,
-    const COLUMN_PAIRS: bool,
->(
+unsafe fn multiply_tile<const ROWS: usize, S: Simd, const REGISTERS: usize, const COLUMN_PAIRS: bool>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
@@ -362,7 +351,7 @@ unsafe fn multiply_tile<
         let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
             ahead.step();
-            for pair in 0..if ROW_PAIRS { WORDS } else { WORDS / 2 } {
+            for pair in 0..WORDS / 2 {
                 for half in 0..2 {
                     let words = if COLUMN_PAIRS && half == 1 { hide_origin(b) } else { b };
                     let mut column = [S::splat(0.0); REGISTERS];
@@ -378,12 +367,7 @@ unsafe fn multiply_tile<
                         b = b.add(COLUMNS);
                     }
                     for row in 0..ROWS {
-                        let word = a.add(row * WORDS + if ROW_PAIRS { pair } else { 2 * pair + half });
-                        let factor = match (ROW_PAIRS, half) {
-                            (false, _) => S::splat(*word.cast()),
-                            (true, 0) => S::splat(f32::from_bits(*word << 16)),
-                            (true, _) => S::splat(f32::from_bits(*word & HIGH_HALF)),
-                        };
+                        let factor = S::splat(*a.add(row * WORDS + 2 * pair + half).cast());
                         for r in 0..REGISTERS {
                             sums[row][r] = column[r].mul_add(factor, sums[row][r]);
                         }
@@ -492,12 +476,16 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::ops::RangeInclusive;
 
-    const FORMATS: [(OperandFormat, OperandFormat); 4] = [
-        (OperandFormat::F32, OperandFormat::F32),
-        (OperandFormat::F32, OperandFormat::Bf16),
-        (OperandFormat::Bf16, OperandFormat::Bf16),
-        (OperandFormat::Int8, OperandFormat::Int8),
-    ];
+    /// The pairs of formats that are multiplied with this instruction set.
+    fn formats(set: InstructionSet) -> [(OperandFormat, OperandFormat); 4] {
+        let of_rows = OperandFormat::Bf16.of_rows(set);
+        [
+            (OperandFormat::F32, OperandFormat::F32),
+            (OperandFormat::F32, OperandFormat::Bf16),
+            (of_rows, OperandFormat::Bf16),
+            (OperandFormat::Int8, OperandFormat::Int8),
+        ]
+    }
 
     /// The values of a weight's bytes.
     const BYTES_OF_COLUMNS: RangeInclusive<i32> = -128..=127;
@@ -513,6 +501,10 @@ mod tests {
             OperandFormat::F32 => {
                 let value: f32 = rng.random_range(-1.0..1.0);
                 (value.to_bits(), vec![f64::from(value)])
+            }
+            OperandFormat::WideBf16 => {
+                let bits = u32::from(round_to_bf16(rng.random_range(-1.0..1.0))) << 16;
+                (bits, vec![f64::from(f32::from_bits(bits))])
             }
             OperandFormat::Bf16 => {
                 let halves = [0; 2].map(|_| round_to_bf16(rng.random_range(-1.0..1.0)));
@@ -565,7 +557,7 @@ mod tests {
     fn every_tile_of_every_instruction_set_and_format_equals_plain_loops() {
         let mut rng = StdRng::seed_from_u64(7);
         for set in InstructionSet::available() {
-            for formats in FORMATS {
+            for formats in formats(set) {
                 for rows in 1..=rows(set, formats.0) {
                     for chunks in [0, 2, 6] {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
@@ -612,7 +604,7 @@ mod tests {
     fn a_row_has_the_same_bits_in_a_tile_of_any_height() {
         let mut rng = StdRng::seed_from_u64(8);
         for set in InstructionSet::available() {
-            for formats in FORMATS {
+            for formats in formats(set) {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
@@ -650,7 +642,7 @@ mod tests {
     fn products_in_parts_have_the_bits_of_one_product() {
         let mut rng = StdRng::seed_from_u64(9);
         for set in InstructionSet::available() {
-            for formats in FORMATS {
+            for formats in formats(set) {
                 for rows in 1..=rows(set, formats.0) {
                     let (a, b, _) = operands(&mut rng, set, formats, (rows, 6));
                     let (mut whole, mut parts) = (Sums::of_tile(), Sums::of_tile());

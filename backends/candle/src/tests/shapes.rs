@@ -124,7 +124,9 @@ fn kept(format: OperandFormat, row: &[f32]) -> Vec<(f64, f64)> {
     let step = f64::from(largest) / 127.0;
     let keep = |&value: &f32| match format {
         OperandFormat::F32 => (f64::from(value), 0.0),
-        OperandFormat::Bf16 => (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0),
+        OperandFormat::Bf16 | OperandFormat::WideBf16 => {
+            (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0)
+        }
         OperandFormat::Int8 if largest == 0.0 => (0.0, 0.0),
         OperandFormat::Int8 => {
             let steps = f64::from(value) / step;

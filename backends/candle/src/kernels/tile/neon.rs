@@ -41,12 +41,13 @@ pub(super) fn rows(set: InstructionSet) -> usize {
 
 /// The functions for each number of rows.
 pub(super) fn functions(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [Function] {
-    use OperandFormat::{Bf16, F32, Int8};
+    use OperandFormat::{Bf16, F32, Int8, WideBf16};
     match (set, (a, b)) {
         (_, (F32, Bf16)) => by_rows!(f32_by_bf16: 1 2 3 4 5 6),
-        (_, (F32, _)) => by_rows!(f32: 1 2 3 4 5 6),
-        (InstructionSet::NeonI8mmBf16, (Bf16, _)) => by_rows!(native_bf16: 1 2 3 4 5 6),
-        (_, (Bf16, _)) => by_rows!(bf16: 1 2 3 4 5 6),
+        // The caller passes widened values as `f32`.
+        (_, (F32 | WideBf16, _)) => by_rows!(f32: 1 2 3 4 5 6),
+        // The caller asserts the instruction.
+        (_, (Bf16, _)) => by_rows!(native_bf16: 1 2 3 4 5 6),
         (InstructionSet::NeonI8mmBf16, (Int8, _)) => by_rows!(int8_i8mm: 1 2 3 4 5 6),
         (InstructionSet::NeonDotprod, (Int8, _)) => by_rows!(int8_dotprod: 1 2 3 4 5 6),
         (_, (Int8, _)) => by_rows!(int8: 1 2 3 4 5 6),
@@ -74,7 +75,6 @@ macro_rules! compiled {
 compiled! {
     f32 = by_lanes(F32);
     f32_by_bf16 = by_lanes(F32ByBf16);
-    bf16 = by_lanes(Bf16);
     int8 = by_lanes(Int8);
     #[target_feature(enable = "neon,dotprod")]
     int8_dotprod = by_lanes(Int8Dotprod);
@@ -86,17 +86,9 @@ compiled! {
 
 /// The way in which a register of columns and a lane of a row's words are multiplied and added.
 trait Lanes {
-    /// The number of halves of each word that are multiplied one after the other.
-    const HALVES: usize = 1;
     /// The number of a row's words that are multiplied with the same words of the columns, each with another
     /// half of them.
     const PER_LINE: usize = 1;
-
-    /// A row's words, or one half of them.
-    #[inline(always)]
-    fn factors(words: Register, _half: usize) -> Register {
-        words
-    }
 
     /// The columns' words, or one half of them.
     #[inline(always)]
@@ -116,8 +108,6 @@ trait Lanes {
 struct F32;
 /// `f32` rows, and pairs of bfloat16 in the columns.
 struct F32ByBf16;
-/// Pairs of bfloat16 on both sides. They are widened here, for CPUs that cannot multiply them.
-struct Bf16;
 /// Signed bytes, for CPUs without an instruction that adds their products.
 struct Int8;
 /// Signed bytes, with the instruction that adds their products.
@@ -143,26 +133,6 @@ impl Lanes for F32 {
 
 impl Lanes for F32ByBf16 {
     const PER_LINE: usize = 2;
-
-    #[inline(always)]
-    fn columns(words: Register, half: usize) -> Register {
-        widened(words, half)
-    }
-
-    #[inline(always)]
-    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
-        // SAFETY: the caller upholds the same conditions.
-        unsafe { F32::step::<LANE>(sums, columns, factors) }
-    }
-}
-
-impl Lanes for Bf16 {
-    const HALVES: usize = 2;
-
-    #[inline(always)]
-    fn factors(words: Register, half: usize) -> Register {
-        widened(words, half)
-    }
 
     #[inline(always)]
     fn columns(words: Register, half: usize) -> Register {
@@ -233,10 +203,7 @@ unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
             let (mut a, mut b) = (a, b);
             for _ in 0..chunks {
                 for word in (0..WORDS).step_by(LANES) {
-                    quad::<ROWS, L>(&mut sums, a.add(word), b.add(first), 0);
-                    if L::HALVES == 2 {
-                        quad::<ROWS, L>(&mut sums, a.add(word), b.add(first), 1);
-                    }
+                    quad::<ROWS, L>(&mut sums, a.add(word), b.add(first));
                     b = b.add(LANES / L::PER_LINE * COLUMNS);
                 }
                 a = a.add(ROWS * WORDS);
@@ -257,18 +224,17 @@ unsafe fn quad<const ROWS: usize, L: Lanes>(
     sums: &mut [[Register; REGISTERS]; ROWS],
     a: *const u32,
     lines: *const u32,
-    half: usize,
 ) {
     // SAFETY: the caller guarantees the instruction set, the words and the lines.
     unsafe {
         let mut factors = [vdupq_n_u32(0); ROWS];
         for row in 0..ROWS {
-            factors[row] = L::factors(vld1q_u32(a.add(row * WORDS)), half);
+            factors[row] = vld1q_u32(a.add(row * WORDS));
         }
-        lane::<0, ROWS, L>(sums, &factors, lines, half);
-        lane::<1, ROWS, L>(sums, &factors, lines, half);
-        lane::<2, ROWS, L>(sums, &factors, lines, half);
-        lane::<3, ROWS, L>(sums, &factors, lines, half);
+        lane::<0, ROWS, L>(sums, &factors, lines);
+        lane::<1, ROWS, L>(sums, &factors, lines);
+        lane::<2, ROWS, L>(sums, &factors, lines);
+        lane::<3, ROWS, L>(sums, &factors, lines);
     }
 }
 
@@ -279,14 +245,13 @@ unsafe fn lane<const LANE: i32, const ROWS: usize, L: Lanes>(
     sums: &mut [[Register; REGISTERS]; ROWS],
     factors: &[Register; ROWS],
     lines: *const u32,
-    half: usize,
 ) {
     let (line, in_line) = (LANE as usize / L::PER_LINE, LANE as usize % L::PER_LINE);
     for r in 0..REGISTERS {
         // SAFETY: the caller guarantees the instruction set and the lines.
         unsafe {
             let words = vld1q_u32(lines.add(line * COLUMNS + r * LANES));
-            let columns = L::columns(words, half + in_line);
+            let columns = L::columns(words, in_line);
             for row in 0..ROWS {
                 sums[row][r] = L::step::<LANE>(sums[row][r], columns, factors[row]);
             }
