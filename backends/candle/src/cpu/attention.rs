@@ -15,8 +15,8 @@ use super::{
 use crate::{
     attention::{Heads, PlacedToken, QuerySpan, Scoring},
     kernels::{
+        activation,
         compute::Compute,
-        elementwise,
         operand::{Operand, OperandRows},
         pack::{self, OperandFormat, Words},
         softmax::{self, RunningSoftmax},
@@ -150,7 +150,7 @@ impl Attend<'_> {
         }
         if let Some(gate) = self.gate {
             let gate = &gate[first_row * width..][..workspace.out.len()];
-            elementwise::multiply_by_sigmoid(self.compute.set, &mut workspace.out, gate);
+            activation::multiply_by_sigmoid(self.compute.set, &mut workspace.out, gate);
         }
         for (index, values) in workspace.out.chunks_exact(width).enumerate() {
             rows.write(index, values);
@@ -381,7 +381,7 @@ impl<'a> Tiles<'a> {
             }
         }
         if let Some(cap) = self.scoring.soft_cap {
-            elementwise::soft_cap(set, scores.as_flattened_mut(), cap * self.scoring.divisor);
+            activation::soft_cap(set, scores.as_flattened_mut(), cap * self.scoring.divisor);
         }
         if let Some(bias) = self.scoring.bias {
             let mut biases = [&[][..]; MAX_ROWS];

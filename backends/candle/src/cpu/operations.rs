@@ -11,7 +11,7 @@ use crate::{
     errors::refuse_unknown,
     kept::{HostValues, KeptRow},
     kernels::{
-        elementwise,
+        activation, elementwise,
         epilogue::Epilogue,
         matmul::ROWS_PER_ITEM,
         matrix::{ColumnOrder, Matrix},
@@ -272,18 +272,14 @@ impl Operations for CpuOperations {
         let columns = x.columns;
         self.each_rows(x, |from, rows| {
             let factors = &factors.values()[from * columns..][..rows.len()];
-            elementwise::gate_by(self.compute.set, rows, factors, activation);
+            activation::gate_by(self.compute.set, rows, factors, activation);
         });
         Ok(())
     }
 
     fn scale_values(&mut self, x: &mut Activations, factor: f32) -> Result<()> {
         timed!(self, copied("scaling", x.values().len()));
-        self.each_rows(x, |_, rows| {
-            for value in rows {
-                *value *= factor;
-            }
-        });
+        self.each_rows(x, |_, rows| rows.iter_mut().for_each(|value| *value *= factor));
         Ok(())
     }
 
@@ -291,8 +287,8 @@ impl Operations for CpuOperations {
         let count = rows.len() * x.columns;
         timed!(self, copied("kept rows", count));
         let mut kept = match self.arithmetic.attention {
-            OperandFormat::Bf16 | OperandFormat::WideBf16 => HostValues::Bf16(Vec::with_capacity(count)),
-            OperandFormat::F32 | OperandFormat::Int8 => HostValues::F32(Vec::with_capacity(count)),
+            OperandFormat::Bf16 => HostValues::Bf16(Vec::with_capacity(count)),
+            _ => HostValues::F32(Vec::with_capacity(count)),
         };
         for row in rows {
             kept.extend(&x.values()[row * x.columns..][..x.columns]);
@@ -380,6 +376,10 @@ impl Operations for CpuOperations {
             out.copy_from_slice(&x.values()[row * x.columns..(row + 1) * x.columns]);
         }
         Ok(out)
+    }
+
+    fn means(&mut self, x: &Activations, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
+        Ok(self.text_means(x.values(), columns, texts))
     }
 
     fn add_rows(

@@ -7,7 +7,8 @@
 //! call.
 
 use super::{
-    elementwise::{silu, sum_of},
+    activation::silu,
+    elementwise::sum_of,
     simd::{InstructionSet, dispatch, mul_add},
 };
 

@@ -1,12 +1,10 @@
-//! Work on one row at a time between products: norms, rotary positions, activations, and the mixing of rows
-//! before they become bytes.
+//! Work on one row at a time between products: norms, rotary positions, means, and the mixing of rows before
+//! they become bytes. [`super::activation`] has the activations.
 //!
 //! The compiler vectorises loops over slices for each instruction set. Only `spread` and `copy_rows` use
 //! registers explicitly.
 
-use super::simd::{Simd, dispatch, exp2, mul_add};
-use std::f32::consts::LOG2_E;
-use text_embeddings_backend_core::Activation;
+use super::simd::{Simd, dispatch, mul_add};
 
 /// The sum of `f` over the elements, in 16 interleaved partial sums, so that the compiler can vectorise it.
 #[inline(always)]
@@ -60,6 +58,28 @@ dispatch! {
 }
 
 dispatch! {
+    /// Writes the mean of some rows of `x`, `[rows, out.len()]`, to `out`. Summed in double precision, as by
+    /// [`mean_state`](text_embeddings_backend_host::mean_state).
+    fn mean_rows(x: &[f32], rows: &[usize], out: &mut [f32]) {
+        const BLOCK: usize = 16;
+        let (columns, count) = (out.len(), rows.len() as f64);
+        let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
+        for (block, out) in blocks.iter_mut().enumerate() {
+            let mut sums = [0.0_f64; BLOCK];
+            for &row in rows {
+                let values = &x[row * columns + block * BLOCK..][..BLOCK];
+                sums.iter_mut().zip(values).for_each(|(sum, &value)| *sum += f64::from(value));
+            }
+            *out = sums.map(|sum| (sum / count) as f32);
+        }
+        for (column, out) in (columns - rest.len()..).zip(rest) {
+            let sum = rows.iter().fold(0.0, |sum, &row| sum + f64::from(x[row * columns + column]));
+            *out = (sum / count) as f32;
+        }
+    }
+}
+
+dispatch! {
     /// Rotates each head of one token's row by the token's position. Heads have `size` values, and there are
     /// cosines and sines for half a head. Element i is paired with element i + half.
     fn rotate(row: &mut [f32], size: usize, cosines: &[f32], sines: &[f32]) {
@@ -95,154 +115,6 @@ dispatch! {
                 first[i] = a * cosines[i] - b * sines[i];
                 second[i] = b * cosines[i] + a * sines[i];
             }
-        }
-    }
-}
-
-/// `x / (1 + e^-x)`
-#[inline(always)]
-pub(super) fn silu<const FUSED: bool>(x: f32) -> f32 {
-    let exponent = (x * -LOG2_E).min(127.0);
-    x / (1.0 + exp2::<FUSED>(exponent))
-}
-
-/// The numerator of `(Φ(x) - ½) / x` as a function of x² for |x| ≤ [`FLAT`], highest power first. Fitted here
-/// by iterated weighted least squares at Chebyshev points. The error of `x · Φ(x)` is at most 1.3e-6, and
-/// 4e-7 for |x| < 4.
-const PHI_NUMERATOR: [f32; 6] =
-    [2.274_948_8e-8, 6.352_062_5e-6, 1.688_22e-4, 4.677_238_6e-3, 3.385_232e-2, 3.989_422_3e-1];
-/// The denominator.
-const PHI_DENOMINATOR: [f32; 6] =
-    [1.197_503_3e-6, 7.364_616e-5, 1.884_424_5e-3, 2.864_568e-2, 2.515_211e-1, 1.0];
-/// Beyond this, Φ is 0 or 1 in the precision of `f32`.
-const FLAT: f32 = 5.5;
-
-/// `x · Φ(x)` with Φ of the normal distribution.
-#[inline(always)]
-fn gelu<const FUSED: bool>(x: f32) -> f32 {
-    let near = if x > FLAT { FLAT } else { x };
-    let near = if near < -FLAT { -FLAT } else { near };
-    let square = near * near;
-    let [mut numerator, rest @ ..] = PHI_NUMERATOR;
-    for coefficient in rest {
-        numerator = mul_add::<FUSED>(numerator, square, coefficient);
-    }
-    let [mut denominator, rest @ ..] = PHI_DENOMINATOR;
-    for coefficient in rest {
-        denominator = mul_add::<FUSED>(denominator, square, coefficient);
-    }
-    let value = x * (0.5 + near * numerator / denominator);
-    let value = if x < -FLAT { 0.0 } else { value };
-    if x > FLAT { x } else { value }
-}
-
-/// `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which equals `x / (1 + e^-2y)` with the argument y of tanh.
-#[inline(always)]
-fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
-    const FACTOR: f32 = -2.0 * 0.797_884_6 * LOG2_E;
-    let exponent = (FACTOR * x * mul_add::<FUSED>(0.044_715 * x, x, 1.0)).min(127.0);
-    x / (1.0 + exp2::<FUSED>(exponent))
-}
-
-#[inline(always)]
-fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
-    let value = 1.0 / (1.0 + exp2::<FUSED>((x * -LOG2_E).min(127.0)));
-    if x.is_nan() { x } else { value }
-}
-
-/// By the exponential where that does not cancel, otherwise by the first terms of the power series.
-#[inline(always)]
-fn tanh<const FUSED: bool>(x: f32) -> f32 {
-    let exponent = (x * (2.0 * LOG2_E)).min(127.0);
-    let far = 1.0 - 2.0 / (1.0 + exp2::<FUSED>(exponent));
-    let square = x * x;
-    let near = x * mul_add::<FUSED>(square, mul_add::<FUSED>(square, 2.0 / 15.0, -1.0 / 3.0), 1.0);
-    // NaN takes the near branch, which keeps it.
-    if x.abs() >= 0.05 { far } else { near }
-}
-
-/// Evaluates `$body` with `$f` bound to the activation, so that each loop is compiled for its own function.
-macro_rules! with_activation {
-    ($activation:expr, |$f:ident| $body:expr) => {
-        match $activation {
-            Activation::Identity => {
-                let $f = |x: f32| x;
-                $body
-            }
-            Activation::Silu => {
-                let $f = silu::<FUSED>;
-                $body
-            }
-            Activation::Gelu => {
-                let $f = gelu::<FUSED>;
-                $body
-            }
-            Activation::GeluTanh => {
-                let $f = gelu_tanh::<FUSED>;
-                $body
-            }
-            Activation::Relu => {
-                let $f = |x: f32| if x < 0.0 { 0.0 } else { x };
-                $body
-            }
-            Activation::Tanh => {
-                let $f = tanh::<FUSED>;
-                $body
-            }
-            Activation::Sigmoid => {
-                let $f = sigmoid::<FUSED>;
-                $body
-            }
-        }
-    };
-}
-
-dispatch! {
-    /// The first half of each row holds gates, the second half the gated values. The first half becomes
-    /// `activation(gate) · up`.
-    fn gate(rows: &mut [[f32; 32]], activation: Activation) {
-        with_activation!(activation, |f| for row in rows {
-            let (gates, ups) = row.split_at_mut(16);
-            for (gate, &mut up) in gates.iter_mut().zip(ups) {
-                *gate = f(*gate) * up;
-            }
-        });
-    }
-}
-
-dispatch! {
-    /// Replaces each value by its activation times its factor.
-    fn gate_by(values: &mut [f32], factors: &[f32], activation: Activation) {
-        with_activation!(activation, |f| for (value, &factor) in values.iter_mut().zip(factors) {
-            *value = f(*value) * factor;
-        });
-    }
-}
-
-dispatch! {
-    /// Applies the activation to each value.
-    fn activate(rows: &mut [[f32; 32]], activation: Activation) {
-        with_activation!(activation, |f| for value in rows.as_flattened_mut() {
-            *value = f(*value);
-        });
-    }
-}
-
-dispatch! {
-    /// `value = value · sigmoid(gate)`
-    fn multiply_by_sigmoid(values: &mut [f32], gate: &[f32]) {
-        for (value, &gate) in values.iter_mut().zip(gate) {
-            *value *= sigmoid::<FUSED>(gate);
-        }
-    }
-}
-
-dispatch! {
-    /// `value = cap · tanh(value / cap)`
-    fn soft_cap(values: &mut [f32], cap: f32) {
-        let inverse = 1.0 / cap;
-        for value in values {
-            *value = cap * tanh::<FUSED>(*value * inverse);
         }
     }
 }
@@ -402,6 +274,7 @@ mod tests {
     use super::super::InstructionSet;
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use text_embeddings_backend_host::mean_state;
 
     fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
         (0..len).map(|_| rng.random_range(-3.0..3.0)).collect()
@@ -432,6 +305,21 @@ mod tests {
                 let expected: Vec<f64> =
                     x.chunks(width).flat_map(|x| norm_reference(x, &weight, 1e-6)).collect();
                 assert_close(&out, &expected, &format!("{set} {rows}x{width}"));
+            }
+        }
+    }
+
+    #[test]
+    fn means_have_the_bits_of_the_plain_ones_at_every_width() {
+        let mut rng = StdRng::seed_from_u64(16);
+        for set in InstructionSet::available() {
+            for width in 1..=70 {
+                let x = random(&mut rng, 9 * width);
+                let rows: Vec<usize> = (0..rng.random_range(1..20)).map(|_| rng.random_range(0..9)).collect();
+                let mut out = vec![f32::NAN; width];
+                mean_rows(set, &x, &rows, &mut out);
+                let expected = mean_state(rows.iter().map(|&row| &x[row * width..][..width]), width);
+                assert_eq!(out, expected, "{set} {width}");
             }
         }
     }
@@ -468,88 +356,12 @@ mod tests {
         }
     }
 
-    /// The definitions in double precision, with Φ by Simpson's rule.
-    fn activation_reference(activation: Activation, x: f64) -> f64 {
-        let phi = |x: f64| {
-            let steps = 2000;
-            let width = x / f64::from(steps);
-            let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
-            let weight = |i: i32| {
-                if i == 0 || i == steps {
-                    1.0
-                } else if i % 2 == 1 {
-                    4.0
-                } else {
-                    2.0
-                }
-            };
-            0.5 + width / 3.0 * (0..=steps).map(|i| weight(i) * density(f64::from(i) * width)).sum::<f64>()
-        };
-        match activation {
-            Activation::Identity => x,
-            Activation::Silu => x / (1.0 + (-x).exp()),
-            Activation::Gelu => x * phi(x.clamp(-9.0, 9.0)),
-            Activation::GeluTanh => {
-                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
-            }
-            Activation::Relu => x.max(0.0),
-            Activation::Tanh => x.tanh(),
-            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        }
-    }
-
     #[test]
-    fn activations_equal_their_definitions_near_and_far() {
-        let mut rng = StdRng::seed_from_u64(16);
-        for set in InstructionSet::available() {
-            for activation in Activation::ALL {
-                for scale in [1e-3_f32, 0.1, 1.0, 3.0, 40.0, 1e4] {
-                    let rows: Vec<[f32; 32]> =
-                        (0..7).map(|_| std::array::from_fn(|_| rng.random_range(-scale..scale))).collect();
-                    let (mut activated, mut gated) = (rows.clone(), rows.clone());
-                    activate(set, &mut activated, activation);
-                    gate(set, &mut gated, activation);
-                    for (row, (activated, gated)) in rows.iter().zip(activated.iter().zip(&gated)) {
-                        for (at, (&x, &got)) in row.iter().zip(activated).enumerate() {
-                            let expected = activation_reference(activation, f64::from(x));
-                            let tolerance = 1.5e-6 * expected.abs().clamp(0.3, 1e9);
-                            let is_near = |got: f32, expected: f64| {
-                                (f64::from(got) - expected).abs()
-                                    <= tolerance * (expected / 0.3).abs().max(1.0)
-                            };
-                            assert!(is_near(got, expected), "{set} {activation} {x}: {got} for {expected}");
-                            if at < 16 {
-                                let expected = expected * f64::from(row[16 + at]);
-                                let tolerance = 3e-6 * f64::from(scale.max(1.0)) * f64::from(scale.max(1.0));
-                                let off = (f64::from(gated[at]) - expected).abs();
-                                assert!(off <= tolerance, "{set} gate {activation} {x}");
-                            }
-                        }
-                    }
-                }
-                let mut broken = [[f32::NAN; 32]];
-                activate(set, &mut broken, activation);
-                assert!(
-                    broken[0].iter().all(|value| value.is_nan()),
-                    "{set} {activation} keeps what is not a number"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn caps_and_sums_equal_their_definitions() {
+    fn sums_have_the_bits_of_their_definition() {
         let mut rng = StdRng::seed_from_u64(17);
         for set in InstructionSet::available() {
             for length in 1..=70 {
                 let (values, other) = (random(&mut rng, length), random(&mut rng, length));
-                let mut capped: Vec<f32> = values.iter().map(|value| 20.0 * value).collect();
-                soft_cap(set, &mut capped, 30.0);
-                let expected: Vec<f64> =
-                    values.iter().map(|&v| 30.0 * (f64::from(v) * 20.0 / 30.0).tanh()).collect();
-                for (got, expected) in capped.iter().zip(expected) {
-                    assert!((f64::from(*got) - expected).abs() < 2e-5, "{set}: {got} for {expected}");
-                }
                 let mut sums = values.clone();
                 add(set, &mut sums, &other);
                 assert!(
@@ -590,17 +402,9 @@ mod tests {
     }
 
     #[test]
-    fn gates_and_sums_equal_their_formulas() {
+    fn rows_of_tiles_are_added_and_copied_at_every_width() {
         let mut rng = StdRng::seed_from_u64(8);
         for set in InstructionSet::available() {
-            let mut rows = [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
-            let wide = rows.map(|row: [f32; 32]| row.map(f64::from));
-            gate(set, &mut rows, Activation::Silu);
-            for (row, wide) in rows.iter().zip(wide) {
-                let expected: Vec<f64> =
-                    (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
-                assert_close(&row[..16], &expected, &format!("{set}"));
-            }
             for columns in 1..=32 {
                 let rows: [[f32; 32]; 5] =
                     [(); 5].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
@@ -695,22 +499,6 @@ mod tests {
                     let tolerance = 2e-7 * (product.abs() + expected.abs());
                     assert!((f64::from(got) - expected).abs() <= tolerance, "{set}: {got} for {expected}");
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn gates_of_any_size_are_finite() {
-        for set in InstructionSet::available() {
-            let mut row = [[1.0; 32]];
-            row[0][..6].copy_from_slice(&[-1e30, -100.0, -88.0, 88.0, 100.0, 1e30]);
-            gate(set, &mut row, Activation::Silu);
-            let [lowest, lower, low, high, higher, highest] = row[0][..6] else { unreachable!() };
-            for negative in [lowest, lower, low] {
-                assert!(negative <= 0.0 && negative.abs() < 1e-6, "{set}: {negative}");
-            }
-            for (positive, expected) in [(high, 88.0), (higher, 100.0), (highest, 1e30)] {
-                assert!((positive - expected).abs() <= 1e-6 * expected, "{set}: {positive}");
             }
         }
     }

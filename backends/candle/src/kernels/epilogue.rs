@@ -1,7 +1,7 @@
 //! The step after a product in an MLP, applied to its sums.
 
 use super::{
-    elementwise,
+    activation,
     matrix::{GATES, Matrix},
     simd::InstructionSet,
     tile::COLUMNS,
@@ -34,8 +34,8 @@ impl Epilogue {
 
     pub(super) fn run(self, set: InstructionSet, sums: &mut [[f32; COLUMNS]]) {
         match self {
-            Self::Activate(activation) => elementwise::activate(set, sums, activation),
-            Self::Gate(activation) => elementwise::gate(set, sums, activation),
+            Self::Activate(activation) => activation::activate(set, sums, activation),
+            Self::Gate(activation) => activation::gate(set, sums, activation),
         }
     }
 }

@@ -29,6 +29,7 @@
     reason = "a kernel's generic body must be compiled inside each target-feature function"
 )]
 
+pub(crate) mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod compute;
