@@ -26,7 +26,7 @@ TIMES = ("--header-timeout", "1", "--body-timeout", "1", "--idle-timeout", "1", 
 DIGITS = "7" * 120_000
 LARGE = json.dumps({"inputs": DIGITS}).encode()
 # More than can be computed within its time limit.
-WORK = {"query": "red", "texts": [f"{number} {'planet ' * 250}" for number in range(1000)], "truncate": True}
+WORK = [f"{number} {'planet ' * 250}" for number in range(1000)]
 SECONDS = 0.7
 RERANK = "/tei.v1.Rerank/Rerank"
 # States that no client brings about; tests of their own have them.
@@ -79,29 +79,34 @@ def unread(aim: Target) -> Ending:
     return lambda: wait_until(is_over, 60, "an unread answer is still held")
 
 
-def on_stream(path: str, body: bytes, is_ended: bool, *headers: tuple[str, str]) -> Callable[[Target], Ending]:
-    """Sends a body on a stream of HTTP/2 and gives no window for its answer. The stream or the connection is
-    to end."""
+def on_stream(path: str, body: bytes | Callable[[], bytes], is_ended: bool, *headers: tuple[str, str]) -> Callable[[Target], Ending]:
+    """Sends a body, or a new one each time, on a stream of HTTP/2 and gives no window for its answer. The
+    stream or the connection is to end."""
 
     def enter(aim: Target) -> Ending:
         is_grpc = path.startswith("/tei")
         connection = Http2(aim.connect(int(aim.grpc_address.rsplit(":", 1)[1]) if is_grpc else None))
         connection.acknowledges = False
         stream = connection.post(path, "application/grpc" if is_grpc else "application/json", *headers)
+        data = body() if callable(body) else body
         if is_ended:
-            connection.send_whole(stream, body)
-        elif body:
-            connection.send(stream, body)
+            connection.send_whole(stream, data)
+        elif data:
+            connection.send(stream, data)
         return lambda: wait_until(lambda: connection.has_ended(stream) or connection.is_over(0.1), 60, "the stream goes on")
 
     return enter
 
 
+def new_query() -> str:
+    """A query whose scores are not kept. Kept ones would be answered in time."""
+    return f"red {uuid.uuid4()}"
+
+
 def computed(aim: Target) -> Ending:
     """Asks for more than can be computed in the time that the request sets."""
     pool = ThreadPoolExecutor(1)
-    # A query of its own: kept scores would be answered in time.
-    work = {**WORK, "query": f"red {uuid.uuid4()}"}
+    work = {"query": new_query(), "texts": WORK, "truncate": True}
     answer = pool.submit(aim.post, "/rerank", work, headers={"x-request-timeout": str(SECONDS)})
 
     def end() -> None:
@@ -122,8 +127,12 @@ WHOLE_MESSAGE = message(messages.RerankRequest(query="a", texts=["b"]))
 CHUNKED = head("/rerank", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"1f4\r\n" + HALF + b"\r\n"
 HALF_HEAD = opening() + frame(HEADERS, 0, 1, post(b"/rerank")[:20])
 TOKENIZE = message(messages.EncodeRequest(inputs=DIGITS))
-# A smaller message: over gRPC, the time until it has arrived counts.
-WORK_MESSAGE = message(messages.RerankRequest(query="red", texts=WORK["texts"][:250], truncate=True))
+
+
+def work_message() -> bytes:
+    """A smaller request: over gRPC, the time until it has arrived counts."""
+    return message(messages.RerankRequest(query=new_query(), texts=WORK[:250], truncate=True))
+
 
 CONNECTED, HEAD = "connected, without a request", "head arrives, TLS included"
 BODY, PAUSE = "body or gRPC message arrives", "pause of a gRPC stream, nothing unanswered"
@@ -143,7 +152,7 @@ STATES = [
     State(BODY, "gRPC, whole but for the end", on_stream(RERANK, WHOLE_MESSAGE, False), {"te_unread_bytes": len(WHOLE_MESSAGE) + 1024}, "DEADLINE_EXCEEDED"),
     State(BODY, "gRPC, before a message", on_stream(RERANK, b"", False), {}, "DEADLINE_EXCEEDED"),
     State(ADMITTED, "HTTP/1.1, `x-request-timeout`", computed, {"te_requests_in_flight": 1}, IN_TIME),
-    State(ADMITTED, "gRPC, `grpc-timeout`", on_stream(RERANK, WORK_MESSAGE, True, ("grpc-timeout", "2S")), {"te_requests_in_flight": 1}, IN_TIME),
+    State(ADMITTED, "gRPC, `grpc-timeout`", on_stream(RERANK, work_message, True, ("grpc-timeout", "2S")), {"te_requests_in_flight": 1}, IN_TIME),
     State(ANSWER, "HTTP/1.1", unread, {"te_unsent_bytes": 7_000_000}, CLOSED),
     State(ANSWER, "HTTP/2 without a window", on_stream("/tokenize", LARGE, True), {"te_unsent_bytes": 7_000_000}, CLOSED),
     State(ANSWER, "gRPC without a window", on_stream("/tei.v1.Tokenize/Tokenize", TOKENIZE, True), {"te_unsent_bytes": 1_000_000}, CLOSED),
