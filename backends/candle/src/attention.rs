@@ -75,16 +75,15 @@ pub(crate) struct QuerySpan {
 /// The spans of queries for the tokens in these rows of the batch; query `i` is the token in `rows[i]`. The
 /// rows must be ascending and distinct.
 pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
-    let mut spans: Vec<QuerySpan> = Vec::new();
-    for (query, &row) in rows.iter().enumerate() {
-        let segment = batch.segments().partition_point(|segment| segment.rows.end <= row);
-        let offset = row - batch.segments()[segment].rows.start;
-        match spans.last_mut() {
-            Some(span) if span.segment == segment && span.offset + span.rows.len() == offset => {
-                span.rows.end = query + 1;
-            }
-            _ => spans.push(QuerySpan { segment, offset, rows: query..query + 1 }),
-        }
+    let mut spans = Vec::new();
+    let (mut segment, mut query) = (0, 0);
+    while let Some(&row) = rows.get(query) {
+        segment += batch.segments()[segment..].partition_point(|segment| segment.rows.end <= row);
+        let own = &batch.segments()[segment].rows;
+        let consecutive = rows[query..].iter().zip(row..own.end).take_while(|(found, next)| *found == next);
+        let count = consecutive.count();
+        spans.push(QuerySpan { segment, offset: row - own.start, rows: query..query + count });
+        query += count;
     }
     spans
 }

@@ -36,6 +36,11 @@ pub(crate) struct DeviceStates<'a, O: Operations> {
 impl<O: Operations> DeviceStates<'_, O> {
     /// The places of some rows of the batch among the states.
     fn row_places(&self, rows: &[usize]) -> Vec<usize> {
+        let first = self.rows.first().copied().unwrap_or_default();
+        if self.rows.last().is_some_and(|last| last - first + 1 == self.rows.len()) {
+            // There is no gap, so nothing has to be searched.
+            return rows.iter().map(|row| row - first).collect();
+        }
         rows.iter().map(|&row| self.rows.partition_point(|&before| before < row)).collect()
     }
 }
