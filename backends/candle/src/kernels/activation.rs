@@ -1,7 +1,7 @@
 //! Activation functions, alone and as gates.
 //!
-//! Input and output: slices of `f32`. What must hold: what is not a number stays so, and no value overflows
-//! on its way to a finite result.
+//! Input and output: slices of `f32`. What must hold: NaN stays NaN, and no value overflows on its way to a
+//! finite result.
 
 use super::simd::{dispatch, exp2, mul_add};
 use std::f32::consts::LOG2_E;
@@ -241,6 +241,24 @@ mod tests {
                 for (got, value) in capped.iter().zip(values) {
                     let expected = 30.0 * (f64::from(value) / 30.0).tanh();
                     assert!((f64::from(*got) - expected).abs() < 2e-5, "{set}: {got} for {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gates_equal_their_formula() {
+        let mut rng = StdRng::seed_from_u64(8);
+        for set in InstructionSet::available() {
+            let mut rows = [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
+            let wide = rows.map(|row: [f32; 32]| row.map(f64::from));
+            gate(set, &mut rows, Activation::Silu);
+            for (row, wide) in rows.iter().zip(wide) {
+                for i in 0..16 {
+                    let expected = wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16];
+                    let tolerance = 2e-6 * expected.abs().max(1.0);
+                    let got = row[i];
+                    assert!((f64::from(got) - expected).abs() <= tolerance, "{set}: {got} for {expected}");
                 }
             }
         }

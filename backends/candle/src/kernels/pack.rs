@@ -256,6 +256,7 @@ pub(crate) fn block(
         let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows);
         for ((values, first), second) in values.iter().zip(first).zip(second) {
             if format == OperandFormat::F32 {
+                // Copies whose size the compiler knows.
                 *first = std::array::from_fn(|i| values[i].to_bits());
                 *second = std::array::from_fn(|i| values[WORDS + i].to_bits());
                 continue;
