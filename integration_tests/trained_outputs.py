@@ -30,6 +30,15 @@ def tokenizer_of(folder: str, longest: int):
     return tokenizer
 
 
+def convert_words(folder: str) -> list:
+    """Writes the `tokenizer.json` of a folder that has BERT's list of words alone."""
+    path = Path(folder)
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    tokenizer = transformers.BertTokenizerFast(str(path / "vocab.txt"), **settings)
+    tokenizer.backend_tokenizer.save(str(path / "tokenizer.json"))
+    return []
+
+
 def ids(folder: str, texts: list[str]) -> list[list[int]]:
     """By tokenizers, without a limit."""
     tokenizer = tokenizer_of(folder, 2**30)
@@ -138,7 +147,7 @@ def mteb(questions: dict, folder: str, url: str, is_reranking: bool) -> list[dic
     return [{"name": each.model_name, **each.task_results[0].scores["test"][0]} for each in results]
 
 
-METHODS = {method.__name__: method for method in (ids, sentence_transformers, encoder, static_model, graph, answers, mteb)}
+METHODS = {method.__name__: method for method in (convert_words, ids, sentence_transformers, encoder, static_model, graph, answers, mteb)}
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
