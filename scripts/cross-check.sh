@@ -11,7 +11,10 @@ set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
 cache=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")/cross
-check=$1
+case ${1:-} in
+arm | races) check=$1 ;;
+*) echo "usage: scripts/cross-check.sh arm | races" >&2; exit 2 ;;
+esac
 
 for tool in debootstrap unshare; do
     command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install debootstrap util-linux" >&2; exit 1; }
@@ -89,9 +92,5 @@ races)
     watched door
     watched core infer:: queue:: service::
     watched backend-candle kernels:: cpu:: attention:: prefix_cache::
-    ;;
-*)
-    echo "unknown check $check: arm or races" >&2
-    exit 2
     ;;
 esac
