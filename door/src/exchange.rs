@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use crate::{
-    answer::UnsentAnswer, arrivals::Arrivals, budget::Budgets, protocol::Protocol, upload::UploadError,
+    answer::UnsentAnswer, arrivals::Arrivals, budget::Budgets, protocol::Protocol, upload_error::UploadError,
     watch::Watch,
 };
 

@@ -25,6 +25,7 @@ mod testing;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod upload;
+mod upload_error;
 mod watch;
 
 use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -57,7 +58,7 @@ pub use self::{
     socket::Listener,
     stop::Stop,
     tls::Certificate,
-    upload::UploadError,
+    upload_error::UploadError,
 };
 
 /// The shortest and the longest time between two checks of all connections.

@@ -18,42 +18,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use crate::{exchange::Exchange, messages::PartialMessage, protocol::Protocol};
+use crate::{exchange::Exchange, messages::PartialMessage, protocol::Protocol, upload_error::UploadError};
 
 /// The number of arriving bytes that earn a body one more second.
 const BYTES_PER_SECOND: usize = 16 << 10;
-
-/// The reason why the server stopped reading a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UploadError {
-    /// It took too long.
-    #[error(
-        "the rest of the request did not arrive in time: send it without pauses, or raise `--body-timeout`"
-    )]
-    TooSlow,
-    /// Other bodies needed the room.
-    #[error(
-        "too many requests are arriving at once, and this one took the longest: send it again, or raise \
-         `--max-unread-bytes`"
-    )]
-    NoRoom,
-}
-
-impl UploadError {
-    /// The reason why the server stopped reading a body, if `error` is that.
-    pub fn find(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        let mut chain = std::iter::successors(Some(error), |error| error.source());
-        chain.find_map(|error| error.downcast_ref()).copied()
-    }
-
-    fn into_error(self, protocol: Protocol) -> BoxError {
-        match (protocol, self) {
-            (Protocol::Http, cut) => cut.into(),
-            (Protocol::Grpc, Self::TooSlow) => tonic::Status::deadline_exceeded(self.to_string()).into(),
-            (Protocol::Grpc, Self::NoRoom) => tonic::Status::resource_exhausted(self.to_string()).into(),
-        }
-    }
-}
 
 /// The body of a request.
 pub(crate) struct Upload {
@@ -184,17 +152,5 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cut_is_found_below_other_errors() {
-        let error = axum::Error::new(UploadError::NoRoom);
-        assert_eq!(UploadError::find(&error), Some(UploadError::NoRoom));
-        assert_eq!(UploadError::find(&std::io::Error::other("gone")), None);
     }
 }

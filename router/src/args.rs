@@ -347,7 +347,7 @@ impl Args {
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut args = Self::from_arg_matches(matches)?;
         if matches.value_source("hostname") == Some(ValueSource::EnvVariable) {
-            set_aside_container_name(&mut args);
+            args.ignored_hostname = set_aside_container_name(&mut args.hostname);
         }
         Ok(args)
     }

@@ -4,7 +4,6 @@
 //! same flags give the same numbers on the same machine.
 
 use std::{
-    fmt, fs,
     num::NonZeroUsize,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -16,10 +15,7 @@ use text_embeddings_core::{
 };
 
 use crate::{
-    args::Args,
-    config::ConfigError,
-    control_groups::{ControlGroup, Cores},
-    device_turn::DeviceTurns,
+    args::Args, available::Available, config::ConfigError, control_groups::Cores, device_turn::DeviceTurns,
     residency::Residency,
 };
 
@@ -125,46 +121,6 @@ impl Machine {
     }
 }
 
-/// Memory that a process may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Available {
-    /// Their number.
-    pub(crate) bytes: u64,
-    /// The words for where the limit comes from.
-    pub(crate) source: &'static str,
-}
-
-impl Available {
-    /// The container's limit if there is one, else the machine's memory; absent if neither can be read.
-    pub(crate) fn read() -> Option<Self> {
-        let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
-        let machine = Self { bytes: machine, source: "this machine has" };
-        let limits = ControlGroup::read_groups("memory").into_iter().filter_map(|group| {
-            let file = if group.is_version_1 { "memory.limit_in_bytes" } else { "memory.max" };
-            fs::read_to_string(group.folder.join(file)).ok()?.trim().parse().ok()
-        });
-        let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
-        Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
-    }
-}
-
-impl fmt::Display for Available {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.source, megabytes(self.bytes))
-    }
-}
-
-/// A machine's memory in bytes, from the text of its `/proc/meminfo`.
-fn meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-}
-
-/// The bytes in words.
-pub(crate) fn megabytes(bytes: u64) -> String {
-    format!("{} MB", bytes.div_ceil(1_000_000))
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -184,11 +140,5 @@ mod tests {
         let error = machine(&format!("--threads {more}")).unwrap_err().to_string();
         let expected = format!("`--threads {more}` is more than 4 times what this process may use, ");
         assert!(error.starts_with(&expected) && error.ends_with(": leave the flag out"), "{error}");
-    }
-
-    #[test]
-    fn the_memory_of_a_machine_is_read() {
-        assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
-        assert_eq!(meminfo(""), None);
     }
 }

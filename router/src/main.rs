@@ -6,6 +6,7 @@
 
 mod args;
 mod auth;
+mod available;
 #[cfg(test)]
 mod cli_docs;
 mod collector;

@@ -17,7 +17,7 @@ use text_embeddings_backend_core::{Backend, BackendError, Batch, Packing, Predic
 use text_embeddings_core::metrics::{MODEL_LOADED, MODEL_LOADS, ModelMetrics};
 
 use crate::{
-    machine::{Available, megabytes},
+    available::{Available, megabytes},
     memory,
 };
 

@@ -32,11 +32,12 @@ use steps::StepTimes;
 
 use crate::{
     args::{Args, ChatTemplateSource, DEFAULT_MODEL_ID, HubArgs},
+    available::megabytes,
     device_turn::DeviceTurns,
     features::flash_attention,
     file_versions::FileVersions,
     info::{Computation, Info},
-    machine::{Machine, megabytes},
+    machine::Machine,
     memory::held_bytes,
     models::Served,
     residency::Tenant,

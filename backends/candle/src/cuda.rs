@@ -29,6 +29,7 @@ pub(crate) mod target;
 mod tensor;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
+mod turns;
 #[cfg(all(test, target_os = "linux"))]
 mod twins;
 
@@ -46,11 +47,11 @@ use accelerator::{Accelerator, FlashInput, has_flash_size};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
 use kept::{DeviceValues, Finite};
-use launches::{Launches, MAX_LOOKUPS, ScatteredRows, Turns, UploadedLookup, list_places};
+use launches::{Launches, MAX_LOOKUPS, ScatteredRows, UploadedLookup, list_places};
 use memory::DeviceMemory;
 use proof::FlashProof;
 use sequences::Sequences;
-use shared::{Appended, CudaRows, Indices, Path, SharedByLayers, TurnedHeads};
+use shared::{Appended, CudaRows, Indices, Path, SharedByLayers};
 use std::{
     borrow::Cow,
     ops::Range,
@@ -59,6 +60,7 @@ use std::{
 };
 use tensor::CudaTensor;
 use text_embeddings_backend_core::Activation;
+use turns::{TurnedHeads, Turns};
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
@@ -411,7 +413,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     /// Only notes how keys are turned: the kernels that copy their rows do it.
     fn turn_keys(&mut self, _: &mut CudaTensor, norm: Option<&Norm<Tensor>>, rows: &CudaRows) -> Result<()> {
-        self.shared.key_turn = TurnedHeads::new(rows.heads.keys, norm, rows);
+        self.shared.key_turn = rows.turned_heads(rows.heads.keys, norm);
         Ok(())
     }
 
@@ -481,7 +483,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         _: Precision,
     ) -> Result<CudaTensor> {
         let (count, columns) = attention.queries.dims2().map_err(failed)?;
-        let queries = match TurnedHeads::new(rows.heads.queries, attention.query_norm, rows) {
+        let queries = match rows.turned_heads(rows.heads.queries, attention.query_norm) {
             Some(turn) => {
                 let turned = self.empty_like(attention.queries, self.dtype)?;
                 let from = ScatteredRows { own: attention.queries, others: None, layer: 0 };

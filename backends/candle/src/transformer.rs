@@ -10,6 +10,7 @@ mod delta;
 mod experts;
 mod input_gate;
 mod layer;
+mod layer_parts;
 mod short_convolution;
 mod token_rows;
 mod weights;
@@ -25,7 +26,8 @@ use crate::{
 };
 use convolution::Convolution;
 use input_gate::InputGate;
-use layer::{LastRows, Layer, LayerRows, Stream};
+use layer::{Layer, Stream};
+use layer_parts::{LastRows, LayerRows};
 use text_embeddings_backend_core::Batch;
 use token_rows::TokenRows;
 pub(crate) use weights::Weights;

@@ -4,13 +4,24 @@
 //! the format's reference, so that the results have the same bits (`integration_tests/test_gguf.py` compares
 //! them).
 
-use crate::encoding::FourBits;
 use half::f16;
 
 /// Values of a block, or of a part of a block, with one pair of factors.
-const SMALL: usize = 32;
+pub(crate) const SMALL: usize = 32;
 /// Values of a block whose parts have integer factors.
 const LARGE: usize = 256;
+
+/// 32 neighbouring values in four bits each. A value is `step · nibble + least`, without an error in `f32`
+/// except the sum's rounding, which the type's definition has, too.
+#[derive(Debug, Clone, Copy)]
+pub struct FourBits {
+    /// The difference of neighbouring values.
+    pub step: f32,
+    /// The value of nibble 0.
+    pub least: f32,
+    /// Numbers from 0 to 15.
+    pub nibbles: [u8; SMALL],
+}
 
 /// The values of the 16 codes of `IQ4_NL`.
 const NON_LINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

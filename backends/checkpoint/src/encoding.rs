@@ -4,7 +4,7 @@
 //! What must hold: a block widened to `f32` has the same bits as in the reference implementation of its
 //! format.
 
-use crate::blocks;
+use crate::blocks::{self, FourBits, SMALL};
 use half::{bf16, f16};
 use std::fmt;
 
@@ -13,21 +13,6 @@ type Widen = fn(&[u8], &mut [f32]);
 
 /// Reads blocks as groups of 32 values in four bits. `out` has a group for every 32 values.
 type Read = fn(&[u8], &mut [FourBits]);
-
-/// Values of a [`FourBits`].
-const GROUP: usize = 32;
-
-/// 32 neighbouring values in four bits each. A value is `step · nibble + least`, without an error in `f32`
-/// except the sum's rounding, which the type's definition has, too.
-#[derive(Debug, Clone, Copy)]
-pub struct FourBits {
-    /// The difference of neighbouring values.
-    pub step: f32,
-    /// The value of nibble 0.
-    pub least: f32,
-    /// Numbers from 0 to 15.
-    pub nibbles: [u8; GROUP],
-}
 
 /// A storage type.
 pub struct Encoding {
@@ -146,8 +131,8 @@ impl Encoding {
     #[must_use]
     pub fn four_bits(&self, blocks: &[u8]) -> Option<Vec<FourBits>> {
         let read = self.four_bits?;
-        let empty = FourBits { step: 0.0, least: 0.0, nibbles: [0; GROUP] };
-        let mut groups = vec![empty; blocks.len() / self.bytes * self.values / GROUP];
+        let empty = FourBits { step: 0.0, least: 0.0, nibbles: [0; SMALL] };
+        let mut groups = vec![empty; blocks.len() / self.bytes * self.values / SMALL];
         read(blocks, &mut groups);
         Some(groups)
     }

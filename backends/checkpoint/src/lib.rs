@@ -18,7 +18,8 @@ mod safetensors;
 mod tensor;
 mod tensors;
 
-pub use encoding::{BF16, Encoding, F16, F32, FourBits, UNSCALED_BYTES};
+pub use blocks::FourBits;
+pub use encoding::{BF16, Encoding, F16, F32, UNSCALED_BYTES};
 pub use error::CheckpointError;
 pub use model_file::ModelFile;
 pub use tensor::Tensor;

@@ -27,12 +27,9 @@ use text_embeddings_backend_host::{Padded, describe_any, max_cells};
 use crate::{
     deadline::Deadline,
     head::{GraphHead, OutputValues, failed},
-    library::runtime,
+    library::{line, runtime},
     signature::{Element, Feed, Meaning, Port, Signature},
 };
-
-/// The most characters that errors show of a message from ONNX Runtime.
-const MAX_MESSAGE: usize = 300;
 
 /// A graph, and the head that reads its output.
 struct OrtBackend {
@@ -292,16 +289,6 @@ fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError>
     ))
 }
 
-/// A message as one line of at most [`MAX_MESSAGE`] characters.
-fn line(message: &str) -> String {
-    let words: Vec<&str> = message.split_whitespace().collect();
-    words.join(" ").chars().take(MAX_MESSAGE).collect()
-}
-
-fn load_error(what: &str, error: &dyn std::fmt::Display) -> BackendError {
-    BackendError::Load(format!("{what}: {}", line(&error.to_string())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,11 +300,5 @@ mod tests {
         assert_eq!(memory.bytes(1000), 1250 * (100 + 2 * 3 * 512) * 4);
         assert_eq!(Memory { alone: true, ..memory }.bytes(1000), 512 * (100 + 2 * 3 * 512) * 4);
         assert_eq!(Memory { heads: usize::MAX, ..memory }.bytes(9), usize::MAX);
-    }
-
-    #[test]
-    fn a_message_is_one_line() {
-        assert_eq!(line("a\n  b\tc\n"), "a b c");
-        assert_eq!(line(&"é".repeat(1000)).chars().count(), MAX_MESSAGE);
     }
 }

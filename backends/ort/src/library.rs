@@ -13,13 +13,14 @@ use std::{
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 use text_embeddings_backend_core::BackendError;
 
-use crate::{line, load_error};
-
 /// The variable with the path of the library.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 /// The remedy for a missing or unusable library.
 const REMEDY: &str = "install it with `pip install onnxruntime` in the virtual environment that the server is started in, or \
                       name the file libonnxruntime.so in the variable ORT_DYLIB_PATH";
+
+/// The most characters that errors show of a message from ONNX Runtime.
+const MAX_MESSAGE: usize = 300;
 
 /// The environment, and a text with the library's version and path.
 pub(crate) struct Runtime {
@@ -48,7 +49,9 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, BackendError> {
             tracing::debug!("ONNX Runtime, {category} at {place}: {}", line(message));
         }))
         .build()
-        .map_err(|error| load_error("ONNX Runtime does not start", &error))?;
+        .map_err(|error| {
+            BackendError::Load(format!("ONNX Runtime does not start: {}", line(&error.to_string())))
+        })?;
     environment.set_log_level(LogLevel::Warning);
     let loaded = Arc::new(Runtime { environment, library: words(ort::info(), &path) });
     *runtime = Some(loaded.clone());
@@ -136,6 +139,12 @@ fn words(build: &str, path: &Path) -> String {
     format!("ONNX Runtime{version} at {}", path.display())
 }
 
+/// A message as one line of at most [`MAX_MESSAGE`] characters.
+pub(crate) fn line(message: &str) -> String {
+    let words: Vec<&str> = message.split_whitespace().collect();
+    words.join(" ").chars().take(MAX_MESSAGE).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -146,6 +155,12 @@ mod tests {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "").unwrap();
         path
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        assert_eq!(line("a\n  b\tc\n"), "a b c");
+        assert_eq!(line(&"é".repeat(1000)).chars().count(), MAX_MESSAGE);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod pointer;
 mod refusal;
 mod reranker;
 mod scoring;
+mod sourced;
 
 use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
@@ -28,8 +29,9 @@ pub use laya::Laya;
 pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
 pub use pointer::Pointer;
 pub use refusal::Refusal;
-pub use reranker::{Reading, Reranker, Sourced};
+pub use reranker::{Reading, Reranker};
 pub use scoring::RerankScoring;
+pub use sourced::Sourced;
 
 use self::limits::LengthBounds;
 use crate::files::{ModelFolder, class_labels};

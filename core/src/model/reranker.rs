@@ -16,7 +16,7 @@ use tokenizers::Tokenizer;
 
 use self::answers::{answer_words, find_answers};
 use self::prompt::{FoundPrompt, find_prompt, list_family};
-use super::{ModelFlags, PromptFlag, Refusal, RerankScoring};
+use super::{ModelFlags, Refusal, RerankScoring, Sourced};
 use crate::families::{Family, ScoreRule};
 use crate::files::{
     Expansion, LateInteraction, Marking, ModelFolder, class_labels, positive_label, scores_head,
@@ -24,32 +24,8 @@ use crate::files::{
 use crate::templates::PromptTemplate;
 use crate::tokenization::{ExpansionToken, LateTokens, Marker, Side, SideTokens};
 
+pub use self::prompt::Reading;
 pub(super) use self::prompt::recommended_limits;
-
-/// A decision, and where it comes from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sourced<T> {
-    /// The decision.
-    pub value: T,
-    /// Its source in words.
-    pub source: String,
-}
-
-impl<T> Sourced<T> {
-    pub(super) fn new(value: T, source: impl Into<String>) -> Self {
-        Self { value, source: source.into() }
-    }
-}
-
-/// How a re-ranker reads query and document.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Reading {
-    /// As the tokenizer joins them.
-    #[default]
-    Joined,
-    /// In a template, with one document or with many.
-    Template(PromptTemplate),
-}
 
 /// A re-ranker, and where each decision about it comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,57 +5,12 @@
 //! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, EncoderError, Side, TokenLimits, Truncation, TruncationDirection, other_model,
+    Encoded, EncoderError, Side, SideTokens, TokenLimits, Truncation, TruncationDirection, other_model,
     stretch::Needed,
     text::{TEXTS, TextEncoder},
     tokens::{Owner, frame_too_long},
 };
 use crate::error::Error;
-
-/// How queries and documents become tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LateTokens {
-    /// Of queries.
-    pub query: SideTokens,
-    /// Of documents.
-    pub document: SideTokens,
-    /// The token that fills queries.
-    pub expansion: Option<ExpansionToken>,
-    /// The tokens of documents whose vectors do not count, such as punctuation.
-    pub skipped: Vec<u32>,
-}
-
-/// How the texts of one side become tokens.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SideTokens {
-    /// The token that marks the side, if there is any.
-    pub marker: Option<Marker>,
-    /// The text before each input. If there is a marker, it is the marker's text.
-    pub prompt: String,
-    /// The most tokens, marker, prompt and special tokens included. Longer texts are cut.
-    pub max_length: usize,
-}
-
-/// The token that marks the queries or the documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marker {
-    /// Its id.
-    pub id: u32,
-    /// Whether it comes behind the special tokens that begin an input. Otherwise it comes behind the first
-    /// token of any kind.
-    pub follows_specials: bool,
-}
-
-/// The token that fills queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpansionToken {
-    /// Its id.
-    pub id: u32,
-    /// Whether tokens attend to it. Otherwise it attends to the query's own tokens only.
-    pub is_attended: bool,
-    /// The number of tokens up to which a query is filled.
-    pub length: usize,
-}
 
 impl TextEncoder {
     /// The ids of a query or a document. Too long texts are cut, whatever the request says: the lengths are

@@ -5,7 +5,9 @@
 //! same ids and places (`laya/common.py`, `build_head`), and cuts long options and questions as well; the
 //! text is never cut; a text that spells a special token stays text.
 
-use super::{Encoded, SharedQuery, TextEncoder, TruncationDirection, other_model};
+use super::{
+    Encoded, MarkedLayout, MarkedTokens, SharedQuery, TextEncoder, TruncationDirection, other_model,
+};
 use crate::error::Error;
 
 /// The most tokens of an option.
@@ -15,41 +17,6 @@ const QUESTION_ROOM: usize = 16;
 /// The fewest tokens to which an option, with its marker, and a question are cut.
 const FEWEST_OPTION: usize = 4;
 const FEWEST_QUESTION: usize = 8;
-
-/// The order of a question's texts and tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MarkedLayout {
-    /// Laya's: the question, its options, then the text.
-    Laya(MarkedTokens),
-    /// any2jev's: the text, then the question and its options.
-    Pointer(PointerTokens),
-}
-
-/// The tokens around a question's texts, and the limit on their number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkedTokens {
-    /// The first token.
-    pub begin: u32,
-    /// The token behind the question, the options and the text.
-    pub separator: u32,
-    /// The token before each option.
-    pub marker: u32,
-    /// Its text, which becomes a space in all texts.
-    pub marker_text: String,
-    /// The most tokens of question and options.
-    pub max_question: usize,
-}
-
-/// The tokens around the texts, and the limits on their number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PointerTokens {
-    /// The tokens before the text, before the instructions, before and behind an option, and at the end.
-    pub delimiters: [u32; 5],
-    /// The most tokens of the text, with the one before it.
-    pub max_state: usize,
-    /// The most tokens of a question.
-    pub max_branch: usize,
-}
 
 /// A question with its options.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

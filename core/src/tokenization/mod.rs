@@ -20,6 +20,7 @@ mod late;
 mod list;
 mod load;
 mod marked;
+mod options;
 mod pair;
 mod pointer;
 mod pool;
@@ -33,7 +34,7 @@ pub(crate) mod test_tokenizer;
 mod text;
 mod tokens;
 
-use crate::{error::Error, families::QueryLimit};
+use crate::error::Error;
 use instruction::refuse_instruction;
 use std::{borrow::Cow, sync::OnceLock};
 use stretch::SharedRuns;
@@ -46,14 +47,17 @@ pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use input::{Input, PairSide, Side};
 pub use label::{LabelKind, LabelTokens, MAX_LEVELS, MAX_OPTIONS};
-pub use late::{ExpansionToken, LateTokens, Marker, SideTokens};
 pub use list::ListText;
 pub use load::load_tokenizer;
-pub use marked::{MarkedLayout, MarkedQuestion, MarkedTokens, PointerTokens};
+pub use marked::MarkedQuestion;
+pub use options::{
+    BareTokens, EncoderOptions, ExpansionToken, LateTokens, MarkedLayout, MarkedTokens, Marker,
+    PointerTokens, SideTokens, TextLimits, TextOptions,
+};
 pub use pool::{Place, Tokenization, TokenizerThreads};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
-pub use text::{BareTokens, TextEncoder, TextOptions};
+pub use text::TextEncoder;
 pub use tokens::{Encoded, EncodedPrompts};
 
 /// Encodes a model's inputs as ids.
@@ -353,36 +357,4 @@ pub struct PairText<'a> {
     pub query: &'a str,
     /// The document, or the second text.
     pub document: &'a str,
-}
-
-/// The settings of a [`PromptEncoder`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EncoderOptions {
-    /// The instruction for requests without one (`--default-instruction`). If absent, such requests get the
-    /// template's form without an instruction.
-    pub default_instruction: Option<String>,
-    /// The most tokens of a prompt, template included (`--max-input-length`).
-    pub max_input_length: usize,
-    /// Whether control tokens in the texts of a request act as such, as in the reference implementation
-    /// (`--parse-special-tokens`). A document can then imitate the template.
-    pub parse_special_tokens: bool,
-    /// Whether an instruction is ignored if the template has no place for it. Otherwise it is refused.
-    pub ignore_instruction: bool,
-    /// The model's own limits on its texts.
-    pub limits: TextLimits,
-    /// The number of token ids that the model knows: the rows of its token embedding. If absent, every id of
-    /// the tokenizer is taken.
-    pub vocabulary: Option<usize>,
-}
-
-/// The longest texts that a model's authors let it read, independent of the longest input. Longer texts are
-/// cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TextLimits {
-    /// The most tokens between the fixed beginning and the fixed end of a prompt.
-    pub texts: Option<usize>,
-    /// The most tokens of the query.
-    pub query: Option<QueryLimit>,
-    /// The most tokens of each document, in a prompt with many.
-    pub document: Option<usize>,
 }

@@ -11,8 +11,7 @@ use super::{
     borders::{Borders, SkippedBytes},
     byte_words::ByteWords,
     frame::without_added_tokens,
-    late::LateTokens,
-    marked::MarkedLayout,
+    options::{BareTokens, MarkedLayout, TextOptions},
     stretch::Needed,
     tokens::{Owner, Sequence, Tokens, failed, is_special},
 };
@@ -37,41 +36,6 @@ pub struct TextEncoder {
     pub(super) ascii: Option<AsciiWords>,
     /// The same for tokenizers of another kind.
     pub(super) words: Option<ByteWords>,
-}
-
-/// The settings of a [`TextEncoder`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TextOptions {
-    /// The most tokens of an input, prompt and special tokens included (`--max-input-length`).
-    pub max_input_length: usize,
-    /// Whether special tokens in the texts of a request act as such (`--parse-special-tokens`).
-    pub parse_special_tokens: bool,
-    /// The number of token ids that the model knows: the rows of its token embedding.
-    pub vocabulary: usize,
-    /// Whether the tokens of a pair's second text have another type than the tokens of the first.
-    pub has_token_types: bool,
-    /// Whether an instruction for re-ranking is ignored. Otherwise it is refused.
-    pub ignore_instruction: bool,
-    /// The token that ends each text, unless the tokenizer appends it itself.
-    pub last_token: Option<u32>,
-    /// How a model without layers makes tokens of a text. No special tokens surround it.
-    pub bare: Option<BareTokens>,
-    /// How a model that reads queries and documents apart makes tokens of them.
-    pub late: Option<LateTokens>,
-    /// How a decider that marks the options of a question makes tokens of it.
-    pub marked: Option<MarkedLayout>,
-}
-
-/// The rules by which a model without layers makes tokens of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BareTokens {
-    /// The token that stands for a text without tokens. Its vector is zero.
-    pub blank: u32,
-    /// The token of unknown characters, if it is left out.
-    pub unknown: Option<u32>,
-    /// The most characters of a text, for each token of the longest input: the rest is cut before it is
-    /// encoded. `None` for no such limit.
-    pub characters_per_token: Option<usize>,
 }
 
 impl BareTokens {

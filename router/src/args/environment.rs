@@ -1,13 +1,11 @@
 //! Variables of the environment that a container platform sets for other purposes than this server's flags.
 //!
-//! Input: the command line before it is parsed, or the parsed [`Args`]. Output: the same without those
-//! variables, and their names, for the log. What must hold: a flag on the command line is never set aside.
+//! Input: the command line before it is parsed, or a flag's value. Output: the same without those variables,
+//! and what was ignored, for the log. What must hold: a flag on the command line is never set aside.
 
 use std::{env, ffi::OsString, net::IpAddr};
 
 use clap::{Command, Id};
-
-use super::Args;
 
 /// Ignores the variables of ports that hold a service link. Gives their names. Kubernetes describes each
 /// service to each pod in such a variable: for a service `prometheus`, it sets
@@ -29,12 +27,11 @@ fn is_service_link(value: &str) -> bool {
 }
 
 /// Every container runtime sets `HOSTNAME` to the container's name, which does not mean that the server
-/// should listen on that address only. The variable counts if it holds an address or `localhost`. The flag
-/// always counts.
-pub(super) fn set_aside_container_name(args: &mut Args) {
-    if parse_hostname(&args.hostname).is_none() {
-        args.ignored_hostname = Some(std::mem::replace(&mut args.hostname, "0.0.0.0".to_owned()));
-    }
+/// should listen on that address only. The variable counts if it holds an address or `localhost`. Otherwise
+/// `hostname` becomes every address, and its value is returned.
+pub(super) fn set_aside_container_name(hostname: &mut String) -> Option<String> {
+    let is_name = parse_hostname(hostname).is_none();
+    is_name.then(|| std::mem::replace(hostname, "0.0.0.0".to_owned()))
 }
 
 /// The addresses of a hostname, the preferred one first: for `localhost` both, because a machine may lack
@@ -50,21 +47,15 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]
     fn a_containers_name_in_the_variable_is_set_aside() {
-        let args = |hostname| Args::try_from(["router", "--hostname", hostname]).unwrap();
-        let mut container = args("3f2a9c");
-        assert_eq!(container.hostname, "3f2a9c");
-        set_aside_container_name(&mut container);
-        assert_eq!(
-            (container.hostname.as_str(), container.ignored_hostname.as_deref()),
-            ("0.0.0.0", Some("3f2a9c"))
-        );
-        let mut address = args("127.0.0.1");
-        set_aside_container_name(&mut address);
-        assert_eq!((address.hostname.as_str(), address.ignored_hostname), ("127.0.0.1", None));
+        let mut container = "3f2a9c".to_owned();
+        assert_eq!(set_aside_container_name(&mut container).as_deref(), Some("3f2a9c"));
+        assert_eq!(container, "0.0.0.0");
+        let mut address = "127.0.0.1".to_owned();
+        assert_eq!(set_aside_container_name(&mut address), None);
+        assert_eq!(address, "127.0.0.1");
     }
 }

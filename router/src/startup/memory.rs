@@ -14,7 +14,8 @@ use text_embeddings_core::files::ModelFolder;
 
 use crate::{
     args::Args,
-    machine::{Available, Machine, megabytes},
+    available::{Available, megabytes},
+    machine::Machine,
     memory,
 };
 

@@ -17,10 +17,11 @@ use crate::{
     kernels::{
         activation,
         compute::Compute,
+        layout::COLUMNS,
         operand::{Operand, OperandRows},
         pack::{self, OperandFormat, Words},
         softmax::{self, RunningSoftmax},
-        tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, TileOperands},
+        tile::{self, Ahead, MAX_ROWS, Start, TileOperands},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};

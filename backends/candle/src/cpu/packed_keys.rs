@@ -10,8 +10,8 @@
 use crate::attention::Heads;
 use crate::kernels::{
     compute::Compute,
+    layout::COLUMNS,
     pack::{self, OperandFormat, Words},
-    tile::COLUMNS,
 };
 use std::ops::Range;
 use text_embeddings_backend_core::{Batch, Segment};

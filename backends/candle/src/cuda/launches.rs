@@ -8,17 +8,16 @@ use super::{
         Launch, row_stride,
     },
     memory::DeviceMemory,
-    shared::TurnedHeads,
     tensor::CudaTensor,
+    turns::TurnedHeads,
 };
 use crate::{
     errors::failed,
     operations::{Norm, Result},
     plan::NormKind,
-    rope::Angles,
 };
 use candle_core::{DType, Tensor};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 use text_embeddings_backend_core::Activation;
 
 /// The most threads of a block that computes one row.
@@ -74,44 +73,6 @@ impl ScatteredRows<'_> {
 /// the next layer's.
 pub(super) fn list_places(rows: impl IntoIterator<Item = [u64; 2]>) -> impl Iterator<Item = u32> {
     rows.into_iter().flatten().flat_map(|bytes| [bytes as u32, (bytes >> 32) as u32])
-}
-
-/// The angles by which rows are rotated.
-pub(super) struct Turns {
-    /// `[different angles, size / 2]`
-    pub(super) cosines: CudaTensor,
-    /// `[different angles, size / 2]`
-    pub(super) sines: CudaTensor,
-    /// For each row, the index of its angle.
-    pub(super) of_rows: CudaTensor,
-}
-
-impl Turns {
-    /// The angles of some rows.
-    pub(super) fn new<A: Accelerator>(angles: &[Angles<'_>], memory: &DeviceMemory<A>) -> Result<Self> {
-        let (different, of_rows) = unique_angles(angles);
-        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
-        Ok(Self {
-            cosines: memory.place_list(different.iter().flat_map(|(cosines, _)| bits(cosines)))?,
-            sines: memory.place_list(different.iter().flat_map(|(_, sines)| bits(sines)))?,
-            of_rows: memory.place_list(of_rows)?,
-        })
-    }
-}
-
-/// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
-/// table, so slices are compared by address.
-fn unique_angles<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
-    let mut different: Vec<Angles<'a>> = Vec::new();
-    let mut known: HashMap<*const f32, u32> = HashMap::new();
-    let of_rows = angles.iter().map(|angle| {
-        *known.entry(angle.0.as_ptr()).or_insert_with(|| {
-            different.push(*angle);
-            different.len() as u32 - 1
-        })
-    });
-    let of_rows = of_rows.collect();
-    (different, of_rows)
 }
 
 /// The arguments of a kernel for its norm. Without a norm, pointers are null and the kind is 0.

@@ -1,7 +1,12 @@
 //! The parts of a pass that its layers share on a GPU: rows as all layers see them, lists that are on the
 //! device, and notes from one operation of a layer for the next.
 
-use super::{kept::Finite, launches::Turns, sequences::Sequences, tensor::CudaTensor};
+use super::{
+    kept::Finite,
+    sequences::Sequences,
+    tensor::CudaTensor,
+    turns::{TurnedHeads, Turns},
+};
 use crate::{attention::Heads, operations::Norm, plain::padded::PaddedAttention};
 use candle_core::Tensor;
 use std::sync::Arc;
@@ -54,22 +59,10 @@ pub(super) enum Path {
     General(PaddedAttention),
 }
 
-/// The heads at the start of each row that a kernel normalises and rotates while it copies the row.
-pub(super) struct TurnedHeads {
-    /// Their number.
-    pub(super) count: usize,
-    /// Values per head.
-    pub(super) size: usize,
-    /// The norm of each head.
-    pub(super) norm: Option<Norm<Tensor>>,
-    /// The rows' angles.
-    pub(super) turns: Option<Arc<Turns>>,
-}
-
-impl TurnedHeads {
-    /// `None` if the heads stay as they are.
-    pub(super) fn new(count: usize, norm: Option<&Norm<Tensor>>, rows: &CudaRows) -> Option<Self> {
-        let (size, turns) = (rows.heads.size, rows.turns.clone());
-        (norm.is_some() || turns.is_some()).then(|| Self { count, size, norm: norm.cloned(), turns })
+impl CudaRows {
+    /// The first `count` heads of each row, normalised and rotated; `None` if they stay as they are.
+    pub(super) fn turned_heads(&self, count: usize, norm: Option<&Norm<Tensor>>) -> Option<TurnedHeads> {
+        let (size, turns) = (self.heads.size, self.turns.clone());
+        (norm.is_some() || turns.is_some()).then(|| TurnedHeads { count, size, norm: norm.cloned(), turns })
     }
 }

@@ -11,7 +11,7 @@
 //! instruction flushes subnormal values to zero, and adds the even and the odd values of 16 words separately
 //! before it adds both to a sum.
 
-use super::tile::{COLUMNS, Origin, WORDS};
+use super::layout::{COLUMNS, Origin, WORDS};
 use std::{
     arch::{
         asm,

@@ -2,9 +2,9 @@
 
 use super::{
     activation,
+    layout::COLUMNS,
     matrix::{GATES, Matrix},
     simd::InstructionSet,
-    tile::COLUMNS,
 };
 use text_embeddings_backend_core::Activation;
 

@@ -9,10 +9,11 @@ use super::{
     compute::Compute,
     elementwise,
     epilogue::Epilogue,
+    layout::{COLUMNS, WORDS},
     matrix::Matrix,
     operand::{Operand, OperandRows, SharedPointer},
     pack::{self, OperandFormat, Words},
-    tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, TileOperands, WORDS},
+    tile::{self, Ahead, MAX_ROWS, Start, Sums, TileOperands},
 };
 use std::{
     cell::Cell,

@@ -5,12 +5,12 @@
 
 use super::{
     compute::Compute,
+    layout::COLUMNS,
     nibbles::{self, FineGroup, GROUP, NibbleGroup, PanelFineGroups, PanelGroups},
     pack::{self, OperandFormat, Words},
     pages::Pages,
     simd::InstructionSet,
     stored::StoredMatrix,
-    tile::COLUMNS,
 };
 use text_embeddings_checkpoint::FourBits;
 

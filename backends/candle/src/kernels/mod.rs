@@ -36,6 +36,7 @@ pub(crate) mod compute;
 pub(crate) mod delta;
 pub(crate) mod elementwise;
 pub(crate) mod epilogue;
+pub(crate) mod layout;
 pub(crate) mod lines;
 pub(crate) mod matmul;
 pub(crate) mod matrix;

@@ -15,7 +15,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::pack::wide;
-use super::{simd::dispatch, tile::COLUMNS};
+use super::{layout::COLUMNS, simd::dispatch};
 use text_embeddings_checkpoint::FourBits;
 
 /// The number of values that share a step: half of the unit to which rows are padded.

@@ -4,9 +4,10 @@
 //! Input: rows of `f32`. Output: an [`Operand`]. What must hold: only one [`OperandRows`] writes each row.
 
 use super::{
+    layout::WORDS,
     pack::{self, OperandFormat, Words},
     simd::InstructionSet,
-    tile::{self, WORDS},
+    tile,
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
 

@@ -5,9 +5,9 @@
 //! chunks with zeros, panels with columns of zeros.
 
 use super::{
+    layout::{COLUMNS, WORDS},
     lines::CacheLines,
     simd::{InstructionSet, ROUND, dispatch},
-    tile::{COLUMNS, WORDS},
 };
 use half::f16;
 use text_embeddings_checkpoint::Encoding;

@@ -339,7 +339,7 @@ macro_rules! dispatch {
             #[inline(always)]
             fn body<S: $crate::kernels::simd::Simd, const FUSED: bool, const WIDE: bool>($($arg: $type),*) {
                 // Kernels load rows of a panel in whole registers.
-                const { assert!($crate::kernels::tile::COLUMNS.is_multiple_of(S::LANES)) };
+                const { assert!($crate::kernels::layout::COLUMNS.is_multiple_of(S::LANES)) };
                 $body
             }
             #[cfg(target_arch = "x86_64")]

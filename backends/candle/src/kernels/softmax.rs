@@ -5,7 +5,7 @@
 //! must be scaled. What must hold: keys that are invisible to a row have weight zero; a row's bits do not
 //! depend on other rows.
 
-use super::{simd::dispatch, tile::COLUMNS};
+use super::{layout::COLUMNS, simd::dispatch};
 use std::ops::Range;
 
 /// The state of the running softmaxes of some rows.

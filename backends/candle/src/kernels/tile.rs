@@ -18,6 +18,7 @@ use super::{
     simd::{Avx2, Avx512},
 };
 use super::{
+    layout::{COLUMNS, Origin, WORDS},
     pack::OperandFormat,
     simd::{InstructionSet, Portable, Simd},
 };
@@ -27,10 +28,6 @@ use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 #[cfg(test)]
 use std::cell::Cell;
 
-/// The number of columns of a panel.
-pub(crate) const COLUMNS: usize = 32;
-/// The number of words per row in a chunk. Packed operands are padded to whole chunks with zeros.
-pub(crate) const WORDS: usize = 16;
 /// The most rows of a tile, over all instruction sets.
 pub(crate) const MAX_ROWS: usize = 32;
 
@@ -64,32 +61,6 @@ pub(crate) enum Start<'a> {
     Columns(&'a [f32; COLUMNS]),
     /// The existing sums, from earlier words. The result has the same bits as one call with all words.
     Sums,
-}
-
-/// The place of the rows' initial sums in memory: one row after the other, or the same place for all rows.
-#[derive(Clone, Copy)]
-pub(super) struct Origin {
-    pub(super) first: *const f32,
-    /// The distance between the places of two neighbouring rows, in values. Zero for the same place.
-    pub(super) stride: usize,
-}
-
-impl Origin {
-    /// The place of a row's initial sums.
-    ///
-    /// # Safety
-    ///
-    /// [`COLUMNS`] values can be read from there, for every row of the tile.
-    #[inline(always)]
-    unsafe fn row(self, row: usize) -> *const f32 {
-        // SAFETY: the caller upholds the same conditions.
-        unsafe { self.first.add(row * self.stride) }
-    }
-
-    /// The same rows from the column `column` on.
-    fn at_column(self, column: usize) -> Self {
-        Self { first: self.first.wrapping_add(column), stride: self.stride }
-    }
 }
 
 /// The packed operands of a tile. The formats are equal, or `a` has one value in each word and `b` has two in

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     cpu::timed::{ATTENTION, CONVOLUTION, CallCost, CallKind, DELTA_RULE, Log},
-    kernels::tile::{COLUMNS, MAX_ROWS},
+    kernels::{layout::COLUMNS, tile::MAX_ROWS},
 };
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! Attention as the mixer of a layer: its weights, and its products.
 
 use super::{
-    layer::{LayerRows, Precisions},
+    layer_parts::{LayerRows, Precisions},
     weights::Weights,
 };
 use crate::{

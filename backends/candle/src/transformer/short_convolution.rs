@@ -1,7 +1,7 @@
 //! A gated convolution as the mixer of a layer: its weights, and its products.
 
 use super::{
-    layer::{LayerRows, Precisions},
+    layer_parts::{LayerRows, Precisions},
     weights::Weights,
 };
 use crate::{

@@ -3,9 +3,9 @@
 use text_embeddings_backend_core::{AnswerRule, AnswerTokens};
 use tokenizers::Tokenizer;
 
-use super::{ModelFlags, Refusal, Sourced};
 use crate::families::{Answers, Family};
 use crate::files::ModelFolder;
+use crate::model::{ModelFlags, Refusal, Sourced};
 use crate::tokenization::{AnswerSource, answer_tokens};
 
 /// The answers of a family, for messages.

@@ -8,11 +8,21 @@ use text_embeddings_backend_core::ModelType;
 use tokenizers::Tokenizer;
 
 use super::answers::{answers_agree, family_answers};
-use super::{ModelFlags, PromptFlag, Reading, Refusal, Sourced};
 use crate::families::{self, Family, Limits};
 use crate::files::ModelFolder;
+use crate::model::{ModelFlags, PromptFlag, Refusal, Sourced};
 use crate::templates::{MessageStyle, PromptTemplate, template_has_roles};
 use crate::tokenization::EncoderError;
+
+/// How a re-ranker reads query and document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// As the tokenizer joins them.
+    #[default]
+    Joined,
+    /// In a template, with one document or with many.
+    Template(PromptTemplate),
+}
 
 /// The prompt length that a re-ranker's family recommends.
 pub(in crate::model) fn recommended_limits(

@@ -16,7 +16,8 @@ use text_embeddings_core::{families::Limits, files::DEMO_MODEL_ID, model::defaul
 
 use crate::{
     args::Args,
-    machine::{Available, Machine},
+    available::Available,
+    machine::Machine,
     startup::memory::{MemoryPlan, ModelMemory},
 };
 

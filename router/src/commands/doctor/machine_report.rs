@@ -9,7 +9,7 @@ use serde::Serialize;
 use text_embeddings_backend::{self as backend, ArithmeticSpeed, InstructionSet};
 use text_embeddings_backend_core::amount;
 
-use crate::machine::{Machine, megabytes};
+use crate::{available::megabytes, machine::Machine};
 
 /// For how long products of each kind of arithmetic are measured.
 const TIME: Duration = Duration::from_millis(400);

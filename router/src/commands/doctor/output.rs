@@ -1,7 +1,7 @@
 //! The forecasts of `doctor` for a terminal of 80 columns.
 
 use super::forecast::{Choice, Forecast};
-use crate::machine::megabytes;
+use crate::available::megabytes;
 
 /// The widest name of a model in the table.
 const NAME: usize = 40;

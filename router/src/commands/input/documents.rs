@@ -18,7 +18,7 @@ use flate2::read::MultiGzDecoder;
 use super::{
     STDIN,
     fields::{Columns, Field, TextField},
-    format::{InputFormat, Parser, is_compressed},
+    format::{Document, InputFormat, Parser, is_compressed},
     json_list::JsonList,
 };
 
@@ -36,19 +36,6 @@ pub(crate) enum DocumentSource {
         /// The field or column with the text.
         field: TextField,
     },
-}
-
-/// A document.
-#[derive(Debug, Clone)]
-pub(crate) struct Document {
-    /// Its number from 0. In a file it is the number of its line or record, so that blank lines count.
-    pub(crate) index: u32,
-    /// Its place in the source, for [`Texts`].
-    pub(crate) place: u64,
-    /// Its text.
-    pub(crate) text: String,
-    /// All its fields, if the output shows them; otherwise empty.
-    pub(crate) fields: Vec<Field>,
 }
 
 /// Reads documents in order.

@@ -22,7 +22,6 @@ use text_embeddings_backend_core::amount;
 
 use super::{
     STDIN,
-    documents::Document,
     fields::{Field, Header, TextField, read_json},
 };
 
@@ -30,6 +29,19 @@ use super::{
 const MAX_RECORD: u64 = 16 << 20;
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+
+/// A document.
+#[derive(Debug, Clone)]
+pub(crate) struct Document {
+    /// Its number from 0. In a file it is the number of its line or record, so that blank lines count.
+    pub(crate) index: u32,
+    /// Its place in the source, for [`Texts`](super::Texts).
+    pub(crate) place: u64,
+    /// Its text.
+    pub(crate) text: String,
+    /// All its fields, if the output shows them; otherwise empty.
+    pub(crate) fields: Vec<Field>,
+}
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -12,9 +12,9 @@ use std::path::Path;
 
 use clap::Args;
 
-pub(crate) use documents::{Document, DocumentSource, Documents, Texts};
+pub(crate) use documents::{DocumentSource, Documents, Texts};
 pub(crate) use fields::{Columns, Field, InputValue, TextField, read_json};
-pub(crate) use format::InputFormat;
+pub(crate) use format::{Document, InputFormat};
 
 /// The name of the field with the text, unless `--field` names another.
 const TEXT: &str = "text";

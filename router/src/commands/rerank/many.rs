@@ -43,15 +43,6 @@ const IN_FLIGHT: usize = 3;
 /// The last word of each line of a run, which names the system that made it.
 const TAG: &str = "text-embeddings-router";
 
-/// A document of a query.
-#[derive(Debug)]
-pub(super) struct Candidate {
-    /// Its id; absent if the file has none.
-    pub(super) id: Option<String>,
-    /// Its text.
-    pub(super) text: String,
-}
-
 /// The work on a query.
 #[derive(Clone)]
 struct QueryWork {

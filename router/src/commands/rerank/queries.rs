@@ -15,7 +15,6 @@ use std::{
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::value::RawValue;
 
-use super::many::Candidate;
 use crate::commands::input::{
     Columns, Document, DocumentSource, Documents, Field, InputValue, TextField, Texts, read_json,
 };
@@ -26,6 +25,15 @@ const DOCUMENTS: &str = "documents";
 const IDS: [&str; 2] = ["id", "_id"];
 /// The longest line of a run in bytes.
 const MAX_LINE: u64 = 64 * 1024;
+
+/// A document of a query.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// Its id; absent if the file has none.
+    pub(super) id: Option<String>,
+    /// Its text.
+    pub(super) text: String,
+}
 
 /// Where queries and documents come from.
 #[derive(Debug, Clone)]

@@ -4,12 +4,35 @@
 //! answers and options keep the order of the request; numbers are not rounded; a level of a scale comes back
 //! as it was sent.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use text_embeddings_core::service::Decision;
 use utoipa::ToSchema;
 
-use super::openai::ChoiceValue;
 use crate::http::json::JsonText;
+
+/// The value of a choice. The text `"true"` is another one than the boolean.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[schema(as = DecisionChoiceValue)]
+#[serde(untagged)]
+pub(crate) enum ChoiceValue {
+    Text(String),
+    Boolean(bool),
+}
+
+impl ChoiceValue {
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Boolean(value) => value.to_string(),
+        }
+    }
+}
+
+impl From<String> for ChoiceValue {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
 
 /// The names of a question's answers.
 pub(super) enum AnswerForm {

@@ -4,13 +4,12 @@
 //! other dialect (`system_one.rs`). Of `input`, one text is read as it is; several items are read as lines
 //! that begin with their roles.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use text_embeddings_core::service::{DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
-use utoipa::ToSchema;
 
 use super::{
     BuiltDecisions, OptionsOrder,
-    answers::AnswerForm,
+    answers::{AnswerForm, ChoiceValue},
     texts::{any_text, invalid_at, optional_text, parse_at, parse_object},
 };
 use crate::http::json::JsonText;
@@ -55,30 +54,6 @@ struct LevelBody {
     label: String,
     #[serde(default)]
     description: Option<String>,
-}
-
-/// The value of a choice. The text `"true"` is another one than the boolean.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[schema(as = DecisionChoiceValue)]
-#[serde(untagged)]
-pub(crate) enum ChoiceValue {
-    Text(String),
-    Boolean(bool),
-}
-
-impl ChoiceValue {
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            Self::Boolean(value) => value.to_string(),
-        }
-    }
-}
-
-impl From<String> for ChoiceValue {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
 }
 
 /// A message, a call or an answer to one. Which fields it has depends on `type`.

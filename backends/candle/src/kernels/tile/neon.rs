@@ -9,7 +9,8 @@
 
 mod pairs;
 
-use super::{Ahead, COLUMNS, Function, OperandFormat, Origin, WORDS, by_rows};
+use super::{Ahead, Function, OperandFormat, by_rows};
+use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use crate::kernels::simd::{HIGH_HALF, InstructionSet};
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
 use std::arch::{

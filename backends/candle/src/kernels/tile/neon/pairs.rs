@@ -6,7 +6,7 @@
 //! column. An odd last row is paired with itself.
 
 use super::{LANES, REGISTERS, Register, WIDTH};
-use crate::kernels::tile::{COLUMNS, Origin, WORDS};
+use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use std::arch::{
     aarch64::{
         vcombine_u32, vdupq_n_u32, vld1_u32, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vst1q_u32,
