@@ -101,7 +101,9 @@ impl TextEncoder {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::tokenization::{TextOptions, test_tokenizer::small_tokenizer_with};
+    use crate::tokenization::{
+        ExpansionToken, LateTokens, Marker, TextOptions, test_tokenizer::small_tokenizer_with,
+    };
 
     const RIGHT: Truncation =
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };

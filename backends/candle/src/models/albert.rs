@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MatrixPart, Plan, Reads, StepPlan},
+    plan::{Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -46,8 +46,7 @@ pub(super) fn repeated_plan(value: &Value) -> Result<Plan> {
     }
     config.num_hidden_layers = groups;
     let hidden = config.hidden_size;
-    let pooler = MatrixPart::new("pooler", [hidden, hidden]);
-    let steps = vec![StepPlan::Dense(pooler.into(), Activation::Tanh)];
+    let steps = vec![StepPlan::dense("pooler", [hidden, hidden], Activation::Tanh)];
     let mut plan = Plan {
         prefixes: &["albert."],
         ignored: names(&[

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MaskedLm, MatrixPart, NormPlan, Plan, Reads, StepPlan},
+    plan::{MaskedLm, NormPlan, Plan, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -15,17 +15,17 @@ use text_embeddings_backend_core::Activation;
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
-    let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
+    let square = [hidden, hidden];
     let act = activation(value, "hidden_act", &config.hidden_act)?;
     let transform = "cls.predictions.transform";
-    let pooler = vec![StepPlan::Dense(dense("pooler.dense"), Activation::Tanh)];
+    let pooler = vec![StepPlan::dense("pooler.dense", square, Activation::Tanh)];
     Ok(Plan {
         prefixes: &["bert."],
         ignored: names(&["embeddings.position_ids", "pooler.", "cls.", "classifier."]),
         classification: Some(classification(Reads::First, pooler, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                StepPlan::Dense(dense(&format!("{transform}.dense")), act),
+                StepPlan::dense(&format!("{transform}.dense"), square, act),
                 StepPlan::Norm(NormPlan::layer(
                     format!("{transform}.LayerNorm"),
                     hidden,
@@ -44,17 +44,17 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
-    let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
+    let square = [hidden, hidden];
     // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
-    let steps = vec![StepPlan::Dense(dense("classifier.dense"), Activation::Tanh)];
+    let steps = vec![StepPlan::dense("classifier.dense", square, Activation::Tanh)];
     Ok(Plan {
         prefixes: &["roberta.", "xlm-roberta.", "camembert."],
         ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),
         classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                StepPlan::Dense(dense("lm_head.dense"), Activation::Gelu),
+                StepPlan::dense("lm_head.dense", square, Activation::Gelu),
                 StepPlan::Norm(NormPlan::layer("lm_head.layer_norm", hidden, config.layer_norm_eps)),
             ],
             decoder: vec!["lm_head.decoder.weight".to_owned(), WORDS.to_owned()],

@@ -64,7 +64,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     refuse(value, is_other(config.attention_head_size, head_size), "attention_head_size")?;
     refuse(value, is_other(config.conv_groups, 1), "conv_groups other than 1")?;
     let act = activation(value, "pooler_hidden_act", config.pooler_hidden_act.as_deref().unwrap_or("gelu"))?;
-    let pooler = vec![StepPlan::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
+    let pooler = vec![StepPlan::dense("pooler.dense", [hidden, hidden], act)];
     plan.prefixes = &["deberta."];
     plan.ignored = names(&[
         "embeddings.position_",

@@ -1,13 +1,13 @@
 //! Decoders similar to Llama (transformers): pre-norm layers with rotary positions and a gated MLP. A
 //! [`DecoderFamily`] describes the differences between architectures as data.
 
-use super::{activation, names, parse, require, rotary::rope_of, score_on_last_token};
+use super::{activation, names, parse, parts::LayerTensors, require, rotary::rope_of, score_on_last_token};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
-        Position, View,
+        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MlpPlan, NormPlan, NormsPlan, Plan, Position,
+        View,
     },
 };
 use serde::Deserialize;
@@ -205,31 +205,34 @@ fn layer(
     let output_bias = config.attention_bias.unwrap_or(false);
     let query_bias = family.query_bias || output_bias;
     let mlp_bias = config.mlp_bias.unwrap_or(false);
-    let part =
-        |name: &str, shape, bias| MatrixPart::new(&format!("layers.{index}.{name}"), shape).biased(bias);
-    let norm = |name: &str, size| norm(format!("layers.{index}.{name}"), size);
-    let around = |input: &str, output: Option<&str>| NormsPlan {
-        output: output.map(|output| norm(output, hidden)),
-        ..NormsPlan::before(norm(input, hidden))
-    };
-    let [attention_norms, mlp_norms] = if family.mould == Mould::Gemma2 {
+    let tensors = LayerTensors { prefix: format!("layers.{index}"), epsilon: config.rms_norm_eps };
+    let norm = |name: &str, size| norm(tensors.tensor_name(name), size);
+    let names = if family.mould == Mould::Gemma2 {
         [
-            around("input_layernorm", Some("post_attention_layernorm")),
-            around("pre_feedforward_layernorm", Some("post_feedforward_layernorm")),
+            ("input_layernorm", Some("post_attention_layernorm")),
+            ("pre_feedforward_layernorm", Some("post_feedforward_layernorm")),
         ]
     } else {
-        [around("input_layernorm", None), around("post_attention_layernorm", None)]
+        [("input_layernorm", None), ("post_attention_layernorm", None)]
     };
+    let [attention_norms, mlp_norms] = names.map(|(input, output)| NormsPlan {
+        output: output.map(|output| norm(output, hidden)),
+        ..NormsPlan::before(norm(input, hidden))
+    });
+    let [query, key, value] =
+        [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)].map(|(name, heads)| {
+            tensors.biased_part(&format!("self_attn.{name}"), [heads * size, hidden]).biased(query_bias)
+        });
+    let output = tensors.biased_part("self_attn.o_proj", [hidden, queries * size]).biased(output_bias);
+    let [gate, up] = ["mlp.gate_proj", "mlp.up_proj"]
+        .map(|name| tensors.biased_part(name, [inner, hidden]).biased(mlp_bias));
+    let down = tensors.biased_part("mlp.down_proj", [hidden, inner]).biased(mlp_bias).into();
     LayerPlan {
         mixer: AttentionPlan {
             view: usize::from(family.sliding[index]),
-            query: part("self_attn.q_proj", [queries * size, hidden], query_bias).into(),
-            key_value: [
-                part("self_attn.k_proj", [keys * size, hidden], query_bias),
-                part("self_attn.v_proj", [keys * size, hidden], query_bias),
-            ]
-            .into(),
-            output: part("self_attn.o_proj", [hidden, queries * size], output_bias).into(),
+            query: query.into(),
+            key_value: [key, value].into(),
+            output: output.into(),
             norms: if family.head_norms {
                 HeadNormsPlan::EachHead {
                     query: norm("self_attn.q_norm", size),
@@ -244,12 +247,7 @@ fn layer(
         }
         .into(),
         attention_norms,
-        mlp: MlpPlan::Gated {
-            gate: part("mlp.gate_proj", [inner, hidden], mlp_bias),
-            up: part("mlp.up_proj", [inner, hidden], mlp_bias),
-            down: part("mlp.down_proj", [hidden, inner], mlp_bias).into(),
-            activation,
-        },
+        mlp: MlpPlan::Gated { gate, up, down, activation },
         mlp_norms,
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MaskedLm, MatrixPart, NormPlan, Plan, Reads, StepPlan},
+    plan::{MaskedLm, NormPlan, Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -43,9 +43,8 @@ const EPSILON: f32 = 1e-12;
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: DistilBertConfig = parse(value)?;
     let hidden = config.dim;
-    let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     let act = activation(value, "activation", &config.activation)?;
-    let steps = vec![StepPlan::Dense(dense("pre_classifier"), Activation::Relu)];
+    let steps = vec![StepPlan::dense("pre_classifier", [hidden, hidden], Activation::Relu)];
     let config = post_norm::EncoderConfig {
         vocab_size: config.vocab_size,
         hidden_size: hidden,
@@ -66,7 +65,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         classification: Some(classification(Reads::First, steps, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                StepPlan::Dense(dense("vocab_transform"), act),
+                StepPlan::dense("vocab_transform", [hidden, hidden], act),
                 StepPlan::Norm(NormPlan::layer("vocab_layer_norm", hidden, EPSILON)),
             ],
             decoder: vec!["vocab_projector.weight".to_owned(), WORDS.to_owned()],

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MatrixPart, Plan, Reads, StepPlan},
+    plan::{Plan, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{Activation, BackendError};
@@ -17,8 +17,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let width = value["embedding_size"].as_u64().ok_or_else(|| {
         BackendError::Load("config.json: embedding_size must be a number of values".to_owned())
     })? as usize;
-    let dense = MatrixPart::new("classifier.dense", [hidden, hidden]);
-    let steps = vec![StepPlan::Dense(dense.into(), Activation::Gelu)];
+    let steps = vec![StepPlan::dense("classifier.dense", [hidden, hidden], Activation::Gelu)];
     let mut plan = Plan {
         prefixes: &["electra."],
         ignored: names(&["embeddings.position_ids", "classifier.", "discriminator_", "generator_"]),

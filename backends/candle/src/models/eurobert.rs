@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MatrixPart, Plan, Reads, StepPlan},
+    plan::{Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,8 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         }
     };
     let hidden = config.hidden_size;
-    let dense = MatrixPart::new("dense", [hidden, hidden]);
-    let steps = vec![StepPlan::Dense(dense.into(), Activation::Gelu)];
+    let steps = vec![StepPlan::dense("dense", [hidden, hidden], Activation::Gelu)];
     Ok(Plan {
         ignored: names(&["lm_head.", "dense.", "classifier."]),
         classification: Some(classification(reads, steps, "classifier", hidden)),

@@ -3,14 +3,14 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{encoder, first_token_classification, fused_attention, refuse_set},
+    parts::{LayerTensors, encoder, first_token_classification, fused_attention, refuse_set},
     post_norm::EncoderConfig,
     refuse, require,
     rotary::rope,
 };
 use crate::{
     operations::Result,
-    plan::{LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position},
+    plan::{LayerPlan, MlpPlan, Plan, Position},
     rope::{Rope, Scaling},
 };
 use serde_json::Value;
@@ -38,24 +38,22 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let name = |name: &str| format!("encoder.layer.{index}.{name}");
-    let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
-    let up_gate = part("mlp.up_gate_proj", [2 * inner, hidden]).biased(false);
+    let tensors = LayerTensors { prefix: format!("encoder.layer.{index}"), epsilon: config.layer_norm_eps };
+    let up_gate = tensors.matrix_part("mlp.up_gate_proj", [2 * inner, hidden]);
     LayerPlan {
         mixer: fused_attention(
-            part("attention.qkv_proj", [3 * hidden, hidden]),
-            part("attention.o_proj", [hidden, hidden]),
+            tensors.biased_part("attention.qkv_proj", [3 * hidden, hidden]),
+            tensors.biased_part("attention.o_proj", [hidden, hidden]),
         )
         .into(),
-        attention_norms: norm("attn_ln"),
+        attention_norms: tensors.layer_norm_after("attn_ln", hidden),
         mlp: MlpPlan::Gated {
             gate: up_gate.clone().rows(inner..2 * inner),
             up: up_gate.rows(0..inner),
-            down: part("mlp.down_proj", [hidden, inner]).into(),
+            down: tensors.biased_part("mlp.down_proj", [hidden, inner]).into(),
             activation,
         },
-        mlp_norms: norm("mlp_ln"),
+        mlp_norms: tensors.layer_norm_after("mlp_ln", hidden),
     }
 }
 

@@ -4,15 +4,13 @@
 
 use super::{
     parse,
-    parts::{encoder, first_token_classification},
+    parts::{LayerTensors, encoder, first_token_classification},
     post_norm::EncoderConfig,
     unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{
-        AttentionPlan, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position,
-    },
+    plan::{AttentionPlan, HeadNormsPlan, LayerPlan, MlpPlan, NormPlan, NormsPlan, Plan, Position},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -28,11 +26,13 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     let has_head_norms = has_head_norms(value);
     let is_separate = value[CONVERTED] == "separate";
-    let layer = |index| {
-        let place = LayerPlace { config: &config, index, activation, is_separate };
+    let layers = (0..config.num_hidden_layers).map(|index| {
+        let prefix = format!("encoder.layer.{index}");
+        let tensors = LayerTensors { prefix, epsilon: config.layer_norm_eps };
+        let place = LayerPlace { config: &config, tensors, activation, is_separate };
         if has_head_norms { place.normed_layer() } else { place.layer() }
-    };
-    let layers = (0..config.num_hidden_layers).map(layer).collect();
+    });
+    let layers = layers.collect();
     Ok(Plan {
         prefixes: &["bert."],
         classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
@@ -46,32 +46,28 @@ fn has_head_norms(value: &Value) -> bool {
     places.iter().any(|place| place.as_str().is_some_and(|place| place.contains("qk-post-norm")))
 }
 
-/// The index of a layer, and everything that its parts share.
+/// Everything that the parts of a layer share.
 struct LayerPlace<'a> {
     config: &'a EncoderConfig,
-    index: usize,
+    tensors: LayerTensors,
     activation: Activation,
     /// Whether gate and up of its MLP are two matrices: [`CONVERTED`].
     is_separate: bool,
 }
 
 impl LayerPlace<'_> {
-    fn part(&self, part: &str, shape: [usize; 2]) -> MatrixPart {
-        MatrixPart::new(&format!("encoder.layer.{}.{part}", self.index), shape)
-    }
-
     fn norm(&self, norm: &str) -> NormPlan {
-        let name = format!("encoder.layer.{}.{norm}", self.index);
-        NormPlan::layer(name, self.config.hidden_size, self.config.layer_norm_eps)
+        self.tensors.layer_norm(norm, self.config.hidden_size)
     }
 
     fn attention(&self, norms: HeadNormsPlan) -> AttentionPlan {
-        let part = |part: &str| self.part(part, [self.config.hidden_size; 2]);
+        let [query, key, value, output] = ["self.query", "self.key", "self.value", "output.dense"]
+            .map(|name| self.tensors.biased_part(&format!("attention.{name}"), [self.config.hidden_size; 2]));
         AttentionPlan {
             view: 0,
-            query: part("attention.self.query").into(),
-            key_value: [part("attention.self.key"), part("attention.self.value")].into(),
-            output: part("attention.output.dense").into(),
+            query: query.into(),
+            key_value: [key, value].into(),
+            output: output.into(),
             norms,
             gate: None,
             disentangled: None,
@@ -81,17 +77,16 @@ impl LayerPlace<'_> {
     /// A gated MLP. The gate is half `gate_half` of its first matrix.
     fn mlp(&self, [first, last]: [&str; 2], gate_half: usize) -> MlpPlan {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
-        let part = |name: &str, rows| self.part(name, [rows, hidden]).biased(false);
-        let half = |half: usize| part(first, 2 * inner).rows(half * inner..(half + 1) * inner);
         let [gate, up] = if self.is_separate {
-            [part("mlp.gate_layer", inner), part(first, inner)]
+            ["mlp.gate_layer", first].map(|name| self.tensors.matrix_part(name, [inner, hidden]))
         } else {
-            [half(gate_half), half(1 - gate_half)]
+            let both = self.tensors.matrix_part(first, [2 * inner, hidden]);
+            [gate_half, 1 - gate_half].map(|half| both.clone().rows(half * inner..(half + 1) * inner))
         };
         MlpPlan::Gated {
             gate,
             up,
-            down: self.part(last, [hidden, inner]).into(),
+            down: self.tensors.biased_part(last, [hidden, inner]).into(),
             activation: self.activation,
         }
     }
@@ -108,18 +103,17 @@ impl LayerPlace<'_> {
 
     /// A layer of jina-bert-v2-qk-post-norm.
     fn normed_layer(&self) -> LayerPlan {
-        let norm = |name: &str| self.norm(name);
-        let head_norms =
-            HeadNormsPlan::AllHeads(norm("attention.self.layer_norm_q"), norm("attention.self.layer_norm_k"));
+        let [query, key] =
+            ["attention.self.layer_norm_q", "attention.self.layer_norm_k"].map(|name| self.norm(name));
         LayerPlan {
-            mixer: self.attention(head_norms).into(),
+            mixer: self.attention(HeadNormsPlan::AllHeads(query, key)).into(),
             attention_norms: NormsPlan {
-                sum: Some(norm("attention.output.LayerNorm")),
-                second_sum: Some(norm("layer_norm_1")),
+                sum: Some(self.norm("attention.output.LayerNorm")),
+                second_sum: Some(self.norm("layer_norm_1")),
                 ..NormsPlan::default()
             },
             mlp: self.mlp(["mlp.up_gated_layer", "mlp.down_layer"], 1),
-            mlp_norms: NormsPlan::after(norm("layer_norm_2")),
+            mlp_norms: NormsPlan::after(self.norm("layer_norm_2")),
         }
     }
 }

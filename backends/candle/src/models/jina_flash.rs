@@ -4,17 +4,14 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{encoder, first_token_classification, fused_attention},
+    parts::{LayerTensors, encoder, first_token_classification, fused_attention},
     post_norm::EncoderConfig,
     rotary::rope,
     unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{
-        AdapterLayout, Adapters, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position,
-        RowIndex, TablePlan,
-    },
+    plan::{AdapterLayout, Adapters, LayerPlan, MlpPlan, Plan, Position, RowIndex, TablePlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -72,22 +69,20 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let name = |name: &str| format!("encoder.layers.{index}.{name}");
-    let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    let tensors = LayerTensors { prefix: format!("encoder.layers.{index}"), epsilon: config.layer_norm_eps };
     LayerPlan {
         mixer: fused_attention(
-            part("mixer.Wqkv", [3 * hidden, hidden]),
-            part("mixer.out_proj", [hidden, hidden]),
+            tensors.biased_part("mixer.Wqkv", [3 * hidden, hidden]),
+            tensors.biased_part("mixer.out_proj", [hidden, hidden]),
         )
         .into(),
-        attention_norms: norm("norm1"),
+        attention_norms: tensors.layer_norm_after("norm1", hidden),
         mlp: MlpPlan::Plain {
-            up: part("mlp.fc1", [inner, hidden]).into(),
-            down: part("mlp.fc2", [hidden, inner]).into(),
+            up: tensors.biased_part("mlp.fc1", [inner, hidden]).into(),
+            down: tensors.biased_part("mlp.fc2", [hidden, inner]).into(),
             activation,
         },
-        mlp_norms: norm("norm2"),
+        mlp_norms: tensors.layer_norm_after("norm2", hidden),
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) fn laya_plan(value: &Value) -> Result<Plan> {
     plan.layers.extend((0..config.head_layers).map(|index| plain_layer(index, hidden, view)));
     plan.projector = vec![
         StepPlan::Norm(NormPlan::layer("scorer.0", hidden, EPSILON)),
-        StepPlan::Dense(MatrixPart::new("scorer.1", [hidden, hidden]).into(), Activation::Gelu),
-        StepPlan::Dense(MatrixPart::new("scorer.3", [1, hidden]).into(), Activation::Identity),
+        StepPlan::dense("scorer.1", [hidden, hidden], Activation::Gelu),
+        StepPlan::dense("scorer.3", [1, hidden], Activation::Identity),
     ];
     Ok(Plan {
         prefixes: &["encoder."],
@@ -81,18 +81,18 @@ fn plain_layer(index: usize, hidden: usize, view: usize) -> LayerPlan {
             view,
             query: query_key_value.clone().rows(0..hidden).into(),
             key_value: query_key_value.rows(hidden..3 * hidden).into(),
-            output: MatrixPart::new(&tensors.tensor_name("self_attn.out_proj"), [hidden, hidden]).into(),
+            output: tensors.biased_part("self_attn.out_proj", [hidden, hidden]).into(),
             norms: HeadNormsPlan::None,
             gate: None,
             disentangled: None,
         }
         .into(),
-        attention_norms: NormsPlan::before(NormPlan::layer(tensors.tensor_name("norm1"), hidden, EPSILON)),
+        attention_norms: NormsPlan::before(tensors.layer_norm("norm1", hidden)),
         mlp: MlpPlan::Plain {
-            up: MatrixPart::new(&tensors.tensor_name("linear1"), [4 * hidden, hidden]).into(),
-            down: MatrixPart::new(&tensors.tensor_name("linear2"), [hidden, 4 * hidden]).into(),
+            up: tensors.biased_part("linear1", [4 * hidden, hidden]).into(),
+            down: tensors.biased_part("linear2", [hidden, 4 * hidden]).into(),
             activation: Activation::Relu,
         },
-        mlp_norms: NormsPlan::before(NormPlan::layer(tensors.tensor_name("norm2"), hidden, EPSILON)),
+        mlp_norms: NormsPlan::before(tensors.layer_norm("norm2", hidden)),
     }
 }

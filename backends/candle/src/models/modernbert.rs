@@ -1,7 +1,10 @@
 //! ModernBERT (transformers, `modeling_modernbert.py`): some layers attend to the whole text, the others to a
 //! window.
 
-use super::{activation, classification, head_size, names, parse, refuse, require, rotary::rope_of};
+use super::{
+    activation, classification, head_size, names, parse, parts::LayerTensors, refuse, require,
+    rotary::rope_of,
+};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -75,20 +78,18 @@ impl ModernBertConfig {
 
     fn layer(&self, index: usize, view: usize, activation: Activation) -> LayerPlan {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        let name = |name: &str| format!("layers.{index}.{name}");
-        let part = |part: &str, shape, bias| MatrixPart::new(&name(part), shape).biased(bias == Some(true));
-        let attention = |name, shape| part(name, shape, self.attention_bias);
-        let mlp = |name, shape| part(name, shape, self.mlp_bias);
-        let qkv = attention("attn.Wqkv", [3 * hidden, hidden]);
-        let gate_up = mlp("mlp.Wi", [2 * inner, hidden]);
+        let tensors = LayerTensors { prefix: format!("layers.{index}"), epsilon: self.norm_eps };
+        let [attention_bias, mlp_bias] = [self.attention_bias, self.mlp_bias].map(|bias| bias == Some(true));
+        let qkv = tensors.biased_part("attn.Wqkv", [3 * hidden, hidden]).biased(attention_bias);
+        let gate_up = tensors.biased_part("mlp.Wi", [2 * inner, hidden]).biased(mlp_bias);
         // The embeddings' norm has already normalised the input of the first layer.
-        let input = (index > 0).then(|| self.norm(&name("attn_norm")));
+        let input = (index > 0).then(|| self.norm(&tensors.tensor_name("attn_norm")));
         LayerPlan {
             mixer: AttentionPlan {
                 view,
                 query: qkv.clone().rows(0..hidden).into(),
                 key_value: qkv.rows(hidden..3 * hidden).into(),
-                output: attention("attn.Wo", [hidden, hidden]).into(),
+                output: tensors.biased_part("attn.Wo", [hidden, hidden]).biased(attention_bias).into(),
                 norms: HeadNormsPlan::None,
                 gate: None,
                 disentangled: None,
@@ -98,10 +99,10 @@ impl ModernBertConfig {
             mlp: MlpPlan::Gated {
                 gate: gate_up.clone().rows(0..inner),
                 up: gate_up.rows(inner..2 * inner),
-                down: mlp("mlp.Wo", [hidden, inner]).into(),
+                down: tensors.biased_part("mlp.Wo", [hidden, inner]).biased(mlp_bias).into(),
                 activation,
             },
-            mlp_norms: NormsPlan::before(self.norm(&name("mlp_norm"))),
+            mlp_norms: NormsPlan::before(self.norm(&tensors.tensor_name("mlp_norm"))),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     bias::DistanceBuckets,
     operations::Result,
-    plan::{MatrixPart, Plan, Position, Reads, StepPlan},
+    plan::{Plan, Position, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -36,8 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let is_other = !buckets.is_null() && buckets.as_u64() != Some(BUCKETS as u64);
     refuse(value, is_other, &format!("relative_attention_num_buckets {buckets}"))?;
     let hidden = config.hidden_size;
-    let dense = MatrixPart::new("classifier.dense", [hidden, hidden]);
-    let steps = vec![StepPlan::Dense(dense.into(), Activation::Tanh)];
+    let steps = vec![StepPlan::dense("classifier.dense", [hidden, hidden], Activation::Tanh)];
     let mut plan = Plan {
         prefixes: &["mpnet."],
         ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),

@@ -3,14 +3,14 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{encoder, fused_attention, refuse_set},
+    parts::{LayerTensors, encoder, fused_attention, refuse_set},
     post_norm::EncoderConfig,
     refuse,
     rotary::rope,
 };
 use crate::{
     operations::Result,
-    plan::{ExpertsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position},
+    plan::{ExpertsPlan, LayerPlan, MatrixPart, MlpPlan, Plan, Position},
     rope::Scaling,
 };
 use serde::Deserialize;
@@ -92,20 +92,18 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usize) -> Result<LayerPlan> {
     let hidden = config.hidden_size;
-    let name = |name: &str| format!("encoder.layers.{index}.{name}");
-    let part = |part: &str, shape| MatrixPart::new(&name(part), shape).biased(settings.qkv_proj_bias);
-    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    let tensors = LayerTensors { prefix: format!("encoder.layers.{index}"), epsilon: config.layer_norm_eps };
     let has_experts = settings.moe_every_n_layers.is_some_and(|every| every > 0 && index % every == 1);
     let mlp = if has_experts { experts } else { mlp };
     Ok(LayerPlan {
         mixer: fused_attention(
-            part("attn.Wqkv", [3 * hidden, hidden]),
-            part("attn.out_proj", [hidden, hidden]),
+            tensors.biased_part("attn.Wqkv", [3 * hidden, hidden]).biased(settings.qkv_proj_bias),
+            tensors.biased_part("attn.out_proj", [hidden, hidden]).biased(settings.qkv_proj_bias),
         )
         .into(),
-        attention_norms: norm("norm1"),
-        mlp: mlp(value, config, settings, &name("mlp"))?,
-        mlp_norms: norm("norm2"),
+        attention_norms: tensors.layer_norm_after("norm1", hidden),
+        mlp: mlp(value, config, settings, &tensors.tensor_name("mlp"))?,
+        mlp_norms: tensors.layer_norm_after("norm2", hidden),
     })
 }
 

@@ -59,11 +59,11 @@ pub(super) fn encoder(
     })
 }
 
-/// The tensors of a layer without biases, whose names begin alike.
+/// The tensors of a layer, whose names begin alike.
 pub(super) struct LayerTensors {
     /// The beginning of the names.
     pub(super) prefix: String,
-    /// Added to the mean square in root-mean-square norms.
+    /// Added to the mean square, or to the variance, in norms.
     pub(super) epsilon: f32,
 }
 
@@ -73,17 +73,32 @@ impl LayerTensors {
         format!("{}.{name}", self.prefix)
     }
 
-    /// All of a matrix.
+    /// All of a matrix, without a bias.
     pub(super) fn matrix_part(&self, name: &str, shape: [usize; 2]) -> MatrixPart {
-        MatrixPart::new(&self.tensor_name(name), shape).biased(false)
+        self.biased_part(name, shape).biased(false)
     }
 
-    /// A norm.
+    /// All of a matrix with its bias.
+    pub(super) fn biased_part(&self, name: &str, shape: [usize; 2]) -> MatrixPart {
+        MatrixPart::new(&self.tensor_name(name), shape)
+    }
+
+    /// A layer norm after a block.
+    pub(super) fn layer_norm_after(&self, name: &str, size: usize) -> NormsPlan {
+        NormsPlan::after(self.layer_norm(name, size))
+    }
+
+    /// A layer norm.
+    pub(super) fn layer_norm(&self, name: &str, size: usize) -> NormPlan {
+        NormPlan::layer(self.tensor_name(name), size, self.epsilon)
+    }
+
+    /// A root-mean-square norm.
     pub(super) fn rms_norm(&self, name: &str, size: usize) -> NormPlan {
         NormPlan::rms(self.tensor_name(name), size, self.epsilon)
     }
 
-    /// A norm before a block.
+    /// A root-mean-square norm before a block.
     pub(super) fn norm_before(&self, name: &str, size: usize) -> NormsPlan {
         NormsPlan::before(self.rms_norm(name, size))
     }
@@ -105,6 +120,6 @@ pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -
 
 /// A classification head on the first token: the matrix `dense` with a tanh, then `logits`.
 pub(super) fn first_token_classification(dense: &str, logits: &str, hidden: usize) -> Classification {
-    let dense = MatrixPart::new(dense, [hidden, hidden]);
-    super::classification(Reads::First, vec![StepPlan::Dense(dense.into(), Activation::Tanh)], logits, hidden)
+    let dense = StepPlan::dense(dense, [hidden, hidden], Activation::Tanh);
+    super::classification(Reads::First, vec![dense], logits, hidden)
 }

@@ -4,13 +4,13 @@
 //! Input: a configuration with BERT's names, and the names of a layer's tensors. Output: a plan without
 //! heads, which each architecture completes.
 
-use super::{activation, head_size, refuse, require};
+use super::{activation, head_size, parts::LayerTensors, refuse, require};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
-        Position, RowIndex, TablePlan, View,
+        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, Plan, Position,
+        RowIndex, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -113,27 +113,27 @@ pub(super) fn narrow_embeddings(plan: &mut Plan, width: usize, projection: &str)
 
 fn layer(config: &EncoderConfig, names: &LayerNames, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let name = |name: &str| format!("{}.{index}.{name}", names.layers);
-    let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let square = |part_name: &str| part(part_name, [hidden, hidden]);
-    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    let prefix = format!("{}.{index}", names.layers);
+    let tensors = LayerTensors { prefix, epsilon: config.layer_norm_eps };
+    let [query, key, value, output] = [names.query, names.key, names.value, names.output]
+        .map(|name| tensors.biased_part(name, [hidden, hidden]));
     LayerPlan {
         mixer: AttentionPlan {
             view: 0,
-            query: square(names.query).into(),
-            key_value: [square(names.key), square(names.value)].into(),
-            output: square(names.output).into(),
+            query: query.into(),
+            key_value: [key, value].into(),
+            output: output.into(),
             norms: HeadNormsPlan::None,
             gate: None,
             disentangled: None,
         }
         .into(),
-        attention_norms: norm(names.attention_norm),
+        attention_norms: tensors.layer_norm_after(names.attention_norm, hidden),
         mlp: MlpPlan::Plain {
-            up: part(names.up, [inner, hidden]).into(),
-            down: part(names.down, [hidden, inner]).into(),
+            up: tensors.biased_part(names.up, [inner, hidden]).into(),
+            down: tensors.biased_part(names.down, [hidden, inner]).into(),
             activation,
         },
-        mlp_norms: norm(names.mlp_norm),
+        mlp_norms: tensors.layer_norm_after(names.mlp_norm, hidden),
     }
 }

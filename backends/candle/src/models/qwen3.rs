@@ -39,10 +39,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         let has_windows = family.sliding.contains(&true);
         refuse(value, has_windows, "a sliding window of a listwise re-ranker (JinaForRanking)")?;
         let half = config.hidden_size / 2;
-        let part = |name: &str, shape| MatrixPart::new(name, shape).biased(false).into();
+        let first = MatrixPart::new("projector.0", [half, config.hidden_size]).biased(false);
+        let second = MatrixPart::new("projector.2", [PROJECTED, half]).biased(false);
         plan.projector = vec![
-            StepPlan::Dense(part("projector.0", [half, config.hidden_size]), Activation::Relu),
-            StepPlan::Dense(part("projector.2", [PROJECTED, half]), Activation::Identity),
+            StepPlan::Dense(first.into(), Activation::Relu),
+            StepPlan::Dense(second.into(), Activation::Identity),
         ];
         plan.ignored.push("projector.".to_owned());
     }

@@ -1,6 +1,6 @@
 //! The heads that belong to an architecture.
 
-use super::{MatrixPlan, NormPlan};
+use super::{MatrixPart, MatrixPlan, NormPlan};
 use text_embeddings_backend_core::Activation;
 
 /// A classification head.
@@ -45,6 +45,13 @@ pub(crate) enum StepPlan {
     Dense(MatrixPlan, Activation),
     /// A norm.
     Norm(NormPlan),
+}
+
+impl StepPlan {
+    /// All of a matrix with its bias, then an activation.
+    pub(crate) fn dense(name: &str, shape: [usize; 2], activation: Activation) -> Self {
+        Self::Dense(MatrixPart::new(name, shape).into(), activation)
+    }
 }
 
 /// A masked-language-model head: dense, activation, norm, then the product with each vocabulary entry's
