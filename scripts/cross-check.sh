@@ -10,20 +10,15 @@
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
+. "$repository/scripts/chroot.sh"
 cache=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")/cross
 case ${1:-} in
 arm | races) check=$1 ;;
 *) echo "usage: scripts/cross-check.sh arm | races" >&2; exit 2 ;;
 esac
 
-for tool in debootstrap unshare; do
-    command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install debootstrap util-linux" >&2; exit 1; }
-done
-[ "$(id -u)" = 0 ] || { echo "must run as root, because of debootstrap and mounts" >&2; exit 1; }
-# In a namespace of its own, so that mounts and processes end with this script, however it ends.
-if [ "${CROSS_IS_ALONE:-}" != yes ]; then
-    CROSS_IS_ALONE=yes exec unshare --mount --pid --fork --kill-child "$0" "$@"
-fi
+require_tools "debootstrap util-linux" debootstrap unshare
+enter_namespace "$@"
 
 root=$cache/debian
 if ! [ -d "$root" ]; then
@@ -45,10 +40,7 @@ fi
 mkdir -p "$cache/target"
 mount --bind "$repository" "$root/repository"
 mount --bind "$cache/target" "$root/target"
-mount --bind -o ro /etc/ssl/certs "$root/etc/ssl/certs"
-mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
-cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+mount_system "$root"
 
 # Runs cargo in that Debian, with variables before its name.
 inside() {

@@ -10,18 +10,13 @@
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
+. "$repository/scripts/chroot.sh"
 cache=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")/fresh
 commands=${FRESH_COMMANDS:-demo test}
 users=${FRESH_USERS:-root plain}
 
-for tool in debootstrap unshare; do
-    command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install debootstrap util-linux" >&2; exit 1; }
-done
-[ "$(id -u)" = 0 ] || { echo "must run as root, because of debootstrap and mounts" >&2; exit 1; }
-# In a namespace of its own, so that mounts and processes end with this script, however it ends.
-if [ "${FRESH_IS_ALONE:-}" != yes ]; then
-    FRESH_IS_ALONE=yes exec unshare --mount --pid --fork --kill-child "$0"
-fi
+require_tools "debootstrap util-linux" debootstrap unshare
+enter_namespace "$@"
 
 mkdir -p "$cache"
 if ! [ -d "$cache/base" ]; then
@@ -47,11 +42,8 @@ for user in $users; do
     chroot "$root" chown -R "$user:" "$home"
     mkdir -p "$root/usr/local/rust"
     mount --bind -o ro "$(rustc --print sysroot)" "$root/usr/local/rust"
-    mount --bind -o ro /etc/ssl/certs "$root/etc/ssl/certs"
-    mount -t proc proc "$root/proc"
-    mount --rbind /dev "$root/dev"
+    mount_system "$root"
     mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-    cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
     for command in $commands; do
         started=$(date +%s)
         log=$cache/$command-$user.log

@@ -16,16 +16,14 @@ set -eu
 
 file=$1
 repository=$(cd "$(dirname "$0")/.." && pwd)
+. "$repository/scripts/chroot.sh"
 target=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")
 cache=$target/image
 revision=$(git -C "$repository" rev-parse HEAD)
 image=text-embeddings-router:check
 # Images in buildah's default format have no health check.
 export BUILDAH_ISOLATION=chroot BUILDAH_FORMAT=docker CONTAINERS_STORAGE_CONF="$cache/storage.conf"
-for tool in buildah debootstrap ip unshare; do
-    command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install buildah debootstrap iproute2 util-linux" >&2; exit 1; }
-done
-[ "$(id -u)" = 0 ] || { echo "must run as root, because of debootstrap and mounts" >&2; exit 1; }
+require_tools "buildah debootstrap iproute2 util-linux" buildah debootstrap ip unshare
 
 mkdir -p "$cache"
 # Where a file system has no overlays, STORAGE_DRIVER=vfs copies each layer instead.

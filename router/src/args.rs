@@ -35,7 +35,7 @@ pub(crate) use self::{
     given::{Given, variables_of},
     model::{ChatTemplateSource, HubArgs, ModelArgs},
     models::CascadeArgs,
-    values::{LoadTime, at_least_one, port, seconds, whole},
+    values::{LoadTime, at_least_one, nonempty, port, seconds, whole},
 };
 
 /// The model that is served without `--model-id`, as in text-embeddings-inference.

@@ -16,7 +16,7 @@ pub(crate) struct Available {
 impl Available {
     /// The container's limit if there is one, else the machine's memory; absent if neither can be read.
     pub(crate) fn read() -> Option<Self> {
-        let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+        let machine = listed_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
         let machine = Self { bytes: machine, source: "this machine has" };
         let limits = ControlGroup::read_groups("memory").into_iter().filter_map(|group| {
             let file = if group.is_version_1 { "memory.limit_in_bytes" } else { "memory.max" };
@@ -33,9 +33,9 @@ impl fmt::Display for Available {
     }
 }
 
-/// A machine's memory in bytes, from the text of its `/proc/meminfo`.
-fn meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+/// The bytes on the line `name` of a file such as `/proc/meminfo`, which counts in kilobytes.
+pub(crate) fn listed_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_machine_is_read() {
-        assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
-        assert_eq!(meminfo(""), None);
+        assert_eq!(listed_bytes("MemFree: 1 kB\nMemTotal:       2048 kB\n", "MemTotal:"), Some(2 << 20));
+        assert_eq!(listed_bytes("", "MemTotal:"), None);
     }
 }

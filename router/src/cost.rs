@@ -13,37 +13,46 @@ use text_embeddings_core::service::Cost;
 /// re-ranking with a least score also has the number of texts that it left out. With a score cache, there is
 /// the number of texts that it had.
 pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderName, HeaderValue)> {
-    let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
-    let time = |name, value: Duration| number(name, value.as_millis() as usize);
     let mut headers = vec![
         (HeaderName::from_static("x-compute-type"), HeaderValue::from_static(compute_type)),
-        time("x-compute-time", cost.total),
-        number("x-compute-characters", cost.characters),
-        number("x-compute-tokens", cost.tokens),
-        number("x-truncated-texts", cost.truncated),
-        time("x-total-time", cost.total),
-        time("x-tokenization-time", cost.tokenization),
-        time("x-queue-time", cost.queue),
-        time("x-inference-time", cost.inference),
+        time_header("x-compute-time", cost.total),
+        number_header("x-compute-characters", cost.characters),
+        number_header("x-compute-tokens", cost.tokens),
+        number_header("x-truncated-texts", cost.truncated),
+        time_header("x-total-time", cost.total),
+        time_header("x-tokenization-time", cost.tokenization),
+        time_header("x-queue-time", cost.queue),
+        time_header("x-inference-time", cost.inference),
     ];
     if cost.lists > 0 {
-        headers.push(number("x-listwise-prompts", cost.lists));
+        headers.push(number_header("x-listwise-prompts", cost.lists));
     }
     if let Some(dropped) = cost.dropped {
-        headers.push(number("x-dropped-texts", dropped));
+        headers.push(number_header("x-dropped-texts", dropped));
     }
     if let Some(dimensions) = cost.untrained_dimensions {
-        headers.push(number("x-untrained-dimensions", dimensions));
+        headers.push(number_header("x-untrained-dimensions", dimensions));
     }
     if let Some(cached) = cost.cached {
-        headers.push(number("x-score-cache", cached));
+        headers.push(number_header("x-score-cache", cached));
     }
     headers
 }
 
+fn number_header(name: &'static str, value: usize) -> (HeaderName, HeaderValue) {
+    (HeaderName::from_static(name), HeaderValue::from(value))
+}
+
+fn time_header(name: &'static str, value: Duration) -> (HeaderName, HeaderValue) {
+    number_header(name, value.as_millis() as usize)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
 /// Logs a success of `route`.
 pub(crate) fn log(route: &'static str, cost: &Cost) {
-    let milliseconds = |time: Duration| time.as_micros() as f64 / 1e3;
     // The span of the request has its path, which for `/` or `/vertex` does not tell the task.
     tracing::info!(
         task = route,

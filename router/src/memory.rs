@@ -8,6 +8,8 @@
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use crate::available::listed_bytes;
+
 /// How often the resident memory is read.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The growth since the start, in bytes, below which no memory is returned.
@@ -69,11 +71,7 @@ impl Keeper {
 /// The bytes of memory that this process holds and no file backs; absent if they cannot be read.
 pub(crate) fn held_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
+    Some(listed_bytes(&status, "RssAnon:")? + listed_bytes(&status, "RssShmem:").unwrap_or(0))
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

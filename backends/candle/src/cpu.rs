@@ -43,8 +43,8 @@ use crate::{
         pack::{OperandFormat, Stored, Words},
         threads::Threads,
     },
-    load::Weight,
-    operations::{Norm, Operations, Part, Precision, Result},
+    load::{Part, Weight},
+    operations::{Norm, Operations, Precision, Result},
     plan::NormKind,
 };
 use buffers::{Stores, take};
@@ -182,8 +182,7 @@ impl CpuOperations {
         if parts.iter().all(|part| part.bias.is_none()) {
             return matrix;
         }
-        let bias = |part: Part| part.bias.unwrap_or_else(|| vec![0.0; part.weight.rows()]);
-        let bias: Vec<f32> = parts.into_iter().flat_map(bias).collect();
+        let bias: Vec<f32> = parts.into_iter().flat_map(Part::into_bias).collect();
         matrix.with_bias(&bias, order)
     }
 

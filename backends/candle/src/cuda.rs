@@ -36,8 +36,8 @@ mod twins;
 use crate::{
     errors::{failed, refuse_unknown},
     kept::KeptRow,
-    load::Weight,
-    operations::{Attention, AttentionMatrices, Lookup, Norm, Operations, Part, Precision, Result, Rows},
+    load::{Part, Weight},
+    operations::{Attention, AttentionMatrices, Lookup, Norm, Operations, Precision, Result, Rows},
     plain::{
         TensorMatrix, TensorOperations, norm_values,
         padded::{GroupLimits, PaddedAttention},

@@ -36,10 +36,9 @@ const FATAL_ERRORS: [&str; 19] = [
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 pub(crate) fn failed(error: candle_core::Error) -> BackendError {
     let message = error.to_string();
-    let is_one_of = |names: &[&str]| names.iter().any(|name| message.contains(name));
-    if is_one_of(&MEMORY_ERRORS) {
+    if MEMORY_ERRORS.iter().any(|name| message.contains(name)) {
         BackendError::OutOfMemory(message)
-    } else if is_one_of(&FATAL_ERRORS) {
+    } else if FATAL_ERRORS.iter().any(|name| message.contains(name)) {
         BackendError::DeviceLost(message)
     } else {
         BackendError::Inference(message)

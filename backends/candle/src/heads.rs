@@ -5,8 +5,8 @@
 //! refused by name.
 
 use crate::{
-    load::{Checkpoint, Weight},
-    operations::{Operations, Part, Precision, Result},
+    load::{Checkpoint, Part, Weight},
+    operations::{Operations, Precision, Result},
     plan::{Classification, MaskedLm, NormKind, NormPlan, Plan, Reads, StepPlan},
     transformer::Weights,
 };

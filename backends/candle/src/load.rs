@@ -271,6 +271,21 @@ fn missing(name: &str) -> BackendError {
     failed(CheckpointError::Missing { name: name.to_owned() })
 }
 
+/// A part of a matrix, as the checkpoint stores it.
+pub(crate) struct Part {
+    /// `[outputs, inputs]`
+    pub(crate) weight: Weight,
+    /// `[outputs]`
+    pub(crate) bias: Option<Vec<f32>>,
+}
+
+impl Part {
+    /// The bias, zeros without one.
+    pub(crate) fn into_bias(self) -> Vec<f32> {
+        self.bias.unwrap_or_else(|| vec![0.0; self.weight.rows()])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]

@@ -10,7 +10,7 @@ use crate::{
     bias::Buckets,
     delta::{self, DeltaRule, Walk},
     kept::{Kept, KeptRow},
-    load::Weight,
+    load::{Part, Weight},
     plan::{DeltaSizes, NormKind},
     rope::Angles,
     short_convolution::ShortConvolution,
@@ -41,14 +41,6 @@ pub(crate) struct AttentionMatrices<M> {
     pub(crate) key_value: M,
     /// Both in one, with the same memory, if the device can compute both products at once.
     pub(crate) joined: Option<M>,
-}
-
-/// A part of a matrix, as the checkpoint stores it.
-pub(crate) struct Part {
-    /// `[outputs, inputs]`
-    pub(crate) weight: Weight,
-    /// `[outputs]`
-    pub(crate) bias: Option<Vec<f32>>,
 }
 
 /// Rows of an embedding table, one for each id.

@@ -13,8 +13,8 @@ use crate::{
     attention::Heads,
     errors::{failed, refuse_unknown},
     kept::{HostValues, KeptRow},
-    load::Weight,
-    operations::{Attention, Disentangled, Lookup, Norm, Operations, Part, Precision, Result, Rows},
+    load::{Part, Weight},
+    operations::{Attention, Disentangled, Lookup, Norm, Operations, Precision, Result, Rows},
     plan::NormKind,
 };
 use candle_core::{D, DType, Device, Tensor};
@@ -209,8 +209,8 @@ impl Operations for TensorOperations {
         let weights: Vec<&Weight> = parts.iter().map(|part| &part.weight).collect();
         let weight = self.upload(&weights, self.dtype)?;
         let has_bias = parts.iter().any(|part| part.bias.is_some());
-        let bias = |part: Part| part.bias.unwrap_or_else(|| vec![0.0; part.weight.rows()]);
-        let bias = has_bias.then(|| self.vector(parts.into_iter().flat_map(bias).collect())).transpose()?;
+        let bias = has_bias.then(|| self.vector(parts.into_iter().flat_map(Part::into_bias).collect()));
+        let bias = bias.transpose()?;
         Ok(TensorMatrix { weight, bias })
     }
 

@@ -289,8 +289,8 @@ impl LoadedView {
             Position::Buckets { table, buckets } => {
                 let table = checkpoint.tensor(table, &[buckets.count, heads.queries])?;
                 let rows: Vec<Vec<f32>> = (0..buckets.count).map(|bucket| table.row(bucket)).collect();
-                let head = |head| rows.iter().map(|row: &Vec<f32>| row[head]).collect();
-                DistanceRule::Buckets { values: (0..heads.queries).map(head).collect(), buckets: *buckets }
+                let values = (0..heads.queries).map(|head| rows.iter().map(|row| row[head]).collect());
+                DistanceRule::Buckets { values: values.collect(), buckets: *buckets }
             }
         };
         loaded.bias = Some(DistanceBias::new(rule, view.divisor));
@@ -309,8 +309,8 @@ impl LoadedView {
     /// The angles of some rows, if positions are rotary.
     fn row_angles(&self, positions: &RowPositions, rows: &[usize]) -> Option<Vec<Angles<'_>>> {
         let rope = self.rope.as_ref()?;
-        let at = |&row: &usize| rope.at(positions.positions[row], positions.lengths[row]);
-        Some(rows.iter().map(at).collect())
+        let angles = rows.iter().map(|&row| rope.at(positions.positions[row], positions.lengths[row]));
+        Some(angles.collect())
     }
 
     /// The rows `at`, prepared for operations. `places` gives, for each row of `batch`, its row in the keys

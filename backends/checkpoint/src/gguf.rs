@@ -250,6 +250,12 @@ impl File {
         self.tensors.get(name).map(Tensor::shape)
     }
 
+    /// Whether there is a tensor with llama.cpp's name.
+    #[must_use]
+    pub fn has_tensor(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// The matrices of the dense modules that change the pooled vector, in their order.
     ///
     /// # Errors

@@ -38,13 +38,6 @@ const PADDING: u64 = 1;
 /// [`BackendError::Load`] if neither the configuration nor its `text_config` gives the sizes of the
 /// vocabulary and of a hidden state.
 pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
-    let number = |name: &str| {
-        [config, &config["text_config"]].into_iter().find_map(|fields| fields[name].as_u64()).map(clamped)
-    };
-    let first = |names: &[&str]| names.iter().find_map(|name| number(name));
-    let missing = |field: &str| {
-        BackendError::Load(format!("config.json: `{field}` is missing: download the model again, or add it"))
-    };
     let architectures = || config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let is_after_padding = match config["model_type"].as_str() {
         Some(name) => AFTER_PADDING.contains(&name),
@@ -54,13 +47,24 @@ pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
     let offset =
         if is_after_padding { clamped(config["pad_token_id"].as_u64().unwrap_or(PADDING)) + 1 } else { 0 };
     Ok(Description {
-        max_length: first(&POSITIONS).map(|positions| positions.saturating_sub(offset)),
-        has_token_types: number("type_vocab_size").is_some_and(|types| types > 1),
+        max_length: first_number(config, &POSITIONS).map(|positions| positions.saturating_sub(offset)),
+        has_token_types: first_number(config, &["type_vocab_size"]).is_some_and(|types| types > 1),
         is_causal: architectures().any(|name| name.ends_with("ForCausalLM")),
-        hidden: first(&HIDDEN).ok_or_else(|| missing(HIDDEN[0]))?,
-        vocabulary: number("vocab_size").ok_or_else(|| missing("vocab_size"))?,
+        hidden: first_number(config, &HIDDEN).ok_or_else(|| missing_field(HIDDEN[0]))?,
+        vocabulary: first_number(config, &["vocab_size"]).ok_or_else(|| missing_field("vocab_size"))?,
         cutoff_layers: None,
     })
+}
+
+/// The first of these fields that the configuration or its `text_config` has.
+#[must_use]
+pub fn first_number(config: &Value, names: &[&str]) -> Option<usize> {
+    let places = names.iter().flat_map(|name| [&config[*name], &config["text_config"][*name]]);
+    places.filter_map(Value::as_u64).map(clamped).next()
+}
+
+fn missing_field(field: &str) -> BackendError {
+    BackendError::Load(format!("config.json: `{field}` is missing: download the model again, or add it"))
 }
 
 /// A number from a file as a size. No real size exceeds `u32`.

@@ -12,7 +12,7 @@ mod sparse;
 mod states;
 mod steps;
 
-pub use describe::describe_any;
+pub use describe::{describe_any, first_number};
 pub use head::{Classes, LastStep, LoadedHead, SparseOutput, WholeOutput};
 pub use padded::{Padded, max_cells};
 pub use states::{HeadDevice, HostMatrix, HostStates, mean_state};

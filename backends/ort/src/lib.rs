@@ -22,7 +22,7 @@ use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, ModelFile, NumberSupport,
     Numbers, Output, Packing, PlainSimilarity, Predictions, first_answer_is_finite, read_graph,
 };
-use text_embeddings_backend_host::{Padded, describe_any, max_cells};
+use text_embeddings_backend_host::{Padded, describe_any, first_number, max_cells};
 
 use crate::{
     deadline::Deadline,
@@ -58,11 +58,10 @@ struct Memory {
 
 impl Memory {
     fn new(config: &Value, signature: &Signature, max_length: usize, hidden: usize) -> Self {
-        let number = |name: &str| config[name].as_u64().map(|number| number as usize);
-        let first = |names: &[&str]| names.iter().find_map(|name| number(name));
-        let inner = first(&["intermediate_size", "hidden_dim", "d_ff", "n_inner"]).unwrap_or(4 * hidden);
-        let heads =
-            first(&["num_attention_heads", "n_heads", "n_head", "num_heads"]).unwrap_or(hidden.div_ceil(64));
+        let inner = first_number(config, &["intermediate_size", "hidden_dim", "d_ff", "n_inner"]);
+        let inner = inner.unwrap_or(4 * hidden);
+        let heads = first_number(config, &["num_attention_heads", "n_heads", "n_head", "num_heads"]);
+        let heads = heads.unwrap_or(hidden.div_ceil(64));
         // An output in float16 is copied to float32.
         let output =
             if signature.meaning == Meaning::Logits { 2 * signature.width.unwrap_or_default() } else { 0 };

@@ -40,12 +40,15 @@ pub(super) struct WeightedModule {
 /// The modules with weights. `dense_path` replaces the folder of the only dense module, or adds a dense
 /// module.
 pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<WeightedModule>, FilesError> {
-    let step = |module: &Module| match module.class_name() {
-        "Dense" => Some(WeightedModule { is_norm: false, path: module.path.clone() }),
-        "LayerNorm" => Some(WeightedModule { is_norm: true, path: module.path.clone() }),
-        _ => None,
-    };
-    let mut steps: Vec<WeightedModule> = modules.iter().filter_map(step).collect();
+    let mut steps = Vec::new();
+    for module in modules {
+        let is_norm = match module.class_name() {
+            "Dense" => false,
+            "LayerNorm" => true,
+            _ => continue,
+        };
+        steps.push(WeightedModule { is_norm, path: module.path.clone() });
+    }
     if let Some(path) = dense_path {
         let named: Vec<&str> = steps.iter().filter(|step| !step.is_norm).map(|step| &*step.path).collect();
         if named.len() > 1 {

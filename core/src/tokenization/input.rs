@@ -83,14 +83,15 @@ impl Input<'_> {
     /// one.
     #[must_use]
     pub fn characters(&self) -> usize {
-        let count = |text: &str| text.chars().count();
         match self {
-            Self::Pair(PairText { query, document, .. }) => count(query) + count(document),
+            Self::Pair(PairText { query, document, .. }) => {
+                count_characters(query) + count_characters(document)
+            }
             Self::Text { text, .. } | Self::Late { text, .. } | Self::Side(PairSide { text, .. }) => {
-                count(text)
+                count_characters(text)
             }
             Self::Question { state, question } => {
-                count(state) + question.all_texts().map(count).sum::<usize>()
+                count_characters(state) + question.all_texts().map(count_characters).sum::<usize>()
             }
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
         }
@@ -123,4 +124,8 @@ impl Input<'_> {
             Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
         }
     }
+}
+
+fn count_characters(text: &str) -> usize {
+    text.chars().count()
 }

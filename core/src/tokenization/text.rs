@@ -183,10 +183,9 @@ impl TextEncoder {
         let (before, after) = self.special_tokens()?;
         let prompt = self.encode_sequence(prompt, 0)?;
         let body = ids.iter().filter(|id| !self.special.contains_key(id));
-        let frame = |ids: &[u32]| ids.iter().map(|id| (*id, Owner::Frame)).collect::<Vec<_>>();
-        let tokens = frame(&before).into_iter().chain(frame(prompt.get_ids()));
-        let tokens = tokens.chain(body.map(|id| (*id, Owner::Document))).chain(frame(&after));
-        let (ids, owners) = tokens.unzip();
+        let before = before.iter().chain(prompt.get_ids()).map(|id| (*id, Owner::Frame));
+        let after = after.iter().map(|id| (*id, Owner::Frame));
+        let (ids, owners) = before.chain(body.map(|id| (*id, Owner::Document))).chain(after).unzip();
         let encoded = self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)?;
         Ok(match self.options.bare {
             None => encoded,

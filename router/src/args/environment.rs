@@ -1,7 +1,7 @@
 //! Variables of the environment that a container platform sets for other purposes than this server's flags.
 //!
 //! Input: the command line before it is parsed, or a flag's value. Output: the same without those variables,
-//! and what was ignored, for the log. What must hold: a flag on the command line is never set aside.
+//! and their names or values, for the log. What must hold: a flag on the command line is never set aside.
 
 use std::{env, ffi::OsString, net::IpAddr};
 

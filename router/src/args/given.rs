@@ -110,28 +110,34 @@ const NEEDED: [(&str, &str); 3] = [
 /// A tip that names the variables of the flags in clap's error about `arguments`; absent if the command line
 /// gave all of them.
 pub(crate) fn variables_of(error: &clap::Error, command: &Command, arguments: &[OsString]) -> Option<String> {
-    let texts = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => vec![text.as_str()],
-        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    };
-    // A flag is shown with the name of its value: `--port <PORT>`.
-    let flags = |kind| texts(kind).into_iter().filter_map(|text| text.split_whitespace().next());
     let variable = |flag: &str| variable_of(flag, command, arguments);
     if error.kind() == ErrorKind::MissingRequiredArgument {
-        return tip(flags(ContextKind::InvalidArg)
+        return tip(flags_in(error, ContextKind::InvalidArg)
             .filter_map(|flag| NEEDED.iter().find(|(needed, _)| *needed == flag).map(|(_, by)| *by))
             .filter_map(variable));
     }
     if error.kind() == ErrorKind::ArgumentConflict {
-        let both = flags(ContextKind::InvalidArg).chain(flags(ContextKind::PriorArg));
+        let both = flags_in(error, ContextKind::InvalidArg).chain(flags_in(error, ContextKind::PriorArg));
         return tip(both.filter_map(variable));
     }
-    let refused = texts(ContextKind::InvalidValue).first().copied().unwrap_or_default();
-    let (_, variable) = flags(ContextKind::InvalidArg).next().and_then(variable)?;
+    let refused = texts_in(error, ContextKind::InvalidValue).first().copied().unwrap_or_default();
+    let (_, variable) = flags_in(error, ContextKind::InvalidArg).next().and_then(variable)?;
     env::var(&variable)
         .is_ok_and(|held| held == refused)
         .then(|| format!("the value comes from the variable {variable}"))
+}
+
+fn texts_in(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Flags in an error, which shows each with the name of its value: `--port <PORT>`.
+fn flags_in(error: &clap::Error, kind: ContextKind) -> impl Iterator<Item = &str> {
+    texts_in(error, kind).into_iter().filter_map(|text| text.split_whitespace().next())
 }
 
 /// The tip about flags and their variables; absent without any.

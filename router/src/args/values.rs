@@ -121,6 +121,11 @@ pub(super) fn chat_template(text: &str) -> Result<ChatTemplateSource, String> {
         .map_or_else(|_| ChatTemplateSource::File(text.into()), ChatTemplateSource::Builtin))
 }
 
+/// A flag's text. An empty variable means the same as none.
+pub(crate) fn nonempty(text: Option<&String>) -> Option<&String> {
+    text.filter(|text| !text.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

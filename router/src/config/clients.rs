@@ -29,7 +29,9 @@ pub(crate) fn client_limits(
     payload_limit: usize,
     descriptors: Option<usize>,
 ) -> Result<ClientLimits, ConfigError> {
-    let seconds = |flag: std::num::NonZeroU32| Duration::from_secs(flag.get().into());
+    let [header, body, write, idle] =
+        [args.header_timeout, args.body_timeout, args.write_timeout, args.idle_timeout]
+            .map(|seconds| Duration::from_secs(seconds.get().into()));
     let unread_bytes =
         args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
     if unread_bytes < payload_limit {
@@ -43,10 +45,10 @@ pub(crate) fn client_limits(
     }
     Ok(ClientLimits {
         connections: connections(args.max_connections, descriptors)?,
-        header: seconds(args.header_timeout),
-        body: seconds(args.body_timeout),
-        write: seconds(args.write_timeout),
-        idle: seconds(args.idle_timeout),
+        header,
+        body,
+        write,
+        idle,
         unread_bytes,
         unsent_bytes: args.max_unsent_bytes.get(),
     })

@@ -55,8 +55,11 @@ pub(super) fn answered<T, M>(
     Ok(Answer { value: message(value, Some(metadata(&cost))), cost })
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn metadata(cost: &Cost) -> v1::Metadata {
-    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     v1::Metadata {
         compute_chars: number(cost.characters),
         compute_tokens: number(cost.tokens),

@@ -140,8 +140,9 @@ pub(crate) enum OutputName {
 
 impl OutputName {
     fn wanted(names: &[Self]) -> Wanted {
-        let has = |name| names.contains(&name);
-        Wanted { whole: has(Self::Dense), tokens: has(Self::Tokens), sparse: has(Self::Sparse) }
+        let [whole, tokens, sparse] =
+            [Self::Dense, Self::Tokens, Self::Sparse].map(|name| names.contains(&name));
+        Wanted { whole, tokens, sparse }
     }
 }
 

@@ -37,12 +37,15 @@ const NEAR_MISSES: [(&str, &[&str]); 8] = [
     ("instruction", &["instructions", "instuction", "task", "task_instruction", "task_description"]),
 ];
 
+/// Whether a body has a field.
+pub(crate) fn has_field(fields: &[String], name: &str) -> bool {
+    fields.iter().any(|field| field == name)
+}
+
 /// A question that names a field which may be meant as a missing one of `wanted`: by another of its names, or
 /// with one letter wrong.
 pub(crate) fn hint(fields: &[String], wanted: &[&str]) -> Option<String> {
-    let missing = NEAR_MISSES
-        .iter()
-        .filter(|(name, _)| wanted.contains(name) && !fields.iter().any(|field| field == name));
+    let missing = NEAR_MISSES.iter().filter(|(name, _)| wanted.contains(name) && !has_field(fields, name));
     let mut hints = missing.filter_map(|(name, misses)| {
         let field = fields.iter().find(|field| {
             let field = field.to_lowercase();

@@ -8,7 +8,10 @@
 use text_embeddings_backend_core::ModelType;
 
 use super::routes::{Action, PREDICT_PATH, ROUTES, Route};
-use crate::{args::Args, config::ConfigError};
+use crate::{
+    args::{Args, nonempty},
+    config::ConfigError,
+};
 
 const SIMILARITY: &str = "sentence-similarity";
 
@@ -40,7 +43,7 @@ impl Platform {
                 args.aip_health_route.as_deref(),
                 Action::Health,
             )?,
-            task: args.task.clone().filter(|task| !task.is_empty()),
+            task: nonempty(args.task.as_ref()).cloned(),
         })
     }
 

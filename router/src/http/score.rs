@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::{
     error::ApiError,
     extract::{Checked, DecodedBody, UnparsedBody},
-    near_misses::hint,
+    near_misses::{has_field, hint},
     rerank::{
         answers::RerankUsage,
         dialect::{note_misspelled_instruction, seen},
@@ -177,22 +177,24 @@ fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> 
 
 /// The names that a request has for the two sides of its pairs.
 fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
-    let has = |name: &str| fields.iter().any(|field| field == name);
-    if has("label_token_ids") {
+    if has_field(fields, "label_token_ids") {
         return Err(
             "`label_token_ids` is not supported: a pair has one score, that of the model's own answer"
                 .to_owned(),
         );
     }
     let all = NAMES.as_flattened();
-    let given: Vec<&str> = all.iter().copied().filter(|name| has(name)).collect();
-    let found = NAMES.iter().find(|names| names.iter().all(|name| has(name)));
+    let given: Vec<&str> = all.iter().copied().filter(|name| has_field(fields, name)).collect();
+    let found = NAMES.iter().find(|names| names.iter().all(|name| has_field(fields, name)));
     match found {
         Some(names) if given.iter().all(|name| names.contains(name)) => Ok(*names),
         Some(_) => Err(format!("the request names its pairs in two ways: {}. {CHOICES}", seen(fields))),
         None => {
-            let singular =
-                if has("query") { ": is `query` meant as `queries`?".to_owned() } else { String::new() };
+            let singular = if has_field(fields, "query") {
+                ": is `query` meant as `queries`?".to_owned()
+            } else {
+                String::new()
+            };
             let hint = hint(fields, &["documents"]).unwrap_or(singular);
             Err(format!("the request does not say which pairs to score: {}. {CHOICES}{hint}", seen(fields)))
         }

@@ -28,6 +28,7 @@ use super::{
     extract::{DecodedBody, UnparsedBody},
     format::BodyFormat,
     json::JsonText,
+    near_misses::has_field,
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
     responses::InferenceErrors,
@@ -97,8 +98,7 @@ impl Instance {
         let text = json.as_str().as_bytes().to_vec();
         let names =
             DecodedBody::new(text, BodyFormat::Json).and_then(|body| body.fields()).unwrap_or_default();
-        let has = |field| names.iter().any(|name| name == field);
-        if has("query") && has("texts") {
+        if has_field(&names, "query") && has_field(&names, "texts") {
             return parse_body(json).map(Self::Rerank);
         }
         match model_type {

@@ -9,16 +9,16 @@ use text_embeddings_backend::{BackendKind, is_built_in};
 use text_embeddings_backend_core::ModelFile;
 use text_embeddings_core::files::{FilesError, ModelFolder, Reader};
 
-use crate::args::HubArgs;
+use crate::args::{HubArgs, nonempty};
 
 /// The backend that will read a model's files.
 pub(crate) fn reader(hub: &HubArgs) -> Reader {
-    // An empty variable names no file.
-    let named = |file: &Option<String>| file.clone().filter(|file| !file.is_empty());
+    let gguf_file = nonempty(hub.gguf_file.as_ref()).cloned();
+    let onnx_file = nonempty(hub.onnx_file.as_ref()).cloned();
     Reader {
         backend: hub.backend,
-        onnx_file: if hub.backend == BackendKind::Ort { named(&hub.onnx_file) } else { None },
-        gguf_file: named(&hub.gguf_file),
+        onnx_file: if hub.backend == BackendKind::Ort { onnx_file } else { None },
+        gguf_file,
         dense_path: None,
         lora_task: None,
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,

@@ -17,7 +17,7 @@ use text_embeddings_core::{
 };
 
 use crate::{
-    args::{Args, ChatTemplateSource},
+    args::{Args, ChatTemplateSource, nonempty},
     machine::Machine,
 };
 
@@ -87,27 +87,26 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
 
 /// Whether a flag of [`FLAGS`] was given.
 fn is_given(args: &Args, flag: &str) -> bool {
-    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
     let (model, hub) = (&args.model, &args.model.hub);
     match flag {
-        "--onnx-file" => is_set(&hub.onnx_file),
+        "--onnx-file" => nonempty(hub.onnx_file.as_ref()).is_some(),
         "--python" => model.python.is_some(),
         "--trust-remote-code" => hub.trust_remote_code,
         "--instruction-set" => model.instruction_set.is_some(),
         "--pin-threads" => model.pin_threads,
-        "--default-instruction" => is_set(&model.default_instruction),
+        "--default-instruction" => nonempty(model.default_instruction.as_ref()).is_some(),
         "--chat-template" => model.chat_template.is_some(),
         "--rerank-activation" => model.rerank_activation.is_some(),
         "--calibration" => model.calibration.is_some(),
         "--cutoff-layers" => model.cutoff_layers.is_some(),
         "--rerank-true-token" => model.rerank_true_token.is_some(),
         "--min-score" => args.min_score.is_some(),
-        "--default-prompt" => is_set(&args.default_prompt),
-        "--default-prompt-name" => is_set(&args.default_prompt_name),
+        "--default-prompt" => nonempty(args.default_prompt.as_ref()).is_some(),
+        "--default-prompt-name" => nonempty(args.default_prompt_name.as_ref()).is_some(),
         "--no-cosine-rerank" => args.no_cosine_rerank,
         "--maxsim-rerank" => args.maxsim_rerank,
-        "--dense-path" => is_set(&args.dense_path),
-        "--lora-task" => is_set(&args.lora_task),
+        "--dense-path" => nonempty(args.dense_path.as_ref()).is_some(),
+        "--lora-task" => nonempty(args.lora_task.as_ref()).is_some(),
         _ => false,
     }
 }

@@ -35,8 +35,8 @@ impl MachinePeaks {
     /// If the system refuses threads.
     pub(super) fn measure(set: InstructionSet, threads: usize) -> Result<Self, Box<dyn Error>> {
         let pool = Threads::start(threads)?;
-        let peak = |format| (format, peak::of_all_threads(set, format, &pool));
-        let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8].map(peak);
+        let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8]
+            .map(|format| (format, peak::of_all_threads(set, format, &pool)));
         let bytes = peak::bytes_per_second(&pool);
         Ok(Self { set, threads, peaks, bytes, scores: threads as f64 * softmax(set) })
     }

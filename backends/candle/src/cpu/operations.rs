@@ -17,9 +17,9 @@ use crate::{
         matrix::{ColumnOrder, Matrix},
         pack::OperandFormat,
     },
-    load::Weight,
+    load::{Part, Weight},
     operations::{
-        Attention, ConvolutionInput, DeltaInput, Lookup, Norm, Operations, Part, Precision, Result, Rows,
+        Attention, ConvolutionInput, DeltaInput, Lookup, Norm, Operations, Precision, Result, Rows,
     },
     plan::DeltaSizes,
     short_convolution::ShortConvolution,

@@ -87,11 +87,11 @@ impl<A: Accelerator> Kept for DeviceValues<A> {
         // Whoever computes next finds the copies.
         memory.accelerator().flush_calls().map_err(failed)?;
         let finite = Arc::new(finite.for_copies());
-        let of_layer = |index| {
+        let of_layers = (0..layers.len()).map(|index| {
             let values = copies.with_view(copies.narrow(0, index * rows.len(), rows.len()))?;
             Ok(Self { values, finite: Arc::clone(&finite) })
-        };
-        (0..layers.len()).map(of_layer).collect()
+        });
+        of_layers.collect()
     }
 
     fn is_finite(&self) -> bool {

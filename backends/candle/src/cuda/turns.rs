@@ -22,10 +22,11 @@ impl Turns {
     /// The angles of some rows.
     pub(super) fn new<A: Accelerator>(angles: &[Angles<'_>], memory: &DeviceMemory<A>) -> Result<Self> {
         let (different, of_rows) = unique_angles(angles);
-        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+        let cosines = different.iter().flat_map(|(cosines, _)| *cosines).map(|value| value.to_bits());
+        let sines = different.iter().flat_map(|(_, sines)| *sines).map(|value| value.to_bits());
         Ok(Self {
-            cosines: memory.place_list(different.iter().flat_map(|(cosines, _)| bits(cosines)))?,
-            sines: memory.place_list(different.iter().flat_map(|(_, sines)| bits(sines)))?,
+            cosines: memory.place_list(cosines)?,
+            sines: memory.place_list(sines)?,
             of_rows: memory.place_list(of_rows)?,
         })
     }

@@ -151,10 +151,10 @@ impl Matrix {
     /// Adds `bias`, a value for each row of the weight, to all products with this matrix.
     pub(crate) fn with_bias(mut self, bias: &[f32], order: ColumnOrder) -> Self {
         assert!(bias.len() == self.outputs);
-        let of_panel = |panel| {
+        let biases = (0..self.panels).map(|panel| {
             std::array::from_fn(|column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]))
-        };
-        self.biases = (0..self.panels).map(of_panel).collect();
+        });
+        self.biases = biases.collect();
         self
     }
 

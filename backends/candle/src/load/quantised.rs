@@ -71,27 +71,26 @@ impl Checkpoint {
         else {
             return Ok(None);
         };
-        let part = |part: &str| format!("{base}.{part}");
         let is_plain = self.has(name)
-            && !["weight_scale", "weight_scale_inv"].iter().any(|scale| self.has(&part(scale)));
+            && !["weight_scale", "weight_scale_inv"].iter().any(|scale| self.has(&part_name(base, scale)));
         if is_plain {
             return Ok(None);
         }
         // The scale of activations. It is not needed, because activations are not quantised here.
-        self.tensors.mark_used(&part("input_scale"));
+        self.tensors.mark_used(&part_name(base, "input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
             Scheme::CompressedTensors { bits, group, has_zeros, is_ordered } => {
-                self.require(has_zeros, "symmetric", &part("weight_zero_point"))?;
-                self.require(is_ordered, "actorder", &part("weight_g_idx"))?;
-                if self.has(&part("weight_packed")) {
+                self.require(has_zeros, "symmetric", &part_name(base, "weight_zero_point"))?;
+                self.require(is_ordered, "actorder", &part_name(base, "weight_g_idx"))?;
+                if self.has(&part_name(base, "weight_packed")) {
                     self.compressed(base, [outputs, inputs], bits, group)
                 } else {
                     self.bytes(base, [outputs, inputs])
                 }
             }
             Scheme::Gptq { bits, group, zero, is_ordered } => {
-                self.require(is_ordered, "desc_act", &part("g_idx"))?;
+                self.require(is_ordered, "desc_act", &part_name(base, "g_idx"))?;
                 self.gptq(base, [outputs, inputs], bits, group, zero)
             }
             Scheme::Awq { group } => self.awq(base, [outputs, inputs], group),
@@ -105,7 +104,7 @@ impl Checkpoint {
         [outputs, inputs]: [usize; 2],
         block: Option<[usize; 2]>,
     ) -> Result<Weight, BackendError> {
-        let bytes = self.stored(&format!("{base}.weight"), "F8_E4M3", &[outputs, inputs])?;
+        let bytes = self.stored(&part_name(base, "weight"), "F8_E4M3", &[outputs, inputs])?;
         let [rows, columns] = block.unwrap_or([1, inputs]);
         let scales = self.scales(base, [outputs.div_ceil(rows), inputs.div_ceil(columns)])?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
@@ -117,7 +116,7 @@ impl Checkpoint {
 
     fn bytes(&self, base: &str, [outputs, inputs]: [usize; 2]) -> Result<Weight, BackendError> {
         self.refuse(&format!("{base}.weight_zero_point"))?;
-        let bytes = self.stored(&format!("{base}.weight"), "I8", &[outputs, inputs])?;
+        let bytes = self.stored(&part_name(base, "weight"), "I8", &[outputs, inputs])?;
         let scales = self.scales(base, [outputs, 1])?;
         let widened = Weight::from_rows([outputs, inputs], |row, out| {
             for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
@@ -136,19 +135,19 @@ impl Checkpoint {
         bits: u32,
         group: Option<usize>,
     ) -> Result<Weight, BackendError> {
-        let part = |part: &str| format!("{base}.{part}");
-        self.tensors.mark_used(&part("weight_shape"));
+        self.tensors.mark_used(&part_name(base, "weight_shape"));
         let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
         let groups = inputs.div_ceil(group);
-        let packed = self.packed(&part("weight_packed"), [outputs, inputs.div_ceil(per_word)], bits)?;
+        let packed =
+            self.packed(&part_name(base, "weight_packed"), [outputs, inputs.div_ceil(per_word)], bits)?;
         let scales = self.scales(base, [outputs, groups])?;
-        let zeros = part("weight_zero_point");
+        let zeros = part_name(base, "weight_zero_point");
         let zeros = if self.has(&zeros) {
             Some(self.packed(&zeros, [outputs.div_ceil(per_word), groups], bits)?)
         } else {
             None
         };
-        let places = self.groups(&part("weight_g_idx"), inputs, group, groups)?;
+        let places = self.groups(&part_name(base, "weight_g_idx"), inputs, group, groups)?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
                 // Values and zeros are stored unsigned: the stored number is larger by half of the range.
@@ -166,13 +165,12 @@ impl Checkpoint {
         group: Option<usize>,
         zero: i32,
     ) -> Result<Weight, BackendError> {
-        let part = |part: &str| format!("{base}.{part}");
         let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
         let groups = inputs.div_ceil(group);
-        let packed = self.packed(&part("qweight"), [inputs.div_ceil(per_word), outputs], bits)?;
-        let zeros = self.packed(&part("qzeros"), [groups, outputs.div_ceil(per_word)], bits)?;
-        let scales = self.tensor(&part("scales"), &[groups, outputs])?;
-        let places = self.groups(&part("g_idx"), inputs, group, groups)?;
+        let packed = self.packed(&part_name(base, "qweight"), [inputs.div_ceil(per_word), outputs], bits)?;
+        let zeros = self.packed(&part_name(base, "qzeros"), [groups, outputs.div_ceil(per_word)], bits)?;
+        let scales = self.tensor(&part_name(base, "scales"), &[groups, outputs])?;
+        let places = self.groups(&part_name(base, "g_idx"), inputs, group, groups)?;
         let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
@@ -188,12 +186,11 @@ impl Checkpoint {
         [outputs, inputs]: [usize; 2],
         group: Option<usize>,
     ) -> Result<Weight, BackendError> {
-        let part = |part: &str| format!("{base}.{part}");
         let group = group.unwrap_or(inputs);
         let (groups, words) = (inputs.div_ceil(group), outputs.div_ceil(AWQ_ORDER.len()));
-        let packed = self.packed(&part("qweight"), [inputs, words], 4)?;
-        let zeros = self.packed(&part("qzeros"), [groups, words], 4)?;
-        let scales = self.tensor(&part("scales"), &[groups, outputs])?;
+        let packed = self.packed(&part_name(base, "qweight"), [inputs, words], 4)?;
+        let zeros = self.packed(&part_name(base, "qzeros"), [groups, words], 4)?;
+        let scales = self.tensor(&part_name(base, "scales"), &[groups, outputs])?;
         let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, out) in out.iter_mut().enumerate() {
@@ -227,7 +224,7 @@ impl Checkpoint {
 
     /// The scales of a matrix, `[rows, columns]`. A single row or column holds for all.
     fn scales(&self, base: &str, [rows, columns]: [usize; 2]) -> Result<Scales, BackendError> {
-        let names = ["weight_scale", "weight_scale_inv"].map(|part| format!("{base}.{part}"));
+        let names = ["weight_scale", "weight_scale_inv"].map(|part| part_name(base, part));
         let name = self.first_of(&names)?;
         let shape = self.tensors.get(name).ok_or_else(|| super::missing(name))?.shape().to_vec();
         let size = match shape[..] {
@@ -321,6 +318,11 @@ fn e4m3(byte: u8) -> f32 {
         _ => (1.0 + fraction / 8.0) * 2_f32.powi(exponent - 7),
     };
     if byte & 0x80 == 0 { size } else { -size }
+}
+
+/// The name of a matrix's weight, scales, or other part.
+fn part_name(base: &str, part: &str) -> String {
+    format!("{base}.{part}")
 }
 
 #[cfg(test)]

@@ -148,9 +148,10 @@ fn kinds(value: &Value, config: &DebertaConfig) -> Result<Vec<&'static str>> {
 
 /// The buckets of distances, for inputs of at most `positions` tokens.
 fn buckets(value: &Value, config: &DebertaConfig, positions: usize) -> Result<LogBuckets> {
-    let positive = |it: Option<i64>| it.and_then(|it| usize::try_from(it).ok()).filter(|&it| it > 0);
-    let max_distance = positive(config.max_relative_positions).unwrap_or(positions);
-    let buckets = positive(config.position_buckets);
+    // Other numbers than positive ones mean none.
+    let [max_distance, buckets] = [config.max_relative_positions, config.position_buckets]
+        .map(|number| number.and_then(|number| usize::try_from(number).ok()).filter(|&number| number > 0));
+    let max_distance = max_distance.unwrap_or(positions);
     // Half of the buckets hold a single distance each. The others grow logarithmically from there to `most -
     // 1`.
     let are_too_many = buckets.is_some_and(|buckets| buckets < 2 || buckets / 2 + 1 >= max_distance);

@@ -33,6 +33,39 @@ struct Parameters {
     partial_rotary_factor: Option<f64>,
 }
 
+impl Parameters {
+    fn needed_factor(&self) -> Result<f64> {
+        self.factor.ok_or_else(|| missing_field("factor"))
+    }
+
+    /// The longest text before the scaling.
+    fn original_positions(&self, config: &Value) -> Result<usize> {
+        match config["original_max_position_embeddings"].as_u64() {
+            Some(original) => Ok(original as usize),
+            None => self.original_max_position_embeddings.map_or_else(|| max_positions(config), Ok),
+        }
+    }
+}
+
+fn missing_field(field: &str) -> BackendError {
+    BackendError::Load(format!("config.json: the rope parameters lack {field}"))
+}
+
+fn max_positions(config: &Value) -> Result<usize> {
+    let positions = config["max_position_embeddings"].as_u64();
+    positions
+        .map(|positions| positions as usize)
+        .ok_or_else(|| BackendError::Load("config.json: max_position_embeddings is missing".to_owned()))
+}
+
+/// The divisors of the frequencies of heads of `size` values.
+fn divisors(list: Option<&Vec<f64>>, field: &str, size: usize) -> Result<Vec<f64>> {
+    match list {
+        Some(list) if list.len() == size / 2 => Ok(list.clone()),
+        _ => Err(missing_field(&format!("{field} of {}", amount(size / 2, "number")))),
+    }
+}
+
 /// The rotation for heads of `size` values. `theta` is the base if the configuration has none.
 ///
 /// # Errors
@@ -75,27 +108,17 @@ pub(super) fn rope_of(
 }
 
 fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scaling> {
-    let missing = |field: &str| BackendError::Load(format!("config.json: the rope parameters lack {field}"));
-    let factor = || parameters.factor.ok_or_else(|| missing("factor"));
-    let positions = || {
-        config["max_position_embeddings"]
-            .as_u64()
-            .map(|positions| positions as usize)
-            .ok_or_else(|| BackendError::Load("config.json: max_position_embeddings is missing".to_owned()))
-    };
-    let original = || match config["original_max_position_embeddings"].as_u64() {
-        Some(original) => Ok(original as usize),
-        None => parameters.original_max_position_embeddings.map_or_else(positions, Ok),
-    };
     if parameters.partial_rotary_factor.is_some_and(|factor| factor.to_bits() != 1.0_f64.to_bits()) {
         return Err(unsupported(config, "partial_rotary_factor"));
     }
     match parameters.rope_type.as_deref() {
         None | Some("default") => Ok(Scaling::None),
-        Some("linear") => Ok(Scaling::Linear { factor: factor()? }),
-        Some("dynamic") => Ok(Scaling::Dynamic { factor: factor()?, original: positions()? }),
+        Some("linear") => Ok(Scaling::Linear { factor: parameters.needed_factor()? }),
+        Some("dynamic") => {
+            Ok(Scaling::Dynamic { factor: parameters.needed_factor()?, original: max_positions(config)? })
+        }
         Some("yarn") => {
-            let factor = factor()?;
+            let factor = parameters.needed_factor()?;
             let magnitude = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
             let attention_factor = parameters.attention_factor.unwrap_or_else(|| {
                 match (parameters.mscale, parameters.mscale_all_dim) {
@@ -105,7 +128,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             });
             Ok(Scaling::Yarn(Yarn {
                 factor,
-                original: original()?,
+                original: parameters.original_positions(config)?,
                 beta_fast: parameters.beta_fast.unwrap_or(32.0),
                 beta_slow: parameters.beta_slow.unwrap_or(1.0),
                 truncate: parameters.truncate.unwrap_or(true),
@@ -113,24 +136,20 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             }))
         }
         Some("llama3") => Ok(Scaling::Llama3 {
-            factor: factor()?,
-            low: parameters.low_freq_factor.ok_or_else(|| missing("low_freq_factor"))?,
-            high: parameters.high_freq_factor.ok_or_else(|| missing("high_freq_factor"))?,
-            original: original()?,
+            factor: parameters.needed_factor()?,
+            low: parameters.low_freq_factor.ok_or_else(|| missing_field("low_freq_factor"))?,
+            high: parameters.high_freq_factor.ok_or_else(|| missing_field("high_freq_factor"))?,
+            original: parameters.original_positions(config)?,
         }),
         Some("longrope") => {
-            let (original, positions) = (original()?, positions()?);
+            let (original, positions) = (parameters.original_positions(config)?, max_positions(config)?);
             let growth = parameters.factor.unwrap_or(positions as f64 / original as f64);
             let attention_factor = parameters.attention_factor.unwrap_or_else(|| {
                 if growth <= 1.0 { 1.0 } else { (1.0 + growth.ln() / (original as f64).ln()).sqrt() }
             });
-            let list = |list: &Option<Vec<f64>>, field: &str| match list {
-                Some(list) if list.len() == size / 2 => Ok(list.clone()),
-                _ => Err(missing(&format!("{field} of {}", amount(size / 2, "number")))),
-            };
             Ok(Scaling::LongRope(LongRope {
-                short: list(&parameters.short_factor, "short_factor")?,
-                long: list(&parameters.long_factor, "long_factor")?,
+                short: divisors(parameters.short_factor.as_ref(), "short_factor", size)?,
+                long: divisors(parameters.long_factor.as_ref(), "long_factor", size)?,
                 original,
                 attention_factor,
             }))

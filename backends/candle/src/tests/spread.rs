@@ -4,7 +4,8 @@
 use super::{shapes::in_memory, *};
 use crate::{
     kernels::elementwise,
-    operations::{Norm, Operations, Part, Precision},
+    load::Part,
+    operations::{Norm, Operations, Precision},
     plan::NormKind,
 };
 

@@ -7,8 +7,8 @@
 
 use super::Weights;
 use crate::{
-    load::Weight,
-    operations::{Norm, Operations, Part, Precision, Result},
+    load::{Part, Weight},
+    operations::{Norm, Operations, Precision, Result},
     pass::Pass,
     plan,
 };

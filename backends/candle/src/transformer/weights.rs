@@ -3,8 +3,8 @@
 use crate::{
     attention::Heads,
     bias::Buckets,
-    load::{Checkpoint, Weight},
-    operations::{AttentionMatrices, Disentangled, Lookup, Norm, Operations, Part, Precision, Result},
+    load::{Checkpoint, Part, Weight},
+    operations::{AttentionMatrices, Disentangled, Lookup, Norm, Operations, Precision, Result},
     plan::{self, NormKind},
 };
 use text_embeddings_backend_core::BackendError;
@@ -109,8 +109,8 @@ impl<O: Operations> Weights<'_, O> {
             let rows = values.chunks_exact(heads.queries * heads.size);
             (0..heads.queries)
                 .map(|head| {
-                    let row = |row: &[f32]| row[head * heads.size..][..heads.size].to_vec();
-                    let values: Vec<f32> = rows.clone().flat_map(row).collect();
+                    let values = rows.clone().flat_map(|row| &row[head * heads.size..][..heads.size]);
+                    let values: Vec<f32> = values.copied().collect();
                     let weight = Weight::from_values(&values, heads.size);
                     self.operations.matrix(vec![Part { weight, bias: None }], Precision::High)
                 })

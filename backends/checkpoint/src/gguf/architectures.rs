@@ -322,7 +322,7 @@ impl GgufArchitecture {
     pub(super) fn from_file(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
         let found = ARCHITECTURES.iter().find(|architecture| {
-            architecture.name == name && architecture.marker.is_none_or(|tensor| file.shape(tensor).is_some())
+            architecture.name == name && architecture.marker.is_none_or(|tensor| file.has_tensor(tensor))
         });
         found.ok_or_else(|| {
             let mut known: Vec<_> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();

@@ -97,7 +97,6 @@ fn check_head(
 ) -> Result<(), CheckpointError> {
     let file = reader.file;
     let is_decoder = matches!(architecture.body, TransformerKind::Decoder(_));
-    let has = |name: &str| file.shape(name).is_some();
     let left_out = |what: &str| {
         Err(file.unsupported(format!(
             "its head was left out when it was converted ({what}): it cannot score; choose another file, or convert the \
@@ -109,18 +108,17 @@ fn check_head(
     let is_square = file.shape("cls.weight").is_none_or(|shape| shape.first() == shape.last());
     let speaks = |of: &str| [name, &*stem].iter().any(|name| name.to_lowercase().contains(of));
     let is_reranker = speaks("rerank") && !speaks("embed");
-    let output = has("output.weight");
-    match (has("cls.output.weight"), reader.pooling()) {
-        (true, _) if reader.name == "bert" && has("cls.weight") && !has("token_types.weight") => Err(file
-            .unsupported(format!(
+    let (has_dense, output) = (file.has_tensor("cls.weight"), file.has_tensor("output.weight"));
+    match (file.has_tensor("cls.output.weight"), reader.pooling()) {
+        (true, _) if reader.name == "bert" && has_dense && !file.has_tensor("token_types.weight") => {
+            Err(file.unsupported(format!(
                 "it is a DistilBERT with a head, whose activation llama.cpp does not know: {SAFETENSORS}"
-            ))),
+            )))
+        }
         (false, _) if !is_decoder && !is_square => Err(file.unsupported(format!(
             "its classifier (`cls.weight`) lacks the dense layer before it: {SAFETENSORS}"
         ))),
-        (true, _) if !is_decoder && !has("cls.weight") => {
-            left_out("it has `cls.output.weight` and no `cls.weight`")
-        }
+        (true, _) if !is_decoder && !has_dense => left_out("it has `cls.output.weight` and no `cls.weight`"),
         (false, Some(RANK)) if !(causal && output) => {
             left_out("its pooling type says re-ranker, but it has no `cls.output.weight`")
         }
@@ -139,9 +137,9 @@ fn check_head(
 fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, CheckpointError> {
     let (file, is_gemma) = (reader.file, style == DecoderStyle::Gemma);
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
-    let key = file.metadata.number(&reader.key("attention.key_length"));
+    let key = reader.number_if_given("attention.key_length");
     let head = key.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
-    let value = file.metadata.number(&reader.key("attention.value_length")).unwrap_or(head);
+    let value = reader.number_if_given("attention.value_length").unwrap_or(head);
     if value != head {
         return Err(file.unsupported(format!(
             "a head has {head} values in its keys and {value} in its values: different sizes are not supported"
@@ -149,7 +147,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
     }
     reader.check_rotary(head)?;
     let context = reader.number("context_length")?;
-    let window = file.metadata.number(&reader.key("attention.sliding_window"));
+    let window = reader.number_if_given("attention.sliding_window");
     let window = window.filter(|window| (1..context).contains(window));
     if !is_gemma && let Some(window) = window {
         return Err(file.unsupported(format!(
@@ -175,7 +173,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
     }
     // Without an output embedding, llama.cpp uses the token embedding. A re-ranker's head replaces both.
     let tied = file.shape("output.weight").is_none() && answers(file).is_none();
-    let theta = file.metadata.real(&reader.key("rope.freq_base")).unwrap_or(10_000.0);
+    let theta = reader.real_or("rope.freq_base", 10_000.0);
     let config = joined(
         reader.sizes(1)?,
         json!({
@@ -189,7 +187,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
             })),
             "max_position_embeddings": context,
             "hidden_act": "silu",
-            "attention_bias": reader.name != "qwen2" && file.shape("blk.0.attn_q.bias").is_some(),
+            "attention_bias": reader.name != "qwen2" && file.has_tensor("blk.0.attn_q.bias"),
             "tie_word_embeddings": tied,
         }),
     );
@@ -198,7 +196,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
     }
     // The defaults are llama.cpp's.
     let pattern = reader.pattern()?.unwrap_or(6);
-    let base = file.metadata.real(&reader.key("rope.freq_base_swa")).unwrap_or(10_000.0);
+    let base = reader.real_or("rope.freq_base_swa", 10_000.0);
     Ok(joined(
         config,
         json!({
@@ -234,13 +232,10 @@ fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
-    let number = |name: &str| file.metadata.number(&reader.key(name));
-    let real = |name: &str, default| file.metadata.real(&reader.key(name)).unwrap_or(default);
-    let has = |name: &str| file.shape(name).is_some();
     // Without a window, every layer attends to the whole text. Defaults of the others are llama.cpp's.
-    let window = number("attention.sliding_window").filter(|window| *window > 0);
+    let window = reader.number_if_given("attention.sliding_window").filter(|window| *window > 0);
     let every = if window.is_some() { reader.pattern()?.unwrap_or(3) } else { 1 };
-    let pooling = match number("classifier.pooling_type") {
+    let pooling = match reader.number_if_given("classifier.pooling_type") {
         None | Some(1) => "mean",
         Some(2) => "cls",
         Some(other) => {
@@ -259,12 +254,12 @@ fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
             "local_attention": window.unwrap_or(0),
             "global_attn_every_n_layers": every,
             "global_rope_theta": reader.real("rope.freq_base")?,
-            "local_rope_theta": real("rope.freq_base_swa", 10_000.0),
+            "local_rope_theta": reader.real_or("rope.freq_base_swa", 10_000.0),
             "classifier_pooling": pooling,
-            "classifier_bias": has("cls.bias"),
-            "norm_bias": has("output_norm.bias"),
-            "attention_bias": has("blk.0.attn_qkv.bias"),
-            "mlp_bias": has("blk.0.ffn_up.bias"),
+            "classifier_bias": file.has_tensor("cls.bias"),
+            "norm_bias": file.has_tensor("output_norm.bias"),
+            "attention_bias": file.has_tensor("blk.0.attn_qkv.bias"),
+            "mlp_bias": file.has_tensor("blk.0.ffn_up.bias"),
         }),
     ))
 }
@@ -296,8 +291,7 @@ fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
 
 /// Jina's BERT. Former converters wrote the halves of its gated MLPs as two matrices.
 fn jina_alibi(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
-    let has = |name: &str| reader.file.shape(&format!("blk.0.{name}.weight")).is_some();
-    let is_separate = has("ffn_gate");
+    let is_separate = reader.file.has_tensor("blk.0.ffn_gate.weight");
     let converted = if is_separate { json!("separate") } else { json!(true) };
     let mut config = joined(
         encoder(reader, if is_separate { 1 } else { 2 }, reader.number("context_length")?)?,
@@ -307,7 +301,7 @@ fn jina_alibi(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
             "feed_forward_type": "geglu",
         }),
     );
-    if has("attn_q_norm") {
+    if reader.file.has_tensor("blk.0.attn_q_norm.weight") {
         config["auto_map"] = json!({ "AutoConfig": "jinaai/jina-bert-v2-qk-post-norm--configuration_bert" });
     }
     Ok(config)
@@ -326,19 +320,18 @@ fn jina_rotary(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
 fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
-    let has = |name: &str| reader.file.shape(&format!("blk.0.{name}")).is_some();
     let config = joined(
         encoder(reader, 1, reader.number("context_length")?)?,
         json!({
-            "activation_function": if has("ffn_gate.weight") { "swiglu" } else { "gelu" },
+            "activation_function": if reader.file.has_tensor("blk.0.ffn_gate.weight") { "swiglu" } else { "gelu" },
             "rotary_emb_base": reader.real("rope.freq_base")?,
             "rotary_emb_fraction": 1.0,
-            "qkv_proj_bias": has("attn_qkv.bias"),
-            "mlp_fc1_bias": has("ffn_up.bias"),
-            "mlp_fc2_bias": has("ffn_down.bias"),
+            "qkv_proj_bias": reader.file.has_tensor("blk.0.attn_qkv.bias"),
+            "mlp_fc1_bias": reader.file.has_tensor("blk.0.ffn_up.bias"),
+            "mlp_fc2_bias": reader.file.has_tensor("blk.0.ffn_down.bias"),
         }),
     );
-    match reader.file.metadata.number(&reader.key("moe_every_n_layers")) {
+    match reader.number_if_given("moe_every_n_layers") {
         None | Some(0) => Ok(config),
         Some(every) => Ok(joined(
             config,

@@ -16,7 +16,7 @@ pub(super) fn convolution_config(reader: &MetadataReader<'_>) -> Result<Value, C
     let mut kinds = Vec::new();
     for layer in 0..reader.number("block_count")? {
         let name = format!("blk.{layer}.shortconv.conv.weight");
-        let has_taps = file.shape(&name).is_some();
+        let has_taps = file.has_tensor(&name);
         if has_taps {
             reader.check("shortconv.l_cache", &name, [Some(hidden), Some(taps)])?;
         }

@@ -31,7 +31,7 @@ impl MetadataReader<'_> {
 
     /// A whole number that must be there.
     pub(super) fn number(&self, name: &str) -> Result<usize, CheckpointError> {
-        self.file.metadata.number(&self.key(name)).ok_or_else(|| self.missing(name))
+        self.number_if_given(name).ok_or_else(|| self.missing(name))
     }
 
     /// A number that must be there.
@@ -39,9 +39,19 @@ impl MetadataReader<'_> {
         self.file.metadata.real(&self.key(name)).ok_or_else(|| self.missing(name))
     }
 
+    /// A whole number.
+    pub(super) fn number_if_given(&self, name: &str) -> Option<usize> {
+        self.file.metadata.number(&self.key(name))
+    }
+
+    /// A number.
+    pub(super) fn real_or(&self, name: &str, default: f64) -> f64 {
+        self.file.metadata.real(&self.key(name)).unwrap_or(default)
+    }
+
     /// llama.cpp's number of the pooling.
     pub(super) fn pooling(&self) -> Option<usize> {
-        self.file.metadata.number(&self.key("pooling_type"))
+        self.number_if_given("pooling_type")
     }
 
     /// The number of rows of the matrix `tensor`.

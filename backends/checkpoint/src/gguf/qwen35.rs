@@ -20,7 +20,7 @@ pub(super) fn hybrid_config(reader: &MetadataReader<'_>) -> Result<Value, Checkp
             format!("a head has {head} values in its keys and {value} in its values, which is not supported");
         return Err(file.unsupported(reason));
     }
-    let interval = file.metadata.number(&reader.key("full_attention_interval")).unwrap_or(4).max(1);
+    let interval = reader.number_if_given("full_attention_interval").unwrap_or(4).max(1);
     let (size, groups) = (reader.number("ssm.state_size")?, reader.number("ssm.group_count")?);
     let (inner, value_heads) = (reader.number("ssm.inner_size")?, reader.number("ssm.time_step_rank")?);
     // The shapes of tensors bound the sizes.

@@ -40,22 +40,22 @@ impl MetadataValue {
     /// The numbers of a list, if they are whole.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<i64>> {
-        let number = |value| match value {
+        let numbers = self.items()?.map(|value| match value {
             Self::Whole(number) => Some(number),
             _ => None,
-        };
-        self.items()?.map(number).collect()
+        });
+        numbers.collect()
     }
 
     /// The numbers of a list.
     #[must_use]
     pub fn reals(&self) -> Option<Vec<f64>> {
-        let number = |value| match value {
+        let numbers = self.items()?.map(|value| match value {
             Self::Real(number) => Some(number),
             Self::Whole(number) => Some(number as f64),
             _ => None,
-        };
-        self.items()?.map(number).collect()
+        });
+        numbers.collect()
     }
 
     fn items(&self) -> Option<impl Iterator<Item = Self>> {

@@ -351,9 +351,9 @@ fn call(function: &PickleValue, arguments: &PickleValue) -> Result<PickleValue, 
 
 fn sizes(value: &PickleValue) -> Option<Vec<usize>> {
     let PickleValue::Tuple(tuple) = value else { return None };
-    let size = |item: &PickleValue| match item {
+    let sizes = tuple.items.iter().map(|item| match item {
         PickleValue::Number(size) => usize::try_from(*size).ok(),
         _ => None,
-    };
-    tuple.items.iter().map(size).collect()
+    });
+    sizes.collect()
 }

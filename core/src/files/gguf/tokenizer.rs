@@ -135,13 +135,10 @@ impl<'f> Vocabulary<'f> {
 
     /// The special tokens around a text, and around a pair of texts.
     fn frame(frame: &Frame<'_>) -> Value {
-        let special = |token: &Option<(usize, &str)>, kind: usize| {
-            token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
-        };
-        let text = |name: &str, kind: usize| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
         let Frame { before, after, between, second } = frame;
-        let single = [special(before, 0), text("A", 0), special(after, 0)];
-        let rest = [special(between, *second), text("B", *second), special(after, *second)];
+        let single = [special_step(*before, 0), Some(text_step("A", 0)), special_step(*after, 0)];
+        let rest =
+            [special_step(*between, *second), Some(text_step("B", *second)), special_step(*after, *second)];
         let tokens: serde_json::Map<String, Value> = [*before, *after]
             .into_iter()
             .flatten()
@@ -362,4 +359,14 @@ struct Frame<'t> {
 /// Whether a token is one of BERT's names, such as `[CLS]`.
 fn is_name(token: &str) -> bool {
     token.starts_with('[') && token.ends_with(']')
+}
+
+/// A special token in a template; absent without one.
+fn special_step(token: Option<(usize, &str)>, kind: usize) -> Option<Value> {
+    token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
+}
+
+/// A text in a template.
+fn text_step(name: &str, kind: usize) -> Value {
+    json!({ "Sequence": { "id": name, "type_id": kind } })
 }

@@ -79,11 +79,9 @@ impl Cache {
     pub(super) fn try_lock(&self, name: &str) -> Result<Option<Lock>, FilesError> {
         let folder = self.root.join(".locks").join(&self.name);
         let path = folder.join(format!("{name}.lock"));
-        let open = || {
-            fs::create_dir_all(&folder)?;
-            File::options().write(true).create(true).truncate(false).open(&path)
-        };
-        let file = open().map_err(|error| FilesError::io(path.clone(), error))?;
+        let file = fs::create_dir_all(&folder)
+            .and_then(|()| File::options().write(true).create(true).truncate(false).open(&path))
+            .map_err(|error| FilesError::io(path.clone(), error))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Lock { _file: Some(file) })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -145,12 +143,10 @@ impl Cache {
         let path = self.record_path(revision);
         let mut new = path.clone().into_os_string();
         new.push(format!(".{}{UNFINISHED}", std::process::id()));
-        let write = || {
-            fs::create_dir_all(path.parent().unwrap_or(&path))?;
-            fs::write(&new, sha)?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(|error| FilesError::io(path.clone(), error))
+        fs::create_dir_all(path.parent().unwrap_or(&path))
+            .and_then(|()| fs::write(&new, sha))
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(|error| FilesError::io(path.clone(), error))
     }
 
     /// Removes the files of interrupted downloads, when the model is complete.

@@ -84,10 +84,6 @@ impl Client {
                  with the default features, or give a folder"
             ));
         }
-        let build = |policy| {
-            let builder = reqwest::Client::builder().redirect(policy).connect_timeout(options.patience);
-            builder.user_agent(&options.user_agent).build().map_err(|error| cause(&error))
-        };
         let token = match token {
             None => None,
             Some(token) => {
@@ -99,8 +95,8 @@ impl Client {
             }
         };
         Ok(Self {
-            following: build(Policy::limited(MAX_REDIRECTIONS))?,
-            direct: build(Policy::none())?,
+            following: build_client(options, Policy::limited(MAX_REDIRECTIONS))?,
+            direct: build_client(options, Policy::none())?,
             endpoint,
             model_id: model_id.to_owned(),
             token,
@@ -158,12 +154,12 @@ impl Client {
         let own = self.file_url(sha, file)?;
         let mut url = own.clone();
         for _ in 0..MAX_REDIRECTIONS {
-            let request = || {
+            let response = self.send(|| {
                 let request = self.direct.request(Method::HEAD, url.clone());
                 let request = request.header(ACCEPT_ENCODING, "identity");
                 if url.origin() == own.origin() { self.with_token(request) } else { request }
-            };
-            let response = self.send(request).await?;
+            });
+            let response = response.await?;
             let headers = response.headers();
             let etag = text(headers, &LINKED_ETAG).or_else(|| text(headers, &ETAG));
             if response.status().is_redirection() {
@@ -204,12 +200,12 @@ impl Client {
         from: u64,
     ) -> Result<(ResponseBody, u64), Failure> {
         let url = self.file_url(sha, file)?;
-        let request = || {
+        let response = self.send(|| {
             let request = self.with_token(self.following.get(url.clone()));
             let request = request.header(ACCEPT_ENCODING, "identity");
             if from > 0 { request.header(RANGE, format!("bytes={from}-")) } else { request }
-        };
-        let response = accepted(self.send(request).await?)?;
+        });
+        let response = accepted(response.await?)?;
         if response.status() != StatusCode::PARTIAL_CONTENT {
             return Ok((self.body(response), 0));
         }
@@ -319,6 +315,11 @@ fn is_momentary(status: StatusCode) -> bool {
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
+}
+
+fn build_client(options: &HubOptions, redirects: Policy) -> Result<reqwest::Client, String> {
+    let builder = reqwest::Client::builder().redirect(redirects).connect_timeout(options.patience);
+    builder.user_agent(&options.user_agent).build().map_err(|error| cause(&error))
 }
 
 /// The innermost cause of an error, which says what happened: the outer ones only repeat that a request

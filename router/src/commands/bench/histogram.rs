@@ -79,7 +79,7 @@ impl Axis {
     }
 }
 
-fn milliseconds(latency: Duration) -> f64 {
+pub(super) fn milliseconds(latency: Duration) -> f64 {
     latency.as_secs_f64() * 1e3
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use text_embeddings_backend_core::amount;
 
 use super::{
-    histogram::{self, Mark},
+    histogram::{self, Mark, milliseconds},
     load::LoadResult,
 };
 
@@ -80,8 +80,6 @@ impl Report {
         let LoadResult { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } =
             &self.measured;
         let seconds = elapsed.as_secs_f64();
-        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let milliseconds = |latency: Duration| latency.as_secs_f64() * 1e3;
         let mut latency_ms: BTreeMap<_, _> = PERCENTILES
             .into_iter()
             .map(|(name, share)| (name, milliseconds(percentile(latencies, share))))
@@ -99,9 +97,9 @@ impl Report {
             late: *late,
             pairs: *pairs,
             tokens: *tokens,
-            requests_per_second: per_second(latencies.len() as u64),
-            pairs_per_second: per_second(*pairs),
-            tokens_per_second: tokens.map(per_second),
+            requests_per_second: per_second(latencies.len() as u64, seconds),
+            pairs_per_second: per_second(*pairs, seconds),
+            tokens_per_second: tokens.map(|tokens| per_second(tokens, seconds)),
             latency_ms,
         }
     }
@@ -157,6 +155,10 @@ impl Report {
 pub(super) fn percentile(sorted: &[Duration], share: f64) -> Duration {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
+}
+
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -69,11 +69,11 @@ impl FormatArgs {
             return Ok(DocumentSource::Arguments(texts.to_owned(), field));
         };
         // Plain text has no fields: `--field` says that standard input is JSON.
-        let by_name = || match InputFormat::from_name(path) {
+        let by_name = match InputFormat::from_name(path) {
             Some(InputFormat::ByFirstLine) if self.field.is_some() => Some(InputFormat::Jsonl),
             format => format,
         };
-        let Some(format) = self.format.or_else(by_name) else {
+        let Some(format) = self.format.or(by_name) else {
             return Err(format!(
                 "the name of `{}` does not tell its format: give `--format`",
                 path.display()

@@ -6,7 +6,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::http::{error_shapes::ErrorShape, near_misses::hint, routes};
+use crate::http::{
+    error_shapes::ErrorShape,
+    near_misses::{has_field, hint},
+    routes,
+};
 
 /// The most names of fields, and the most characters of a name, that a message repeats.
 const MAX_NAMES: usize = 12;
@@ -34,10 +38,10 @@ impl Dialect {
     /// If none or several of the fields that hold texts are there, or `query` is misspelled. The message has
     /// the fields that were there and the ones that would be understood.
     pub(crate) fn from_fields(fields: &[String]) -> Result<Self, String> {
-        let has = |name: &str| fields.iter().any(|field| field == name);
-        let found: Vec<Self> = Self::ALL.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
+        let mut found = Self::ALL.to_vec();
+        found.retain(|dialect| has_field(fields, dialect.texts_field()));
         match found[..] {
-            [dialect] if has("query") || hint(fields, &["query"]).is_none() => Ok(dialect),
+            [dialect] if has_field(fields, "query") || hint(fields, &["query"]).is_none() => Ok(dialect),
             [_] => Err(format!(
                 "invalid request: missing field `query`{}",
                 hint(fields, &["query"]).unwrap_or_default()

@@ -150,11 +150,12 @@ impl Options {
 
     /// The request's own limits. A client sends 0 for no limit, and -1 for no limit of the prompt.
     pub(crate) fn limits(&self) -> TokenLimits {
-        let limit = |sent: Option<usize>| sent.filter(|limit| *limit > 0);
+        let [query, document] = [self.max_tokens_per_query, self.max_tokens_per_doc]
+            .map(|limit| limit.filter(|tokens| *tokens > 0));
         let prompt = self.truncate_prompt_tokens.filter(|tokens| *tokens > 0);
         TokenLimits {
-            query: limit(self.max_tokens_per_query),
-            document: limit(self.max_tokens_per_doc),
+            query,
+            document,
             prompt: prompt.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)),
         }
     }

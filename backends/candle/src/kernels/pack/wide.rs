@@ -189,11 +189,10 @@ fn transpose_rows(rows: &mut [__m512; 16]) {
         pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
         pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
     }
-    let double = |row: __m512| _mm512_castps_pd(row);
     let mut fours = pairs;
     for i in (0..16).step_by(4) {
         for j in 0..2 {
-            let (a, b) = (double(pairs[i + j]), double(pairs[i + j + 2]));
+            let (a, b) = (_mm512_castps_pd(pairs[i + j]), _mm512_castps_pd(pairs[i + j + 2]));
             fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }

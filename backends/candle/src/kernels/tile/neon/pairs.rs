@@ -112,14 +112,13 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
     to: *mut f32,
 ) {
     let pairs = ROWS.div_ceil(2);
-    let of_pair = |pair: usize| (2 * pair, (2 * pair + 1).min(ROWS - 1));
     // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` and `b` on, `ROWS` rows
     // from `start` on, and memory for as many rows of sums.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];
             for pair in 0..pairs {
-                let (upper, lower) = of_pair(pair);
+                let (upper, lower) = rows_of_pair::<ROWS>(pair);
                 let (upper, lower) = (start.row(upper).cast::<u32>(), start.row(lower).cast::<u32>());
                 for r in 0..REGISTERS {
                     for half in 0..2 {
@@ -134,7 +133,7 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
                 for word in (0..WORDS).step_by(2) {
                     let mut rows = [vdupq_n_u32(0); PAIRS];
                     for pair in 0..pairs {
-                        let (upper, lower) = of_pair(pair);
+                        let (upper, lower) = rows_of_pair::<ROWS>(pair);
                         let (upper, lower) = (a.add(upper * WORDS + word), a.add(lower * WORDS + word));
                         rows[pair] = vcombine_u32(vld1_u32(upper), vld1_u32(lower));
                     }
@@ -146,7 +145,7 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
                 a = a.add(ROWS * WORDS);
             }
             for pair in 0..pairs {
-                let (upper, lower) = of_pair(pair);
+                let (upper, lower) = rows_of_pair::<ROWS>(pair);
                 for r in 0..REGISTERS {
                     let [left, right] = sums[r][pair].map(|sums| vreinterpretq_u64_u32(sums));
                     let to = to.cast::<u32>().add(first + r * LANES);
@@ -156,4 +155,10 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
             }
         }
     }
+}
+
+/// The upper and the lower row of a pair. The last row of an odd number is both.
+const fn rows_of_pair<const ROWS: usize>(pair: usize) -> (usize, usize) {
+    let upper = 2 * pair;
+    (upper, if upper + 1 < ROWS { upper + 1 } else { ROWS - 1 })
 }
