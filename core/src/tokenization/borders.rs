@@ -386,8 +386,8 @@ mod tests {
         text
     }
 
-    /// BERT without added tokens that hold two punctuation marks.
-    const BERT_ALONE: &str = "BERT without added tokens";
+    /// BERT with an added token as its own ones, in which no two punctuation marks are neighbours.
+    const BERT_ALONE: &str = "BERT with [CLS]";
 
     /// Named tokenizers that split texts into words in each of the known ways.
     fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
@@ -427,7 +427,9 @@ mod tests {
             json["pre_tokenizer"] = splitter;
             json["truncation"] = Value::Null;
             if name == BERT_ALONE {
-                json["added_tokens"] = json!([]);
+                let mut token = json["added_tokens"][0].take();
+                token["content"] = json!("[CLS]");
+                json["added_tokens"] = json!([token]);
             }
             (name, tokenizer_from(&json))
         };
