@@ -4,6 +4,7 @@
 pub(crate) const COLUMNS: usize = 32;
 /// The number of words per row in a chunk. Packed operands are padded to whole chunks with zeros.
 pub(crate) const WORDS: usize = 16;
+
 /// The place of the rows' initial sums in memory: one row after the other, or the same place for all rows.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
