@@ -70,6 +70,7 @@ mod tests {
             ("S", None),
             ("", None),
             ("-1S", None),
+            ("+1S", None),
             ("1é", None),
             ("1.5S", None),
             ("15", None),
