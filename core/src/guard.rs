@@ -85,8 +85,13 @@ pub fn run<T: Send + 'static>(
 /// The resident memory of this process in bytes, if the system reports it.
 #[must_use]
 pub fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    listed_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
+/// The bytes on the line `name` of a file such as `/proc/meminfo`, which counts in kibibytes.
+#[must_use]
+pub fn listed_bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes << 10)
 }
@@ -94,6 +99,12 @@ pub fn resident() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_of_a_machine_is_read() {
+        assert_eq!(listed_bytes("MemFree: 1 kB\nMemTotal:       2048 kB\n", "MemTotal:"), Some(2 << 20));
+        assert_eq!(listed_bytes("", "MemTotal:"), None);
+    }
 
     const BOUNDS: Bounds = Bounds { time: Duration::from_mins(1), memory: 1 << 40, stack: 8 << 20 };
 

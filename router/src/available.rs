@@ -2,6 +2,8 @@
 
 use std::{fmt, fs};
 
+use text_embeddings_core::guard::listed_bytes;
+
 use crate::control_groups::ControlGroup;
 
 /// Memory that a process may use.
@@ -33,24 +35,7 @@ impl fmt::Display for Available {
     }
 }
 
-/// The bytes on the line `name` of a file such as `/proc/meminfo`, which counts in kilobytes.
-pub(crate) fn listed_bytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-}
-
 /// The bytes in words.
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes.div_ceil(1_000_000))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_memory_of_a_machine_is_read() {
-        assert_eq!(listed_bytes("MemFree: 1 kB\nMemTotal:       2048 kB\n", "MemTotal:"), Some(2 << 20));
-        assert_eq!(listed_bytes("", "MemTotal:"), None);
-    }
 }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use crate::available::listed_bytes;
+use text_embeddings_core::guard::listed_bytes;
 
 /// How often the resident memory is read.
 const INTERVAL: Duration = Duration::from_secs(5);

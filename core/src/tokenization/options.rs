@@ -1,4 +1,4 @@
-//! The settings of both encoders: what a model's files say about how texts become its tokens.
+//! The settings of both encoders, from a model's files and the flags.
 
 use crate::families::QueryLimit;
 

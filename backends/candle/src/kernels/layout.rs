@@ -1,4 +1,4 @@
-//! The sizes of packed panels, and where the sums of a tile begin: what `pack` writes and tiles read.
+//! The sizes of the panels that `pack` writes and tiles read, and the place of a tile's first sums.
 
 /// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 32;

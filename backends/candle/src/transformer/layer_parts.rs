@@ -1,4 +1,4 @@
-//! What a layer hands to its mixer of tokens: the rows, and the precision of the products.
+//! The rows that a layer gives to its mixer of tokens, and the precision of the products.
 
 use crate::{
     operations::{Operations, Precision},
