@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| text_embeddings_router_fuzzed::request(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| text_embeddings_router::fuzz_request(data));
