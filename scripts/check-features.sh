@@ -25,6 +25,10 @@ refused "a server needs a backend" --no-default-features --features http
 refused "a server needs a transport" --no-default-features --features candle
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate
 cargo check --quiet -p text-embeddings-router --locked --no-default-features --features candle,http,ort
+if cargo tree --quiet -p text-embeddings-router --locked --edges normal --invert candle-core > /dev/null 2>&1; then
+    echo "a build for the CPU depends on candle: only the backend's feature tensors may bring it" >&2
+    exit 1
+fi
 # Its own folder: with these variables, build scripts would run again for every other build. Instead of
 # CUTLASS's headers, which only its kernels need, flash attention's build script finds an empty folder.
 folder=${CARGO_TARGET_DIR:-target}/cuda-check

@@ -58,6 +58,10 @@ pub(crate) struct Scoring<'a> {
     /// `divisor`.
     pub(crate) bias: Option<&'a DistanceBias>,
     /// Whether each layer adds scores of its own ([`Attention::disentangled`](crate::operations::Attention)).
+    #[cfg_attr(
+        not(any(test, feature = "tensors")),
+        expect(dead_code, reason = "the kernels read the layer's scores instead")
+    )]
     pub(crate) disentangled: bool,
 }
 

@@ -34,10 +34,11 @@ mod turns;
 mod twins;
 
 use crate::{
-    errors::{failed, refuse_unknown},
+    errors::failed,
     kept::KeptRow,
     load::{Part, Weight},
     operations::{Attention, AttentionMatrices, Lookup, Norm, Operations, Precision, Result, Rows},
+    pass::refuse_unknown,
     plain::{
         TensorMatrix, TensorOperations, norm_values,
         padded::{GroupLimits, PaddedAttention},

@@ -1,6 +1,8 @@
 //! Which device computes: the one place that knows the `cuda` and `metal` features.
 
+#[cfg(feature = "tensors")]
 use candle_core::Device;
+#[cfg(feature = "tensors")]
 use std::fmt::Display;
 use text_embeddings_backend_core::BackendError;
 
@@ -21,10 +23,12 @@ pub(crate) enum Chosen {
     /// The CPU, with this crate's kernels.
     Cpu,
     /// A device that candle drives.
+    #[cfg(feature = "tensors")]
     Candle(Device),
 }
 
 /// The error for a device that this machine does not have.
+#[cfg(feature = "tensors")]
 pub(crate) fn missing(name: &str, error: &dyn Display) -> BackendError {
     BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
 }
@@ -50,12 +54,14 @@ pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<(
 ///
 /// [`BackendError::Load`] if the build is for a device that this machine does not have. Falling back silently
 /// to the CPU would be a hundred times slower.
+#[cfg_attr(not(feature = "tensors"), expect(clippy::unnecessary_wraps, reason = "there is always a CPU"))]
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     if cfg!(feature = "cuda") {
         #[cfg(feature = "cuda")]
         return crate::cuda::device::open().map(Chosen::Candle);
     }
     if cfg!(feature = "metal") {
+        #[cfg(feature = "metal")]
         return Device::new_metal(0).map(Chosen::Candle).map_err(|error| missing("Metal", &error));
     }
     Ok(Chosen::Cpu)

@@ -1,7 +1,5 @@
-//! Errors of a device: candle's, which hold errors of CUDA and cuBLAS, as the backend's; and ids without a
-//! vector.
+//! Errors of a device: candle's, which hold errors of CUDA and cuBLAS, as the backend's.
 
-use crate::operations::Result;
 use text_embeddings_backend_core::BackendError;
 
 /// CUDA's names for a lack of memory, after which a smaller batch may fit.
@@ -42,20 +40,6 @@ pub(crate) fn failed(error: candle_core::Error) -> BackendError {
         BackendError::DeviceLost(message)
     } else {
         BackendError::Inference(message)
-    }
-}
-
-/// Checks that a table has a vector for each of `ids`.
-///
-/// # Errors
-///
-/// [`BackendError::Inference`] naming an id that the table lacks.
-pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
-    match ids.iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(BackendError::Inference(format!(
-            "token {id} is outside the model's vocabulary of {vocabulary}: tokenizer.json is of another model"
-        ))),
-        None => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ mod cpu;
 mod cuda;
 mod delta;
 mod device;
+#[cfg(any(test, feature = "tensors"))]
 mod errors;
 mod heads;
 mod kept;
@@ -21,6 +22,7 @@ mod load;
 mod models;
 mod operations;
 mod pass;
+#[cfg(any(test, feature = "tensors"))]
 mod plain;
 mod plan;
 mod precision;
@@ -34,6 +36,8 @@ mod transformer;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::CudaOperations;
+#[cfg(any(test, feature = "tensors"))]
+use crate::plain::TensorOperations;
 use crate::{
     cpu::CpuOperations,
     device::Chosen,
@@ -42,12 +46,12 @@ use crate::{
     load::{Checkpoint, Scheme},
     operations::{Operations, Result},
     pass::Pass,
-    plain::TensorOperations,
     plan::{MixerPlan, Plan},
     prefix_cache::{PrefixCache, TokenShape},
     similarity::CpuSimilarity,
     transformer::Transformer,
 };
+#[cfg(feature = "tensors")]
 use candle_core::Device;
 pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
@@ -145,6 +149,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
     let model = OpenModel::open(options)?;
     match device {
         Chosen::Cpu => load_on_cpu(model, options),
+        #[cfg(feature = "tensors")]
         Chosen::Candle(device) => load_on_candle(device, model, options),
     }
 }
@@ -183,6 +188,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
 }
 
 /// Loads a model onto a device that candle drives.
+#[cfg(feature = "tensors")]
 fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
     let support = if cfg!(feature = "cuda") { NumberSupport::Floats } else { NumberSupport::Float32 };
     let numbers = choose_numbers(options.dtype, support)?;

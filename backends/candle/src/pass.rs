@@ -13,7 +13,7 @@ use crate::{
     prefix_cache::{Cursor, Fresh, PrefixCache},
 };
 use std::collections::BTreeSet;
-use text_embeddings_backend_core::{Batch, Segment};
+use text_embeddings_backend_core::{BackendError, Batch, Segment};
 
 /// A batch on its way through the layers.
 pub(crate) struct Pass<'a, K> {
@@ -255,4 +255,18 @@ fn walk_through(
         first += rows.end - computed;
     }
     (Walk::from_segments(&segments), known_states)
+}
+
+/// Checks that a table has a vector for each of `ids`.
+///
+/// # Errors
+///
+/// [`BackendError::Inference`] naming an id that the table lacks.
+pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(id) => Err(BackendError::Inference(format!(
+            "token {id} is outside the model's vocabulary of {vocabulary}: tokenizer.json is of another model"
+        ))),
+        None => Ok(()),
+    }
 }

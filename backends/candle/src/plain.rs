@@ -11,10 +11,12 @@ pub(crate) mod reference;
 
 use crate::{
     attention::Heads,
-    errors::{failed, refuse_unknown},
+    errors::failed,
     kept::{HostValues, KeptRow},
+    kernels::pack::Stored,
     load::{Part, Weight},
     operations::{Attention, Disentangled, Lookup, Norm, Operations, Precision, Result, Rows},
+    pass::refuse_unknown,
     plan::NormKind,
 };
 use candle_core::{D, DType, Device, Tensor};
@@ -60,7 +62,7 @@ impl TensorOperations {
 
     fn upload(&self, weights: &[&Weight], dtype: DType) -> Result<Tensor> {
         let columns = weights[0].columns();
-        let values = if weights.iter().all(|part| part.stored().dtype() == Some(dtype)) {
+        let values = if weights.iter().all(|part| stored_dtype(part) == Some(dtype)) {
             let bytes: Vec<&[u8]> = weights.iter().map(|part| part.bytes()).collect();
             let rows = weights.iter().map(|part| part.rows()).sum::<usize>();
             let bytes =
@@ -147,6 +149,16 @@ impl TensorRows {
     }
 }
 
+/// The stored type in candle's terms; `None` for blocks.
+fn stored_dtype(weight: &Weight) -> Option<DType> {
+    match weight.stored() {
+        Stored::F32 => Some(DType::F32),
+        Stored::F16 => Some(DType::F16),
+        Stored::Bf16 => Some(DType::BF16),
+        Stored::Blocks(_) => None,
+    }
+}
+
 fn activate(x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
     match activation {
         Activation::Identity => Ok(x.clone()),
@@ -197,7 +209,7 @@ impl Operations for TensorOperations {
 
     fn table(&self, values: Weight) -> Result<Tensor> {
         // In the stored type, so that no precision is lost.
-        let dtype = values.stored().dtype().unwrap_or(DType::F32);
+        let dtype = stored_dtype(&values).unwrap_or(DType::F32);
         self.upload(&[&values], dtype)
     }
 

@@ -26,7 +26,7 @@ use crate::cpu::packed_keys::PackedKeys;
 use crate::kernels::pack::{OperandFormat, Words};
 use crate::operations::Rows;
 use crate::plain::reference;
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs};
 use text_embeddings_backend_core::{
@@ -135,6 +135,7 @@ fn on_gpu(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Bac
 /// The device of this build if candle drives it, otherwise candle's CPU device.
 pub(crate) fn device() -> Device {
     match device::choose().unwrap() {
+        #[cfg(feature = "tensors")]
         Chosen::Candle(device) => device,
         Chosen::Cpu => Device::Cpu,
     }

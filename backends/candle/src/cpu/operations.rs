@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     delta::DeltaRule,
-    errors::refuse_unknown,
     kept::{HostValues, KeptRow},
     kernels::{
         activation, elementwise,
@@ -21,6 +20,7 @@ use crate::{
     operations::{
         Attention, ConvolutionInput, DeltaInput, Lookup, Norm, Operations, Precision, Result, Rows,
     },
+    pass::refuse_unknown,
     plan::DeltaSizes,
     short_convolution::ShortConvolution,
 };

@@ -29,16 +29,6 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
-    /// The type in candle's terms; `None` for blocks.
-    pub(crate) fn dtype(self) -> Option<candle_core::DType> {
-        match self {
-            Self::F32 => Some(candle_core::DType::F32),
-            Self::F16 => Some(candle_core::DType::F16),
-            Self::Bf16 => Some(candle_core::DType::BF16),
-            Self::Blocks(_) => None,
-        }
-    }
-
     /// The size of a row in bytes. A row of blocks consists of whole blocks.
     pub(crate) fn row_bytes(self, columns: usize) -> usize {
         match self {
