@@ -27,8 +27,10 @@ MAX_FUNCTION_LINES = 80
 # Names that several files define on purpose, each with the one meaning that it has in all of them.
 TYPE_NAMES = {
     "Certificate": "the door's certificate: with the feature `tls`, or without",
+    "RequestSpan": "with the feature `traces`, or without",
     "Settings": "in a model's file: the fields of config.json that only this architecture has",
     "TlsStream": "the door's stream with TLS: with the feature `tls`, or without",
+    "Traces": "with the feature `traces`, or without",
     "TurnedHeads": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",
     "Turns": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",
     "Workload": "the work on which a benchmark measures",

@@ -29,9 +29,11 @@ impl UploadError {
 
     pub(crate) fn into_error(self, protocol: Protocol) -> BoxError {
         match (protocol, self) {
-            (Protocol::Http, cut) => cut.into(),
+            #[cfg(feature = "grpc")]
             (Protocol::Grpc, Self::TooSlow) => tonic::Status::deadline_exceeded(self.to_string()).into(),
+            #[cfg(feature = "grpc")]
             (Protocol::Grpc, Self::NoRoom) => tonic::Status::resource_exhausted(self.to_string()).into(),
+            (_, cut) => cut.into(),
         }
     }
 }

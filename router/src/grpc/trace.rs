@@ -11,7 +11,6 @@ use axum::{
     response::Response,
 };
 use http_body_util::BodyExt;
-use opentelemetry::KeyValue;
 use text_embeddings_core::service::Cost;
 use tonic::{Code, Status};
 
@@ -27,12 +26,12 @@ pub(super) async fn trace(State(state): State<AppState>, request: Request, next:
         return next.run(request).await;
     };
     let attributes = [
-        KeyValue::new("rpc.system", "grpc"),
-        KeyValue::new("rpc.service", service.to_owned()),
-        KeyValue::new("rpc.method", name.to_owned()),
-        KeyValue::new("te.model", state.served().info.served_model_name.clone()),
+        ("rpc.system", "grpc".to_owned()),
+        ("rpc.service", service.to_owned()),
+        ("rpc.method", name.to_owned()),
+        ("te.model", state.served().info.served_model_name.clone()),
     ];
-    let Some(mut span) = state.traces.begin(|| method.clone(), request.headers(), attributes) else {
+    let Some(mut span) = state.traces.begin_span(|| method.clone(), request.headers(), attributes) else {
         return next.run(request).await;
     };
     let response = next.run(request).await;
@@ -60,7 +59,7 @@ pub(super) async fn trace(State(state): State<AppState>, request: Request, next:
 /// Ends the span of a call with its status.
 fn end(mut span: RequestSpan, status: &Status) {
     let code = status.code();
-    span.set("rpc.grpc.status_code", i64::from(i32::from(code)));
+    span.set_attribute("rpc.grpc.status_code", i64::from(i32::from(code)));
     let is_fault = !matches!(
         code,
         Code::InvalidArgument | Code::Unauthenticated | Code::OutOfRange | Code::Cancelled | Code::NotFound
@@ -68,7 +67,7 @@ fn end(mut span: RequestSpan, status: &Status) {
     if code != Code::Ok {
         span.set_failure(format!("{code:?}"), is_fault, status.message());
     }
-    span.end();
+    span.end_span();
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use opentelemetry::KeyValue;
 use text_embeddings_core::service::Cost;
 
 use super::error::ApiError;
@@ -19,23 +18,24 @@ pub(crate) async fn trace(State(state): State<AppState>, request: Request, next:
     // Keyed routes have no parameters: the path of such a request is its route.
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let attributes = [
-        KeyValue::new("http.request.method", method.clone()),
-        KeyValue::new("http.route", path.clone()),
-        KeyValue::new("te.model", state.served().info.served_model_name.clone()),
+        ("http.request.method", method.clone()),
+        ("http.route", path.clone()),
+        ("te.model", state.served().info.served_model_name.clone()),
     ];
-    let Some(mut span) = state.traces.begin(|| format!("{method} {path}"), request.headers(), attributes)
+    let Some(mut span) =
+        state.traces.begin_span(|| format!("{method} {path}"), request.headers(), attributes)
     else {
         return next.run(request).await;
     };
     let response = next.run(request).await;
-    span.set("http.response.status_code", i64::from(response.status().as_u16()));
+    span.set_attribute("http.response.status_code", i64::from(response.status().as_u16()));
     if let Some(cost) = response.extensions().get::<Cost>() {
         span.set_cost(cost);
     }
     if let Some(error) = response.extensions().get::<ApiError>() {
         span.set_failure(error.kind(), error.is_fault(), error.message());
     }
-    span.end();
+    span.end_span();
     response
 }
 

@@ -5,5 +5,6 @@ pub(crate) mod metrics;
 #[cfg(test)]
 pub(crate) mod receiver;
 pub(crate) mod requests;
+#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 pub(crate) mod traces;
 mod writer;

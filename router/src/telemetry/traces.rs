@@ -78,14 +78,15 @@ impl Traces {
 
     /// Begins the span of a request with these `headers`, over gRPC its metadata. Absent if traces are not
     /// sent.
-    pub(crate) fn begin(
+    pub(crate) fn begin_span(
         &self,
         name: impl FnOnce() -> String,
         headers: &HeaderMap,
-        attributes: impl IntoIterator<Item = KeyValue>,
+        attributes: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Option<RequestSpan> {
         let (_, tracer) = self.sent.as_ref()?;
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers));
+        let attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
         let builder = tracer.span_builder(name()).with_kind(SpanKind::Server).with_attributes(attributes);
         Some(RequestSpan { span: Some(builder.start_with_context(tracer, &parent)) })
     }
@@ -109,7 +110,7 @@ impl Traces {
 
 impl RequestSpan {
     /// Adds an attribute.
-    pub(crate) fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+    pub(crate) fn set_attribute(&mut self, name: &'static str, value: impl Into<Value>) {
         if let Some(span) = &mut self.span {
             span.set_attribute(KeyValue::new(name, value));
         }
@@ -120,7 +121,7 @@ impl RequestSpan {
         let amounts =
             [("te.texts", cost.texts), ("te.tokens", cost.tokens), ("te.truncated", cost.truncated)];
         for (name, amount) in amounts {
-            self.set(name, amount as i64);
+            self.set_attribute(name, amount as i64);
         }
         let seconds = [
             ("te.tokenization_seconds", cost.tokenization),
@@ -128,20 +129,20 @@ impl RequestSpan {
             ("te.inference_seconds", cost.inference),
         ];
         for (name, duration) in seconds {
-            self.set(name, duration.as_secs_f64());
+            self.set_attribute(name, duration.as_secs_f64());
         }
     }
 
     /// Adds the kind of failure. Only a failure of the server makes the span an error.
     pub(crate) fn set_failure(&mut self, kind: impl Into<Value>, is_fault: bool, message: &str) {
-        self.set("error.type", kind);
+        self.set_attribute("error.type", kind);
         if let (Some(span), true) = (&mut self.span, is_fault) {
             span.set_status(Status::error(message.to_owned()));
         }
     }
 
     /// Ends the span: the request is answered.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end_span(mut self) {
         // A span ends when it is dropped.
         self.span = None;
     }
