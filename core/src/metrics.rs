@@ -4,7 +4,7 @@
 //! metric of [`ALL`] is moved somewhere; durations are in seconds; text-embeddings-inference has the same
 //! names and labels, so that its dashboards keep working.
 
-use metrics::{Label, SharedString, Unit};
+use metrics::{Counter, Histogram, Label, SharedString, Unit};
 use std::{sync::Arc, time::Duration};
 
 /// The label with a model's name, if there are several.
@@ -337,6 +337,16 @@ impl ModelMetrics {
         name.chain(further).collect()
     }
 
+    /// A counter, for who moves it often: to look it up by its name takes longer.
+    pub(crate) fn find_counter(&self, name: &'static str) -> Counter {
+        metrics::counter!(name, self.all_labels(None))
+    }
+
+    /// A histogram, for who moves it often.
+    pub(crate) fn find_histogram(&self, name: &'static str) -> Histogram {
+        metrics::histogram!(name, self.all_labels(None))
+    }
+
     /// Adds one to a counter.
     pub(crate) fn count_one(&self, name: &'static str) {
         self.count_many(name, 1);
@@ -344,7 +354,7 @@ impl ModelMetrics {
 
     /// Adds `amount` to a counter.
     pub fn count_many(&self, name: &'static str, amount: usize) {
-        metrics::counter!(name, self.all_labels(None)).increment(amount as u64);
+        self.find_counter(name).increment(amount as u64);
     }
 
     /// Adds `amount` to a counter with a label of its own.
@@ -360,17 +370,12 @@ impl ModelMetrics {
 
     /// Adds a duration, in seconds, to a histogram.
     pub(crate) fn observe_duration(&self, name: &'static str, duration: Duration) {
-        metrics::histogram!(name, self.all_labels(None)).record(duration.as_secs_f64());
+        self.find_histogram(name).record(duration.as_secs_f64());
     }
 
     /// Adds an amount to a histogram.
     pub(crate) fn observe_amount(&self, name: &'static str, amount: usize) {
-        metrics::histogram!(name, self.all_labels(None)).record(amount as f64);
-    }
-
-    /// Adds a probability to a histogram.
-    pub(crate) fn observe_probability(&self, name: &'static str, probability: f32) {
-        metrics::histogram!(name, self.all_labels(None)).record(f64::from(probability));
+        self.find_histogram(name).record(amount as f64);
     }
 
     /// Sets a gauge to an amount.

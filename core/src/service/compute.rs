@@ -19,6 +19,7 @@ use crate::{
     model::RerankScoring,
     tokenization::{TokenLimits, Truncation, TruncationDirection},
 };
+use metrics::{Counter, Histogram};
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::Output;
 
@@ -121,13 +122,19 @@ impl Service {
         receiver: &mut impl OutputReceiver,
     ) -> Result<(), Failed> {
         let mut values = 0;
+        let mut moved = None;
+        let mut observe = |durations| {
+            let metrics =
+                moved.get_or_insert_with(|| TextHandles::find(task.text_metrics(), self.model_metrics()));
+            metrics.observe_text(durations);
+        };
         let mut submitted = submitted.into_iter();
         while let Some(SubmittedPrompts { tokenization, prompts, .. }) = submitted.next() {
             let mut prompts = prompts.into_iter();
             while let Some(SubmittedPrompt { tokens, is_cut, source }) = prompts.next() {
                 let (outcome, key) = match source {
                     OutputSource::Kept(output) => {
-                        task.text_metrics().observe(Durations::default(), self.model_metrics());
+                        observe(Durations::default());
                         receiver.take_output(output).await?;
                         continue;
                     }
@@ -149,8 +156,7 @@ impl Service {
                 if let (Some(scores), Some(key)) = (&self.scores, key) {
                     scores.keep_output(key, &KeptOutput { output: Arc::clone(&output), tokens, is_cut });
                 }
-                task.text_metrics()
-                    .observe(Durations { tokenization, queue, inference }, self.model_metrics());
+                observe(Durations { tokenization, queue, inference });
                 values += task.answer_values(&output);
                 self.check_values(values)?;
                 cost.queue = cost.queue.max(queue);
@@ -173,15 +179,33 @@ struct Durations {
     inference: Duration,
 }
 
-impl TextMetrics {
+/// The [`TextMetrics`] of a model, found once for all texts of a request.
+struct TextHandles {
+    success: Counter,
+    tokenization: Histogram,
+    queue: Histogram,
+    inference: Histogram,
+    duration: Histogram,
+}
+
+impl TextHandles {
+    fn find(names: &TextMetrics, metrics: &ModelMetrics) -> Self {
+        Self {
+            success: metrics.find_counter(names.success),
+            tokenization: metrics.find_histogram(names.tokenization_duration),
+            queue: metrics.find_histogram(names.queue_duration),
+            inference: metrics.find_histogram(names.inference_duration),
+            duration: metrics.find_histogram(names.duration),
+        }
+    }
+
     /// Counts a computed text, and records the durations of its steps.
-    fn observe(&self, durations: Durations, metrics: &ModelMetrics) {
-        let Durations { tokenization, queue, inference } = durations;
-        metrics.count_one(self.success);
-        metrics.observe_duration(self.tokenization_duration, tokenization);
-        metrics.observe_duration(self.queue_duration, queue);
-        metrics.observe_duration(self.inference_duration, inference);
-        metrics.observe_duration(self.duration, tokenization + queue + inference);
+    fn observe_text(&self, Durations { tokenization, queue, inference }: Durations) {
+        self.success.increment(1);
+        self.tokenization.record(tokenization.as_secs_f64());
+        self.queue.record(queue.as_secs_f64());
+        self.inference.record(inference.as_secs_f64());
+        self.duration.record((tokenization + queue + inference).as_secs_f64());
     }
 }
 

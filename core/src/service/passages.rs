@@ -129,9 +129,7 @@ impl Service {
         let inputs = Arc::new(PartInputs { request: Arc::clone(request), parts });
         let (scores, cost) = self.uncounted_scores(admitted, &inputs, *truncation).await?;
         let best = best_of_texts(&inputs.parts, scores);
-        for scored in &best {
-            self.count_score(scored.score);
-        }
+        self.count_scores(best.iter().map(|scored| scored.score));
         let tokenization = cost.tokenization + tokenization;
         Ok((best, Cost { truncated: cost.truncated + is_cut, tokenization, ..cost }))
     }

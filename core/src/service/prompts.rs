@@ -318,8 +318,9 @@ impl SubmittedPrompts {
 
     /// Counts the prompts and adds them to the cost of their request.
     fn add_to(&self, cost: &mut Cost, metrics: &ModelMetrics) {
+        let lengths = metrics.find_histogram(REQUEST_INPUT_LENGTH);
         for prompt in &self.prompts {
-            metrics.observe_amount(REQUEST_INPUT_LENGTH, prompt.tokens);
+            lengths.record(prompt.tokens as f64);
             cost.tokens += prompt.tokens;
         }
         let kept = self.prompts.iter().filter(|prompt| prompt.is_kept());

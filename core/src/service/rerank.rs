@@ -134,9 +134,7 @@ impl Service {
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
         let (scores, cost) = self.uncounted_scores(admitted, pairs, truncation).await?;
-        for score in &scores {
-            self.count_score(*score);
-        }
+        self.count_scores(scores.iter().copied());
         Ok((scores, cost))
     }
 
@@ -162,9 +160,12 @@ impl Service {
         Ok((scores.collect(), cost))
     }
 
-    /// Counts the score of a text.
-    pub(super) fn count_score(&self, score: Score) {
-        self.model_metrics().observe_probability(RERANK_SCORE, score.probability);
+    /// Counts the scores of texts.
+    pub(super) fn count_scores(&self, scores: impl IntoIterator<Item = Score>) {
+        let probabilities = self.model_metrics().find_histogram(RERANK_SCORE);
+        for score in scores {
+            probabilities.record(f64::from(score.probability));
+        }
     }
 
     /// The raw score of each input of a re-ranker, in the order of the request.
