@@ -20,7 +20,7 @@ use crate::{
     tokenization::{TokenLimits, Truncation, TruncationDirection},
 };
 use metrics::{Counter, Histogram};
-use std::{sync::Arc, time::Duration};
+use std::{cell::LazyCell, sync::Arc, time::Duration};
 use text_embeddings_backend_core::Output;
 
 /// The model's results for a request's inputs.
@@ -122,19 +122,15 @@ impl Service {
         receiver: &mut impl OutputReceiver,
     ) -> Result<(), Failed> {
         let mut values = 0;
-        let mut moved = None;
-        let mut observe = |durations| {
-            let metrics =
-                moved.get_or_insert_with(|| TextHandles::find(task.text_metrics(), self.model_metrics()));
-            metrics.observe_text(durations);
-        };
+        // Only with the first answer: metrics that never moved are not shown.
+        let metrics = LazyCell::new(|| TextHandles::find(task.text_metrics(), self.model_metrics()));
         let mut submitted = submitted.into_iter();
         while let Some(SubmittedPrompts { tokenization, prompts, .. }) = submitted.next() {
             let mut prompts = prompts.into_iter();
             while let Some(SubmittedPrompt { tokens, is_cut, source }) = prompts.next() {
                 let (outcome, key) = match source {
                     OutputSource::Kept(output) => {
-                        observe(Durations::default());
+                        metrics.observe_text(Durations::default());
                         receiver.take_output(output).await?;
                         continue;
                     }
@@ -156,7 +152,7 @@ impl Service {
                 if let (Some(scores), Some(key)) = (&self.scores, key) {
                     scores.keep_output(key, &KeptOutput { output: Arc::clone(&output), tokens, is_cut });
                 }
-                observe(Durations { tokenization, queue, inference });
+                metrics.observe_text(Durations { tokenization, queue, inference });
                 values += task.answer_values(&output);
                 self.check_values(values)?;
                 cost.queue = cost.queue.max(queue);
