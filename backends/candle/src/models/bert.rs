@@ -45,8 +45,7 @@ pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let square = [hidden, hidden];
-    // Positions up to the padding token's index are never used.
-    let offset = usize::try_from(config.pad_token_id.unwrap_or(1).saturating_add(1)).unwrap_or(0);
+    let offset = config.first_position();
     let steps = vec![StepPlan::dense("classifier.dense", square, Activation::Tanh)];
     Ok(Plan {
         prefixes: &["roberta.", "xlm-roberta.", "camembert."],

@@ -49,8 +49,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
     let mut plan = encoder(value, &config, "emb_ln", position, layers)?;
-    // Positions up to the padding token's index are never used.
-    let offset = usize::try_from(config.pad_token_id.unwrap_or(1).saturating_add(1)).unwrap_or(0);
+    let offset = config.first_position();
     if !is_rotary {
         plan.embeddings.tables.push(TablePlan {
             tensor: "embeddings.position_embeddings.weight".to_owned(),

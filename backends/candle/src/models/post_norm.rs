@@ -37,6 +37,13 @@ pub(super) struct EncoderConfig {
     pub(super) pad_token_id: Option<i64>,
 }
 
+impl EncoderConfig {
+    /// RoBERTa's row for a text's first token: positions up to the padding token's id are never used.
+    pub(super) fn first_position(&self) -> usize {
+        usize::try_from(self.pad_token_id.unwrap_or(1).saturating_add(1)).unwrap_or(0)
+    }
+}
+
 /// The names of a layer's tensors, relative to the layer's name.
 pub(super) struct LayerNames {
     /// The name of a layer is `LAYERS.INDEX`.
