@@ -2,7 +2,7 @@
 //! tokens that a query sees in its own segment and in its ancestors.
 //!
 //! Each device has one function for all models: [`crate::cpu`] uses packed tiles and a running softmax,
-//! [`crate::plain`] uses candle tensors. Both are checked against `plain::reference`, which is slow and
+//! `crate::plain` uses candle tensors. Both are checked against `plain::reference`, which is slow and
 //! obvious.
 
 use crate::bias::DistanceBias;

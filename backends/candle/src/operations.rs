@@ -1,7 +1,7 @@
 //! The operations that models are written in, for every device.
 //!
 //! [`crate::transformer`] is generic over [`Operations`], so models are written once. [`crate::cpu`]
-//! implements the operations with this crate's kernels, [`crate::plain`] with candle on any candle device.
+//! implements the operations with this crate's kernels, `crate::plain` with candle on any candle device.
 //! The tests check `cpu` against `plain`.
 
 pub(crate) use crate::precision::Precision;
