@@ -2,6 +2,7 @@
 all."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -200,6 +201,15 @@ def test_models_of_the_file_come_and_go(renewed):
     renewed.renew()
     assert server.post("/rerank", BODY).status_code == 422
     assert server.post("/rerank", {**BODY, "texts": DOCUMENTS[:1], "model": "any"}).status_code == 200
+
+
+def test_another_base_of_an_adapter_is_another_version(tmp_path):
+    folder = shutil.copytree(MODELS.parent / "any2jev", tmp_path / "any2jev")
+    with Server(models_file(tmp_path, f'[models.decides]\nmodel-id = "{folder / "small"}"')) as server:
+        renewed = Renewed(tmp_path, server)
+        assert "Loading the model" not in renewed.renew()
+        os.utime(folder / "qwen3-instruct/model.safetensors", (0, 0))
+        assert "`decides`: the new version answers" in renewed.renew()
 
 
 LATE = 'load = "first request"'

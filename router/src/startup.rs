@@ -86,6 +86,8 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
     if let Some(path) = &args.model.calibration {
         versions = versions.with_others(FileVersions::read_files([path.as_path()]));
     }
+    // An adapter's base is in another folder.
+    versions = versions.with_others(weight_versions(&folder.weights));
     steps.done("files");
     Ok(FoundModel { flags, folder, versions, steps })
 }
@@ -256,9 +258,9 @@ fn weights_loader(
         device_timeout: flags::device_timeout(args),
     };
     let python = python::options(args, model, folder, encoder)?;
-    let versions = weight_versions(&options);
+    let versions = weight_versions(&options.weights);
     Ok(move || {
-        if weight_versions(&options) != versions {
+        if weight_versions(&options.weights) != versions {
             return Err(BackendError::Load(
                 "its files have changed since it was first loaded: start the server again, or with \
                  `--models-file` send it SIGHUP"
@@ -272,8 +274,8 @@ fn weights_loader(
     })
 }
 
-fn weight_versions(options: &LoadOptions) -> FileVersions {
-    FileVersions::read_files(options.weights.iter().map(ModelFile::path))
+fn weight_versions(weights: &[ModelFile]) -> FileVersions {
+    FileVersions::read_files(weights.iter().map(ModelFile::path))
 }
 
 /// The error, and if the model is the default one, how to choose another: the user may not have meant this
