@@ -1,4 +1,4 @@
-"""Small batches, the default on a CPU: texts longer than a batch, and requests that are split."""
+"""Small batches, as large models have on a CPU: texts longer than a batch, and requests that are split."""
 
 import pytest
 from reference_data import CASES
@@ -11,8 +11,8 @@ TEXT = CASES["english-1"]["document"]
 
 @pytest.fixture(scope="module")
 def small_batches():
-    """A server with the default budget of one thread."""
-    with Server(MODEL, "--threads", "1") as server:
+    """A server with the default budget of one thread for a large model."""
+    with Server(MODEL, "--threads", "1", "--max-batch-tokens", "256", "--max-input-length", "8192") as server:
         yield server
 
 

@@ -205,7 +205,9 @@ def computed(server: Server, body: dict) -> int:
 def test_a_state_is_computed_once_for_a_hundred_questions(cache):
     state = "the river " * 2600
     questions = {f"q{index}": {"type": "choice", "instructions": f"Which {index}?", "criteria": {"yes": None, "no": None}} for index in range(100)}
-    with Server(FOLDER / MODEL, *DECIDER, "--prefix-cache-bytes", cache) as server:
+    # A large model has batches as small as these. The state is longer than a batch.
+    limits = ("--max-batch-tokens", "512", "--max-input-length", "16384")
+    with Server(FOLDER / MODEL, *DECIDER, *limits, "--prefix-cache-bytes", cache) as server:
         one = {"state": state, "questions": {"q0": questions["q0"]}}
         prompt = decide(server, {**one, "state": "other"})["usage"]["input_tokens"]
         branch = prompt - decide(server, {"state": "other", "questions": {"a": {"type": "noul", "criteria": {"true": ""}}}})["usage"]["input_tokens"] + 40

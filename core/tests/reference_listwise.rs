@@ -99,6 +99,7 @@ fn kind_and_family_follow_from_the_architecture() {
             hidden: 24,
             vocabulary: 999_999,
             cutoff_layers: None,
+            token_work: None,
         })
     }
     let files = ModelFolder::open(&folder().join(NAME), &Reader::default(), &describe).unwrap();

@@ -67,6 +67,7 @@ fn describe(_: &Value) -> Result<Description, BackendError> {
         hidden: 24,
         vocabulary: 999_999,
         cutoff_layers: None,
+        token_work: None,
     })
 }
 

@@ -51,6 +51,7 @@ fn describe(config: &Value) -> Result<Description, BackendError> {
         hidden: number("hidden_size").or(number("dim")).or(number("d_model")).unwrap(),
         vocabulary: number("vocab_size").unwrap(),
         cutoff_layers: None,
+        token_work: None,
     })
 }
 

@@ -119,7 +119,7 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
     let dimensions =
         check::check_model(loaded.backend.as_mut(), &encoder, &model, folder.description.vocabulary)?;
     steps.done("check");
-    let limits = flags::engine_limits(args, machine, &model);
+    let limits = flags::engine_limits(args, machine, &model, folder.description.token_work);
     let computation = describe_computation(&folder, &loaded);
     let prompt = check::describe_prompt(&encoder, &model)?;
     if let Some(calibration) = &flags.calibration {

@@ -137,7 +137,7 @@ fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
 fn served(args: &Args, control: &Control) -> Served {
     let machine = Machine::from_args(args).unwrap();
     let model = model(args);
-    let limits = engine_limits(args, &machine, &model);
+    let limits = engine_limits(args, &machine, &model, None);
     let config = service_config(args, model, 3, None);
     let info = Info {
         model_id: args.model_id.clone(),

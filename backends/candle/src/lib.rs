@@ -55,9 +55,8 @@ use crate::{
 use candle_core::Device;
 pub use device::{DEVICE, ON_CPU};
 pub use kernels::InstructionSet;
-pub use models::describe;
 pub use probe::{ArithmeticSpeed, PassSettings, measure_machine};
-pub use shape::{ModelShape, PassWork, StoredValues};
+pub use shape::{ModelShape, PassWork, StoredValues, describe};
 use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,

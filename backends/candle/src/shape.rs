@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use std::collections::BTreeMap;
-use text_embeddings_backend_core::{DType, WeightChoices};
+use text_embeddings_backend_core::{DType, Description, WeightChoices};
 
 /// The bytes of a value in four bits, with the factors of its group.
 const NIBBLE_BYTES: f64 = 0.6;
@@ -53,6 +53,25 @@ impl PassWork {
     pub fn all_multiplications(&self) -> f64 {
         self.products + self.attention
     }
+}
+
+/// The description of a model from its `config.json`.
+///
+/// # Errors
+///
+/// As [`ModelShape::from_config`], and if a choice is not supported.
+pub fn describe(config: &serde_json::Value, choices: &WeightChoices) -> Result<Description> {
+    let shape = ModelShape { plan: models::plan(config, choices)? };
+    let plan = &shape.plan;
+    Ok(Description {
+        max_length: plan.max_length,
+        has_token_types: plan.has_token_types(),
+        is_causal: plan.packing().shares_prefixes,
+        hidden: plan.hidden,
+        vocabulary: plan.vocabulary,
+        cutoff_layers: plan.layer_heads.is_some().then_some(plan.layers.len()),
+        token_work: Some(shape.token_work()),
+    })
 }
 
 /// A matrix that rows of a batch are multiplied with.
@@ -248,6 +267,12 @@ impl ModelShape {
         work
     }
 
+    /// The multiplications of a token with weights.
+    #[must_use]
+    pub fn token_work(&self) -> u64 {
+        self.text_work(1, 1).products as u64
+    }
+
     /// The multiplications of queries with keys and positions, and of weights with values.
     fn attention_work(&self, layer: &LayerPlan, view: usize, seen: f64, [rows, tokens]: [usize; 2]) -> f64 {
         let Heads { queries, size, .. } = self.plan.views[view].heads;
@@ -400,6 +425,11 @@ mod tests {
         ] {
             let shape = ModelShape::from_config(&config).unwrap();
             assert_eq!(shape.parameter_count() as usize + vectors, parameters, "{name}");
+            // A token is multiplied with all but the tables: of tokens, in BERT of positions and types, too.
+            let positions = config["type_vocab_size"].as_u64().map_or(0, |types| 512 + types as usize);
+            let table_rows = shape.vocabulary_size() + positions;
+            let expected = parameters - vectors - table_rows * shape.hidden_size();
+            assert_eq!(shape.token_work() as usize, expected, "{name}");
         }
     }
 

@@ -171,6 +171,8 @@ pub struct Description {
     pub vocabulary: usize,
     /// The number of layers that a layer-wise re-ranker runs before it scores; absent for other models.
     pub cutoff_layers: Option<usize>,
+    /// Multiplications of a token with weights of the layers; absent if they are not known.
+    pub token_work: Option<u64>,
 }
 
 /// A loaded model. It lives on one thread, which calls it for one batch after the other.

@@ -53,6 +53,7 @@ pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
         hidden: first_number(config, &HIDDEN).ok_or_else(|| missing_field(HIDDEN[0]))?,
         vocabulary: first_number(config, &["vocab_size"]).ok_or_else(|| missing_field("vocab_size"))?,
         cutoff_layers: None,
+        token_work: None,
     })
 }
 
@@ -116,6 +117,7 @@ mod tests {
                 hidden: 24,
                 vocabulary: 100,
                 cutoff_layers: None,
+                token_work: None,
             };
             assert_eq!(describe_any(&config).unwrap(), expected, "{hidden}");
         }

@@ -37,6 +37,7 @@ pub(super) fn describe(config: &Value) -> Result<Description, BackendError> {
         hidden: number("hidden_size").unwrap_or(8),
         vocabulary: number("vocab_size").unwrap_or(100),
         cutoff_layers: None,
+        token_work: None,
     })
 }
 

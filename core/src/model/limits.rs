@@ -12,16 +12,20 @@ use crate::tokenization::TextLimits;
 
 /// TEI's default, meant for GPUs. Without `--max-batch-tokens` and `--max-input-length`, it also bounds the
 /// longest input.
-const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
+pub const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 /// The longest prompt with many documents on the CPU. With 0.6B parameters it takes two threads some
 /// minutes, during which nothing else is computed. Its authors' own 131,072 would take longer than a batch
 /// may (`--device-timeout`).
 const DEFAULT_LIST_TOKENS: usize = 32_768;
-/// The default on the CPU, for each computing thread. New requests wait for the forward pass that runs: at
-/// about 200 tokens per second and thread (0.6B parameters, bfloat16), a pass takes 1.3 s, where 16,384
-/// tokens on two threads would take 40 s. Twice as many tokens are up to 4 % faster, half as many up to 6 %
-/// slower (readings in `docs/performance-details.md`).
+/// The default on the CPU, for each computing thread, of a large model. New requests wait for the forward
+/// pass that runs: at about 200 tokens per second and thread (0.6B parameters, bfloat16), a pass takes 1.3 s,
+/// where 16,384 tokens on two threads would take 40 s. Twice as many tokens are up to 4 % faster, half as
+/// many up to 6 % slower (readings in `docs/performance-details.md`).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
+/// The multiplications with weights that a small model's batch may have on the CPU, for each computing
+/// thread: those of 128 tokens in BERT-base. With fewer tokens, each operation ends so early that threads
+/// often wait for one another, most of all next to busy neighbours (readings there, too).
+const CPU_BATCH_WORK_PER_THREAD: u64 = 128 * 84_934_656;
 
 /// The flags about lengths, and the device, on which their defaults depend.
 #[derive(Debug, Clone, Copy, Default)]
@@ -159,14 +163,30 @@ fn choose_max_length(
     Ok((max_length, reason.to_owned()))
 }
 
-/// The token budget if none is given. Without a prefix cache, each batch computes the shared beginning of its
-/// texts again, so that small batches would cost more time than they save.
-#[must_use]
-pub fn default_batch_tokens(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> usize {
-    if on_cpu && prefix_cache_bytes > 0 {
-        threads.saturating_mul(CPU_BATCH_TOKENS_PER_THREAD).min(DEFAULT_MAX_BATCH_TOKENS)
-    } else {
-        DEFAULT_MAX_BATCH_TOKENS
+/// The conditions that decide the token budget of a batch, if none is given.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchConditions {
+    /// Whether the device is a CPU.
+    pub on_cpu: bool,
+    /// `--threads`
+    pub threads: usize,
+    /// `--prefix-cache-bytes`
+    pub prefix_cache_bytes: usize,
+    /// Multiplications of a token with the model's weights, if they are known.
+    pub token_work: Option<u64>,
+}
+
+impl BatchConditions {
+    /// The token budget. Without a prefix cache, each batch computes the shared beginning of its texts again,
+    /// so that small batches would cost more time than they save.
+    #[must_use]
+    pub fn default_tokens(self) -> usize {
+        if !self.on_cpu || self.prefix_cache_bytes == 0 {
+            return DEFAULT_MAX_BATCH_TOKENS;
+        }
+        let per_thread = self.token_work.map_or(0, |work| CPU_BATCH_WORK_PER_THREAD / work.max(1));
+        let per_thread = usize::try_from(per_thread).unwrap_or(usize::MAX).max(CPU_BATCH_TOKENS_PER_THREAD);
+        self.threads.saturating_mul(per_thread).min(DEFAULT_MAX_BATCH_TOKENS)
     }
 }
 
@@ -304,25 +324,31 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_has_a_budget_by_its_threads() {
-        // on the CPU, threads, bytes of the prefix cache, tokens
+    fn a_cpu_has_a_budget_by_its_threads_and_the_models_size() {
+        let base =
+            BatchConditions { on_cpu: true, threads: 2, prefix_cache_bytes: 1 << 28, token_work: None };
+        let of_threads = |threads| BatchConditions { threads, ..base };
+        let of_work = |token_work| BatchConditions { token_work: Some(token_work), ..base };
         let table = [
-            (true, 1, 1, 256),
-            (true, 2, 1 << 28, 512),
-            (true, 63, 1 << 28, 16_128),
-            (true, 64, 1 << 28, 16_384),
-            (true, 65, 1 << 28, 16_384),
-            (true, usize::MAX, 1 << 28, 16_384),
-            (true, 2, 0, 16_384),
-            (false, 2, 1 << 28, 16_384),
-            (false, 2, 0, 16_384),
+            (BatchConditions { prefix_cache_bytes: 1, ..of_threads(1) }, 256),
+            (base, 512),
+            (of_threads(63), 16_128),
+            (of_threads(64), 16_384),
+            (of_threads(65), 16_384),
+            (of_threads(usize::MAX), 16_384),
+            (BatchConditions { prefix_cache_bytes: 0, ..base }, 16_384),
+            (BatchConditions { on_cpu: false, ..base }, 16_384),
+            // 0.6B, BERT-base, and MiniLM with twelve and with six layers.
+            (of_work(440_401_920), 512),
+            (of_work(84_934_656), 512),
+            (of_work(21_233_664), 1024),
+            (of_work(10_616_832), 2048),
+            (of_work(1), 16_384),
+            (of_work(0), 16_384),
+            (of_work(u64::MAX), 512),
         ];
-        for (on_cpu, threads, prefix_cache_bytes, expected) in table {
-            assert_eq!(
-                default_batch_tokens(on_cpu, threads, prefix_cache_bytes),
-                expected,
-                "{on_cpu} {threads}"
-            );
+        for (conditions, expected) in table {
+            assert_eq!(conditions.default_tokens(), expected, "{conditions:?}");
         }
     }
 

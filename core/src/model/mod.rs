@@ -26,7 +26,7 @@ pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{ComparedVectors, CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{EmbedderRanking, FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use laya::Laya;
-pub use limits::{InputLimits, LengthFlags, default_batch_tokens};
+pub use limits::{BatchConditions, DEFAULT_MAX_BATCH_TOKENS, InputLimits, LengthFlags};
 pub use pointer::Pointer;
 pub use refusal::Refusal;
 pub use reranker::{Reading, Reranker};

@@ -126,7 +126,7 @@ pub(crate) struct ModelArgs {
     pub(crate) auto_truncate: bool,
 
     /// The most tokens of one forward pass; a prefix that several texts share counts once [default: 16384; on
-    /// the CPU, with a prefix cache, at most 256 for each of `--threads`].
+    /// the CPU, with a prefix cache, 256 for each of `--threads`, of small models more].
     ///
     /// Longer inputs are computed alone. If this flag is given and `--max-input-length` is not, they are cut
     /// to it.

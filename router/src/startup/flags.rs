@@ -10,8 +10,8 @@ use text_embeddings_backend_core::WeightChoices;
 use text_embeddings_core::{
     infer::EngineLimits,
     model::{
-        Calibration, EmbedderRanking, FLAGS, LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Refusal,
-        default_batch_tokens,
+        BatchConditions, Calibration, EmbedderRanking, FLAGS, LengthFlags, Model, ModelFlags, PromptFlag,
+        Refusal,
     },
     service::ServiceConfig,
 };
@@ -112,22 +112,28 @@ fn is_given(args: &Args, flag: &str) -> bool {
 }
 
 /// The limits on batches and on requests in flight.
-pub(crate) fn engine_limits(args: &Args, machine: &Machine, served: &Model) -> EngineLimits {
+pub(crate) fn engine_limits(
+    args: &Args,
+    machine: &Machine,
+    served: &Model,
+    token_work: Option<u64>,
+) -> EngineLimits {
     let model = &args.model;
-    // Without layers, a CPU computes many tokens in a moment, too.
-    let is_static = matches!(&served.kind, ModelKind::Embedder(model) if model.bare_tokens.is_some());
-    let max_batch_tokens = model.max_batch_tokens.map_or_else(
-        || default_batch_tokens(ON_CPU && !is_static, machine.threads, model.prefix_cache_bytes),
-        NonZeroUsize::get,
-    );
     EngineLimits {
-        max_batch_tokens,
+        max_batch_tokens: batch_tokens(args, machine, token_work),
         max_input_length: served.limits.max_input_length,
         max_batch_requests: model.max_batch_requests.map(NonZeroUsize::get),
         max_concurrent_requests: args.max_concurrent_requests.get(),
         max_queue_tokens: args.max_queue_tokens.get(),
         device_timeout: device_timeout(args),
     }
+}
+
+/// The token budget of a batch, for a model with this work for each token.
+pub(crate) fn batch_tokens(args: &Args, machine: &Machine, token_work: Option<u64>) -> usize {
+    let (threads, prefix_cache_bytes) = (machine.threads, args.model.prefix_cache_bytes);
+    let conditions = BatchConditions { on_cpu: ON_CPU, threads, prefix_cache_bytes, token_work };
+    args.model.max_batch_tokens.map_or_else(|| conditions.default_tokens(), NonZeroUsize::get)
 }
 
 /// How long a batch may take before the device counts as hung.
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn counts_have_the_contracts_defaults() {
         let args = args("--threads 2");
-        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap(), &classifier_model());
+        let limits = engine_limits(&args, &Machine::from_args(&args).unwrap(), &classifier_model(), None);
         assert_eq!((limits.max_concurrent_requests, limits.max_batch_requests), (512, None));
         assert_eq!(limits.max_batch_tokens, if ON_CPU { 512 } else { 16_384 });
         assert_eq!(config("").max_client_batch_size, 32);

@@ -42,7 +42,7 @@ use crate::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use text_embeddings_backend_core::{Activation, BackendError, Description, WeightChoices};
+use text_embeddings_backend_core::{Activation, BackendError, WeightChoices};
 
 /// An architecture, or several that differ only in names.
 struct Architecture {
@@ -234,23 +234,6 @@ fn refuse_countless(config: &Value) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The description of a model from its `config.json`.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if the architecture, one of its settings or a choice is not supported.
-pub fn describe(config: &Value, choices: &WeightChoices) -> Result<Description> {
-    let plan = plan(config, choices)?;
-    Ok(Description {
-        max_length: plan.max_length,
-        has_token_types: plan.has_token_types(),
-        is_causal: plan.packing().shares_prefixes,
-        hidden: plan.hidden,
-        vocabulary: plan.vocabulary,
-        cutoff_layers: plan.layer_heads.is_some().then_some(plan.layers.len()),
-    })
 }
 
 /// The error for a setting that is not supported.

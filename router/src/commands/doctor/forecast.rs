@@ -8,17 +8,18 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use serde::Serialize;
 use serde_json::Value;
-use text_embeddings_backend::{
-    ArithmeticSpeed, InstructionSet, ModelShape, ON_CPU, PassSettings, StoredValues,
-};
+use text_embeddings_backend::{ArithmeticSpeed, InstructionSet, ModelShape, PassSettings, StoredValues};
 use text_embeddings_backend_core::{DType, NumberSupport, Numbers};
-use text_embeddings_core::{families::Limits, files::DEMO_MODEL_ID, model::default_batch_tokens};
+use text_embeddings_core::{families::Limits, files::DEMO_MODEL_ID, model::DEFAULT_MAX_BATCH_TOKENS};
 
 use crate::{
     args::Args,
     available::Available,
     machine::Machine,
-    startup::memory::{MemoryPlan, ModelMemory},
+    startup::{
+        flags::batch_tokens,
+        memory::{MemoryPlan, ModelMemory},
+    },
 };
 
 /// The share of a large product's speed that a whole pass reaches, for float32, bfloat16 and int8, by the
@@ -258,15 +259,12 @@ impl ModelCandidate {
         let is_generative = self.task == Task::Rerank && self.shape.shares_prefixes();
         let kind = if is_generative { Limits::DEFAULT.prompt } else { usize::MAX };
         let batch = args.model.max_batch_tokens.map(NonZeroUsize::get);
-        positions.min(kind).min(batch.unwrap_or_else(|| default_batch_tokens(false, 1, 0)))
+        positions.min(kind).min(batch.unwrap_or(DEFAULT_MAX_BATCH_TOKENS))
     }
 
     fn plan_memory(&self, args: &Args, dtype: DType, machine: &Machine, set: InstructionSet) -> MemoryPlan {
         let (model, max_length) = (&args.model, self.max_length(args));
-        let batch = model.max_batch_tokens.map_or_else(
-            || default_batch_tokens(ON_CPU, machine.threads, model.prefix_cache_bytes),
-            NonZeroUsize::get,
-        );
+        let batch = batch_tokens(args, machine, Some(self.shape.token_work()));
         let prefixes = if self.shape.shares_prefixes() { model.prefix_cache_bytes } else { 0 };
         let tokenizer = TOKENIZER_BYTES.saturating_mul(self.shape.vocabulary_size() as u64);
         let weights = self.shape.weight_bytes(dtype, self.stored, set);
