@@ -81,6 +81,15 @@ def test_an_instance_that_fails_is_named(served):
     assert "instances[1]" in message and "dimensions" in message
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64", "float16", "int8", "uint8"])
+def test_all_vectors_of_one_answer_have_a_limit(served, encoding):
+    # 100 values; each vector has 40.
+    server = served("embedding-last", "--max-unsent-bytes", "1200")
+    instance = {"inputs": "a", "encoding_format": encoding}
+    assert server.post("/vertex", {"instances": [instance] * 2}).status_code == 200
+    assert "more than 100 values" in http_error(server, "/vertex", {"instances": [instance] * 3}, VALIDATION)
+
+
 @pytest.mark.parametrize("model", ["embedding-last", "tied-bf16", "seq-cls-3"])
 def test_messages_that_are_too_large(connected, model):
     server, client = connected(model, *LIMITS)
