@@ -97,6 +97,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("v1/1_Pooling")).unwrap();
         fs::create_dir_all(at("v1/.git")).unwrap();
+        fs::create_dir_all(at("v1/1/2/3")).unwrap();
         for name in ["v1/config.json", "v1/model.gguf", "v1/1_Pooling/config.json", "v1/.git/index"] {
             fs::write(at(name), "a").unwrap();
         }
@@ -109,8 +110,10 @@ mod tests {
         let read = || (FileVersions::read_model(&model), FileVersions::read_model(&file));
         assert_eq!(read(), read());
         assert_eq!(FileVersions::read_model(&at("none")), FileVersions::default());
-        let changes: [(&str, Change<'_>, (bool, bool)); 6] = [
+        let changes: [(&str, Change<'_>, (bool, bool)); 8] = [
             ("a hidden file", Box::new(|| fs::write(at("v1/.git/index"), "bc").unwrap()), (true, true)),
+            ("three folders down", Box::new(|| fs::write(at("v1/1/2/3/new"), "").unwrap()), (true, true)),
+            ("two folders down", Box::new(|| fs::write(at("v1/1/2/new"), "").unwrap()), (false, true)),
             (
                 "a module",
                 Box::new(|| fs::write(at("v1/1_Pooling/config.json"), "bc").unwrap()),
