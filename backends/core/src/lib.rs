@@ -171,7 +171,7 @@ pub struct Description {
     pub vocabulary: usize,
     /// The number of layers that a layer-wise re-ranker runs before it scores; absent for other models.
     pub cutoff_layers: Option<usize>,
-    /// Multiplications of a token with weights of the layers; absent if they are not known.
+    /// Multiplications of a token with weights; absent if they are not known.
     pub token_work: Option<u64>,
 }
 

@@ -22,9 +22,9 @@ const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// where 16,384 tokens on two threads would take 40 s. Twice as many tokens are up to 4 % faster, half as
 /// many up to 6 % slower (readings in `docs/performance-details.md`).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
-/// The multiplications with weights that a small model's batch may have on the CPU, for each computing
-/// thread: those of 128 tokens in BERT-base. With fewer tokens, each operation ends so early that threads
-/// often wait for one another, most of all next to busy neighbours (readings there, too).
+/// The multiplications with weights in a small model's batch on the CPU, for each computing thread: as many
+/// as 128 tokens need in BERT-base. In smaller batches, operations take so little time that threads often
+/// wait for one another, most of all next to busy neighbours (readings in `docs/performance-details.md`).
 const CPU_BATCH_WORK_PER_THREAD: u64 = 128 * 84_934_656;
 
 /// The flags about lengths, and the device, on which their defaults depend.
