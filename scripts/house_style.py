@@ -27,7 +27,9 @@ MAX_FUNCTION_LINES = 80
 # Names that several files define on purpose, each with the one meaning that it has in all of them.
 TYPE_NAMES = {
     "Certificate": "the door's certificate: with the feature `tls`, or without",
+    "Client": "the connection to the Hub: with the feature `tls`, or without",
     "RequestSpan": "with the feature `traces`, or without",
+    "ResponseBody": "the Hub's answer: with the feature `tls`, or without",
     "Settings": "in a model's file: the fields of config.json that only this architecture has",
     "TlsStream": "the door's stream with TLS: with the feature `tls`, or without",
     "Traces": "with the feature `traces`, or without",

@@ -77,6 +77,7 @@ use crate::{
 pub fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => (run_server(*args, &given), given),
+        #[cfg(feature = "tls")]
         Invocation::Curl(arguments) => {
             (commands::curl::answer_check(&arguments).map(|()| ExitCode::SUCCESS), Given::default())
         }

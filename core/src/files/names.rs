@@ -77,8 +77,6 @@ const MAX_OTHER: u64 = 16 * MIB;
 const MAX_PART: usize = 255;
 /// The longest file name in a repository, in bytes.
 const MAX_NAME: usize = 1024;
-/// The longest `ETag`: a SHA-256 in hexadecimal digits.
-const MAX_ETAG: usize = 64;
 
 /// The largest size of a file on the Hub.
 #[derive(Debug, Clone, Copy)]
@@ -159,26 +157,6 @@ pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The name of a file among the cache's blobs, made from an `ETag` header as in `huggingface_hub`: without
-/// `W/` and quotes. Absent if the rest has other characters than letters, digits and `-`.
-pub(super) fn blob_name(etag: &str) -> Option<&str> {
-    let name = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    (is_plain && (1..=MAX_ETAG).contains(&name.len())).then_some(name)
-}
-
-/// The SHA-256 that 64 hexadecimal digits write, as in the `X-Linked-ETag` of a large file.
-pub(super) fn parse_sha256(name: &str) -> Option<[u8; 32]> {
-    let mut sum = [0; 32];
-    if name.len() != 64 || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (index, byte) in sum.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&name[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(sum)
-}
-
 /// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
 /// not empty, `.` or `..`, and have no control characters and backslashes.
 pub(super) fn stays_below(name: &str) -> bool {
@@ -193,30 +171,6 @@ pub(super) fn stays_below(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_plain_etags_become_names() {
-        let sha256 = "a".repeat(64);
-        let table = [
-            ("\"abc-12\"", Some("abc-12")),
-            ("W/\"abc\"", Some("abc")),
-            (sha256.as_str(), Some(sha256.as_str())),
-            ("", None),
-            ("\"\"", None),
-            ("W/", None),
-            ("..", None),
-            ("\"../../../.bashrc\"", None),
-            ("a/b", None),
-            ("a.b", None),
-            ("a\\b", None),
-            ("a\0", None),
-            ("é", None),
-        ];
-        for (etag, expected) in table {
-            assert_eq!(blob_name(etag), expected, "{etag}");
-        }
-        assert_eq!(blob_name(&"a".repeat(65)), None);
-    }
 
     #[test]
     fn no_name_leads_out_of_its_folder() {

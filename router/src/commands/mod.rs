@@ -5,8 +5,10 @@
 //! command fails with one line and exit code 1, and with 2 if its arguments are wrong; scores are the
 //! server's, because they come from its engine.
 
+#[cfg(feature = "tls")]
 mod bench;
 mod chunks;
+#[cfg(feature = "tls")]
 pub(crate) mod curl;
 #[cfg(feature = "plain-http")]
 mod decide;
@@ -14,6 +16,7 @@ mod doctor;
 mod download;
 mod embed;
 mod generated;
+#[cfg(feature = "tls")]
 mod health;
 mod input;
 mod partial;
@@ -67,6 +70,7 @@ const SHORT_HELP: [&str; 9] = [
 const MAX_HELP: usize = 110;
 
 /// The name under which the image has the program a second time, for health checks.
+#[cfg(feature = "tls")]
 const CURL: &str = "curl";
 
 /// Variables without a flag, with their meaning.
@@ -123,6 +127,7 @@ pub(crate) enum Invocation {
     /// To serve.
     Serve(Box<ServeArgs>, Given),
     /// To answer a health check that calls curl with these arguments.
+    #[cfg(feature = "tls")]
     Curl(Vec<String>),
     /// Something else.
     Run(Box<CommandArgs>, Given),
@@ -142,12 +147,14 @@ pub(crate) enum CommandArgs {
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
     /// Put a running server under load and print how fast it answers.
+    #[cfg(feature = "tls")]
     Bench(Box<bench::BenchArgs>),
     /// Compare a model's files, prompt and scores with published ones.
     Verify(Box<verify::VerifyArgs>),
     /// Tell how fast this machine is, and which models fit it.
     Doctor(Box<doctor::DoctorArgs>),
     /// Tell by the exit code whether a running server is ready: for containers without curl.
+    #[cfg(feature = "tls")]
     Health(health::HealthArgs),
     /// Print the script with which a shell completes commands and flags.
     Completions(generated::CompletionsArgs),
@@ -168,9 +175,11 @@ impl CommandArgs {
             #[cfg(feature = "plain-http")]
             Self::Decide(args) => decide::run(*args),
             Self::Download(args) => download::run(&args),
+            #[cfg(feature = "tls")]
             Self::Bench(args) => bench::run(&args),
             Self::Verify(args) => verify::run(*args),
             Self::Doctor(args) => doctor::run(&args),
+            #[cfg(feature = "tls")]
             Self::Health(args) => health::run(&args),
             Self::Completions(args) => generated::completions(&args),
             Self::Man(args) => generated::man(&args),
@@ -197,6 +206,7 @@ impl Invocation {
     /// clap's, for an argument that is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut arguments = arguments.to_vec();
+        #[cfg(feature = "tls")]
         if arguments.first().is_some_and(|program| Path::new(program).file_name() == Some(CURL.as_ref())) {
             return Ok(Self::Curl(
                 arguments[1..].iter().map(|word| word.to_string_lossy().into_owned()).collect(),

@@ -16,8 +16,9 @@ use serde::Deserialize;
 use text_embeddings_backend_core::amount;
 use tokio::time::Instant;
 
-use super::super::names::{blob_name, is_commit, parse_sha256};
+use super::super::names::is_commit;
 use super::super::source::HubOptions;
+use super::{Failure, FileMetadata, Listing};
 
 /// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";
@@ -25,37 +26,10 @@ const PUBLIC: &str = "https://huggingface.co";
 const MAX_LISTING: usize = 32 << 20;
 /// The most redirections of a request for a file's metadata.
 const MAX_REDIRECTIONS: usize = 10;
+/// The longest `ETag`: a SHA-256 in hexadecimal digits.
+const MAX_ETAG: usize = 64;
 /// The fewest bytes that must arrive in each [`HubOptions::patience`]: 2 KiB a second.
 const FEWEST_BYTES: usize = 64 << 10;
-
-/// Why a request has no answer of status 2xx.
-pub(in crate::files) enum Failure {
-    /// The Hub cannot be reached, or failed itself. Another attempt may succeed.
-    Unreachable(String),
-    /// The Hub refuses: the status, and its `X-Error-Code`.
-    Refused(StatusCode, Option<String>),
-    /// The answer does not look like the Hub's.
-    Strange(String),
-}
-
-/// The files of a revision of a repository.
-pub(in crate::files) struct Listing {
-    /// Its commit.
-    pub(in crate::files) sha: String,
-    /// Its files. The names are not checked here; `names::stays_below` does that before one is
-    /// fetched.
-    pub(super) files: std::collections::BTreeSet<String>,
-}
-
-/// The Hub's metadata of a file.
-pub(super) struct FileMetadata {
-    /// The name of its content in the cache.
-    pub(super) blob: String,
-    /// Its length in bytes.
-    pub(super) length: Option<u64>,
-    /// The SHA-256 of its content. The Hub only says it of large files (LFS).
-    pub(super) sha256: Option<[u8; 32]>,
-}
 
 /// A connection to the Hub for one model.
 pub(super) struct Client {
@@ -77,12 +51,6 @@ impl Client {
         let url = Url::parse(&endpoint).map_err(|error| format!("`{endpoint}` is not a URL ({error})"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("`{endpoint}` does not begin with https:// or http://"));
-        }
-        if url.scheme() == "https" && !cfg!(feature = "tls") {
-            return Err(format!(
-                "this server cannot fetch from {endpoint}, because it is built without the feature `tls`: build it \
-                 with the default features, or give a folder"
-            ));
         }
         let token = match token {
             None => None,
@@ -110,7 +78,7 @@ impl Client {
     }
 
     /// Fetches the commit of a revision, and the list of its files.
-    pub(super) async fn listing(&self, revision: &str) -> Result<Listing, Failure> {
+    pub(super) async fn fetch_listing(&self, revision: &str) -> Result<Listing, Failure> {
         #[derive(Deserialize)]
         struct HubAnswer {
             sha: Option<String>,
@@ -125,7 +93,7 @@ impl Client {
         let response = self.send(|| self.with_token(self.following.get(url.clone()))).await?;
         let mut body = self.body(accepted(response)?);
         let mut text = Vec::new();
-        while let Some(chunk) = body.next().await.map_err(Failure::Unreachable)? {
+        while let Some(chunk) = body.next_chunk().await.map_err(Failure::Unreachable)? {
             text.extend_from_slice(chunk.as_ref());
             if text.len() > MAX_LISTING {
                 let max_megabytes = MAX_LISTING >> 20;
@@ -148,7 +116,7 @@ impl Client {
 
     /// Fetches the metadata of a file. The Hub's answer is often a redirection, which is followed only if it
     /// has no metadata itself.
-    pub(super) async fn metadata(&self, sha: &str, file: &str) -> Result<FileMetadata, Failure> {
+    pub(super) async fn fetch_metadata(&self, sha: &str, file: &str) -> Result<FileMetadata, Failure> {
         const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
         const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
         let own = self.file_url(sha, file)?;
@@ -193,7 +161,7 @@ impl Client {
 
     /// Fetches a file's content from the byte `from` on. Returns it with the byte at which it really starts:
     /// 0 if the server does not send parts.
-    pub(super) async fn content(
+    pub(super) async fn fetch_content(
         &self,
         sha: &str,
         file: &str,
@@ -277,13 +245,13 @@ pub(super) struct ResponseBody {
 
 impl ResponseBody {
     /// The announced length in bytes.
-    pub(super) fn length(&self) -> Option<u64> {
+    pub(super) fn announced_length(&self) -> Option<u64> {
         text(self.response.headers(), &CONTENT_LENGTH)?.parse().ok()
     }
 
     /// The next bytes; absent at the end. An error if the connection breaks off, stalls, or is so slow that
     /// the download would hardly end.
-    pub(super) async fn next(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, String> {
+    pub(super) async fn next_chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, String> {
         let patience = self.patience;
         let chunk = tokio::time::timeout(patience, self.response.chunk()).await;
         let chunk = chunk.map_err(|_| format!("no byte came in {patience:?}"))?;
@@ -317,6 +285,26 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
+/// The name of a file among the cache's blobs, made from an `ETag` header as in `huggingface_hub`: without
+/// `W/` and quotes. Absent if the rest has other characters than letters, digits and `-`.
+fn blob_name(etag: &str) -> Option<&str> {
+    let name = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    (is_plain && (1..=MAX_ETAG).contains(&name.len())).then_some(name)
+}
+
+/// The SHA-256 that 64 hexadecimal digits write, as in the `X-Linked-ETag` of a large file.
+fn parse_sha256(name: &str) -> Option<[u8; 32]> {
+    let mut sum = [0; 32];
+    if name.len() != 64 || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in sum.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&name[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(sum)
+}
+
 fn build_client(options: &HubOptions, redirects: Policy) -> Result<reqwest::Client, String> {
     let builder = reqwest::Client::builder().redirect(redirects).connect_timeout(options.patience);
     builder.user_agent(&options.user_agent).build().map_err(|error| cause(&error))
@@ -332,4 +320,33 @@ fn cause(error: &dyn std::error::Error) -> String {
     // The resolver's words for every kind of failure.
     let words = innermost.to_string();
     words.strip_prefix("failed to lookup address information: ").unwrap_or(&words).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::blob_name;
+
+    #[test]
+    fn only_plain_etags_become_names() {
+        let sha256 = "a".repeat(64);
+        let table = [
+            ("\"abc-12\"", Some("abc-12")),
+            ("W/\"abc\"", Some("abc")),
+            (sha256.as_str(), Some(sha256.as_str())),
+            ("", None),
+            ("\"\"", None),
+            ("W/", None),
+            ("..", None),
+            ("\"../../../.bashrc\"", None),
+            ("a/b", None),
+            ("a.b", None),
+            ("a\\b", None),
+            ("a\0", None),
+            ("é", None),
+        ];
+        for (etag, expected) in table {
+            assert_eq!(blob_name(etag), expected, "{etag}");
+        }
+        assert_eq!(blob_name(&"a".repeat(65)), None);
+    }
 }

@@ -17,9 +17,9 @@ use super::super::error::FilesError;
 use super::super::names::{Bound, max_bytes, stays_below};
 use super::super::progress::TransferProgress;
 use super::super::reading;
-use super::Hub;
 use super::cache::Lock;
-use super::client::{Failure, FileMetadata, ResponseBody};
+use super::client::ResponseBody;
+use super::{Failure, FileMetadata, Hub};
 
 /// The time between attempts to get a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -87,7 +87,7 @@ impl Hub<'_> {
 
     async fn attempt(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, Transfer> {
         let metadata =
-            self.client.metadata(sha, file).await.map_err(|failure| self.transfer(file, failure))?;
+            self.client.fetch_metadata(sha, file).await.map_err(|failure| self.transfer(file, failure))?;
         let max_bytes = limit_bytes(file, bound, metadata.length)?;
         let _lock = self.lock(file, &metadata.blob).await?;
         let blob = self.cache.blob(&metadata.blob);
@@ -129,13 +129,13 @@ impl Hub<'_> {
         if length.is_some_and(|length| unfinished.length == length) {
             return Ok(());
         }
-        let content = self.client.content(sha, file, unfinished.length).await;
+        let content = self.client.fetch_content(sha, file, unfinished.length).await;
         let (mut body, start) = content.map_err(|failure| self.transfer_of_content(file, failure))?;
         check_announced(&body, start, length)?;
         unfinished.start_at(start)?;
         let mut progress = TransferProgress::new(file, length.unwrap_or_default());
         let copied = copy(&mut body, max_bytes, unfinished, &mut progress).await;
-        if length.is_some_and(|length| unfinished.length != length) && body.length().is_none() {
+        if length.is_some_and(|length| unfinished.length != length) && body.announced_length().is_none() {
             // An answer without a length may be another server's page: it is not continued.
             let arrived = unfinished.length;
             unfinished.start_at(0)?;
@@ -171,7 +171,7 @@ async fn copy(
     unfinished: &mut Unfinished,
     progress: &mut TransferProgress,
 ) -> Result<(), Transfer> {
-    while let Some(chunk) = body.next().await.map_err(Transfer::Broken)? {
+    while let Some(chunk) = body.next_chunk().await.map_err(Transfer::Broken)? {
         let chunk = chunk.as_ref();
         if unfinished.length + chunk.len() as u64 > max_bytes {
             let (file, reason) =
@@ -221,7 +221,7 @@ fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
 
 /// Refuses an answer whose length is not the file's, such as a login page.
 fn check_announced(body: &ResponseBody, start: u64, length: Option<u64>) -> Result<(), Transfer> {
-    match (body.length(), length) {
+    match (body.announced_length(), length) {
         (Some(rest), Some(length)) if start + rest != length => Err(Transfer::Broken(format!(
             "the answer has {} and the file has {length}",
             amount(rest, "byte")
