@@ -37,8 +37,11 @@ demo: ## Build, start with a tiny model, re-rank three examples, search with an 
 	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,plain-http,demo --locked
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
 
+# The linker for wheels that run with glibc 2.28 and later.
+ZIG := ziglang==0.15.2
 wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
 	rm -rf dist
+	$(if $(findstring --zig,$(WHEEL_FLAGS)),$(VENV)/bin/pip install --quiet $(ZIG))
 	@# maturin looks for the zig of `--zig` in PATH only.
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python -m maturin build --release --locked --out dist $(WHEEL_FLAGS)
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
@@ -74,8 +77,10 @@ image-check-cuda: ## The same for Dockerfile-cuda, with one kernel of flash atte
 fresh-check: ## Run `make demo` and `make test` in an empty Debian, in a new clone, as root and as a plain user (root; Debian's debootstrap; two hours)
 	scripts/fresh-check.sh
 
-arm-check: $(VENV)/installed ## For ARM64, under QEMU: the kernels' tests with three sets of instructions, then the server with the clients' tests (root; Debian's debootstrap; an hour)
+arm-check: $(VENV)/installed ## For ARM64, under QEMU: the kernels' tests with three sets of instructions, the server with the clients' tests, the wheel in a Debian for ARM64 (root; Debian's debootstrap; an hour)
 	scripts/cross-check.sh arm
+	$(VENV)/bin/pip install --quiet $(ZIG)
+	scripts/cross-check.sh wheel
 
 race-check: ## Tests of connections, engine and kernels under ThreadSanitizer, with a standard library that is compiled with it (root; Debian's debootstrap; an hour)
 	scripts/cross-check.sh races

@@ -3,6 +3,8 @@
 # they run in a Debian of their own:
 #     scripts/cross-check.sh arm    for ARM64, under QEMU: the kernels' tests with three sets of instructions,
 #                                   then the server with the clients' tests
+#     scripts/cross-check.sh wheel  the wheel for ARM64 as a release builds it, and its tests in a Debian for
+#                                   ARM64
 #     scripts/cross-check.sh races  tests of connections, engine and kernels under ThreadSanitizer
 #
 # Run it as root, with Debian's package debootstrap. Both the system and compiled crates are kept in
@@ -13,8 +15,8 @@ repository=$(cd "$(dirname "$0")/.." && pwd)
 . "$repository/scripts/chroot.sh"
 cache=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")/cross
 case ${1:-} in
-arm | races) check=$1 ;;
-*) echo "usage: scripts/cross-check.sh arm | races" >&2; exit 2 ;;
+arm | wheel | races) check=$1 ;;
+*) echo "usage: scripts/cross-check.sh arm | wheel | races" >&2; exit 2 ;;
 esac
 
 require_tools "debootstrap util-linux" debootstrap unshare
@@ -69,6 +71,39 @@ arm)
     cd "$repository"
     TEXT_EMBEDDINGS_ROUTER=$server .venv/bin/python -m pytest integration_tests/test_clients.py \
         integration_tests/test_rerank_clients.py integration_tests/test_grpc.py integration_tests/test_reference.py
+    ;;
+wheel)
+    zig=/repository/.venv/lib/python3.11/site-packages/ziglang
+    rm -rf "$cache/target/wheels"
+    inside "PATH=/repository/.venv/bin:$zig:/usr/bin:/bin" maturin build --release --locked \
+        --target aarch64-unknown-linux-gnu --zig --compatibility manylinux_2_28 --out /target/wheels
+    # Until the script ends, this machine runs ARM64's programs.
+    formats=/proc/sys/fs/binfmt_misc
+    [ -e "$formats/register" ] || mount -t binfmt_misc none "$formats"
+    if ! [ -e "$formats/qemu-aarch64" ]; then
+        header='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
+        mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+        printf '%s' ":qemu-aarch64:M::$header:$mask:$root/usr/bin/qemu-aarch64:F" >"$formats/register"
+        trap 'echo -1 >"$formats/qemu-aarch64"' EXIT
+    fi
+    arm=$cache/debian-arm64
+    if ! [ -d "$arm" ]; then
+        echo "making a Debian for ARM64 in $arm"
+        rm -rf "$arm.part"
+        debootstrap --arch=arm64 --variant=minbase --include=ca-certificates,python3-venv \
+            bookworm "$arm.part" http://deb.debian.org/debian >"$cache/debootstrap.log"
+        mkdir -p "$arm.part/repository" "$arm.part/target"
+        mv "$arm.part" "$arm"
+    fi
+    mount --bind "$repository" "$arm/repository"
+    mount --bind "$cache/target" "$arm/target"
+    mount_system "$arm"
+    # The tests' own settings (conftest.py) need browsers and clients that these tests do not.
+    chroot "$arm" env -i HOME=/root PATH=/usr/bin:/bin sh -ec '
+        [ -d /tests ] || python3 -m venv /tests
+        /tests/bin/pip install --quiet mypy pytest requests uv
+        cd /repository
+        WHEEL=$(echo /target/wheels/*.whl) /tests/bin/python -m pytest --noconftest integration_tests/test_python_wheel.py'
     ;;
 races)
     # Only a standard library that the sanitizer watches as well shows when threads have met.
