@@ -24,6 +24,7 @@ pub(crate) mod disentangled;
 mod heads;
 mod operations;
 pub(crate) mod packed_keys;
+mod parts;
 mod short_convolution;
 pub(crate) mod table;
 #[cfg(any(test, feature = "benchmarks"))]
@@ -88,6 +89,8 @@ pub(crate) struct CpuOperations {
     arithmetic: Arithmetic,
     stores: Arc<Stores>,
     packed_keys: PackedKeys,
+    /// The fewest tokens for which a thread reads all weights.
+    part_tokens: usize,
     #[cfg(any(test, feature = "benchmarks"))]
     log: Option<timed::Log>,
 }
@@ -115,15 +118,22 @@ impl CpuOperations {
             arithmetic,
             stores: Arc::default(),
             packed_keys: PackedKeys::new(arithmetic.attention),
+            part_tokens: parts::PART_TOKENS,
             #[cfg(any(test, feature = "benchmarks"))]
             log: None,
         })
     }
 
-    /// Logs every call of an operation of a forward pass in `log`.
+    /// Logs every call of an operation of a forward pass in `log`. Each runs on all threads.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn timed(self, log: timed::Log) -> Self {
-        Self { log: Some(log), ..self }
+        Self { log: Some(log), part_tokens: usize::MAX, ..self }
+    }
+
+    /// Lets one thread compute parts of as few tokens.
+    #[cfg(test)]
+    pub(crate) fn with_parts_of(self, part_tokens: usize) -> Self {
+        Self { part_tokens, ..self }
     }
 
     /// Activations with unspecified content.
@@ -144,6 +154,34 @@ impl CpuOperations {
         let format = self.arithmetic.format(precision);
         let words = self.words(format, x.len() / columns, columns);
         let operand = self.compute.operand(x, columns, format, words, prepare);
+        PackedActivations { operand, stores: self.stores.clone() }
+    }
+
+    /// Replaces each row of `x` by its norm, and packs the result.
+    fn pack_normed(
+        &self,
+        x: &mut Activations,
+        norm: &Norm<Vec<f32>>,
+        precision: Precision,
+    ) -> PackedActivations {
+        let (rows, columns, format) = (x.rows(), x.columns, self.arithmetic.format(precision));
+        let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
+        let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
+        let counts: Vec<usize> =
+            (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from)).collect();
+        let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
+            self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
+                let mut normed = vec![0.0; columns];
+                for (index, row) in x.chunks_exact_mut(columns).enumerate() {
+                    self.norm_rows(norm, row, &mut normed);
+                    row.copy_from_slice(&normed);
+                    if spreads {
+                        elementwise::spread(self.compute.set, &mut normed);
+                    }
+                    rows.write(index, &normed);
+                }
+            });
+        });
         PackedActivations { operand, stores: self.stores.clone() }
     }
 

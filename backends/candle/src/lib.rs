@@ -47,7 +47,7 @@ use crate::{
     operations::{Operations, Result},
     pass::Pass,
     plan::{MixerPlan, Plan},
-    prefix_cache::{PrefixCache, TokenShape},
+    prefix_cache::{Fresh, PrefixCache, TokenShape},
     similarity::CpuSimilarity,
     transformer::Transformer,
 };
@@ -79,19 +79,46 @@ struct CandleBackend<O: Operations> {
 impl<O: Operations> CandleBackend<O> {
     fn compute_once(&mut self, batch: &Batch) -> Result<Predictions> {
         self.operations.bind_thread(false)?;
-        let Self { operations, model, head, hidden: width, cache, .. } = self;
+        let Self { operations, model, head, hidden: width, cache, packing, .. } = self;
         refuse_missing(head.outputs(), batch)?;
-        let rows = head.needed_rows(batch);
-        let mut pass = Pass::new(batch, &rows, cache);
+        model.extend_positions(batch);
+        let whole_pass = WholePass { model, head, width: *width, cache };
+        if packing.shares_prefixes {
+            let (texts, fresh) =
+                operations.enter(|operations| whole_pass.compute_batch(operations, batch))?;
+            return Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() });
+        }
         let mut texts = vec![Output::default(); batch.leaves().len()];
-        operations.enter(|operations| {
-            let hidden = &model.forward(operations, &mut pass, &rows)?;
-            let mut states = DeviceStates { operations, hidden, rows: &rows, width: *width };
-            let all: Vec<usize> = (0..texts.len()).collect();
-            head.read_outputs(&mut states, batch, &all, &mut texts)
-        })?;
-        let fresh = pass.finish();
-        Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() })
+        for (part, computed) in
+            operations.run_parts(batch, |operations, part| whole_pass.compute_batch(operations, part))
+        {
+            // Texts that share no rows leave nothing to keep.
+            let (outputs, _) = computed?;
+            part.into_iter().zip(outputs).for_each(|(text, output)| texts[text] = output);
+        }
+        Ok(Predictions { texts, ..Predictions::default() })
+    }
+}
+
+/// The forward pass and the head, for a batch or a part of it.
+struct WholePass<'a, O: Operations> {
+    model: &'a Transformer<O>,
+    head: &'a DeviceHead<O>,
+    width: usize,
+    cache: &'a PrefixCache<O::Kept>,
+}
+
+impl<O: Operations> WholePass<'_, O> {
+    /// The outputs of the batch's texts, and the rows that later passes may use.
+    fn compute_batch(&self, operations: &mut O, batch: &Batch) -> Result<(Vec<Output>, Fresh<O::Kept>)> {
+        let rows = self.head.needed_rows(batch);
+        let mut pass = Pass::new(batch, &rows, self.cache);
+        let mut texts = vec![Output::default(); batch.leaves().len()];
+        let hidden = &self.model.forward(operations, &mut pass, &rows)?;
+        let mut states = DeviceStates { operations, hidden, rows: &rows, width: self.width };
+        let all: Vec<usize> = (0..texts.len()).collect();
+        self.head.read_outputs(&mut states, batch, &all, &mut texts)?;
+        Ok((texts, pass.finish()))
     }
 }
 

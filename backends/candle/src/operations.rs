@@ -1,8 +1,7 @@
 //! The operations that models are written in, for every device.
 //!
-//! [`crate::transformer`] is generic over [`Operations`], so models are written once. [`crate::cpu`]
-//! implements the operations with this crate's kernels, `crate::plain` with candle on any candle device.
-//! The tests check `cpu` against `plain`.
+//! [`crate::transformer`] is generic over [`Operations`], so models are written once. [`crate::cpu`] has them
+//! with this crate's kernels, `crate::plain` with candle. The tests check `cpu` against `plain`.
 
 pub(crate) use crate::precision::Precision;
 use crate::{
@@ -120,7 +119,7 @@ pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]` in the form that products read.
     type Operand: Send;
     /// A table of vectors `[ids, columns]`.
-    type Table: Send;
+    type Table: Send + Sync;
     /// A weight `[outputs, inputs]`, perhaps with a bias, which the product adds.
     type Matrix: Send + Sync;
     /// Two weights `[outputs, inputs]` whose products gate each other.
@@ -163,6 +162,16 @@ pub(crate) trait Operations: Send {
 
     /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
+
+    /// As [`Operations::enter`], for a batch whose texts share no rows: once, or for parts of the batch at
+    /// the same time. Returns each part's texts with its result.
+    fn run_parts<R: Send>(
+        &mut self,
+        batch: &Batch,
+        pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
+    ) -> Vec<(Vec<usize>, R)> {
+        vec![((0..batch.leaves().len()).collect(), self.enter(|operations| pass(operations, batch)))]
+    }
 
     /// Prepares this thread for work on the device: models are loaded, run and dropped by different threads.
     /// With `waits`, all threads' work is done afterwards.
@@ -312,8 +321,7 @@ pub(crate) trait Operations: Send {
     ) -> Result<Self::Operand>;
 
     /// A gated delta rule over the computed rows, as an operand `[rows, value heads · value size]` of
-    /// `precision`; and the states that the walk keeps. Here, it is computed in main memory by its plain
-    /// form.
+    /// `precision`; and the states that the walk keeps. Here, it is computed in main memory.
     fn delta_rule(
         &mut self,
         input: DeltaInput<'_, Self>,

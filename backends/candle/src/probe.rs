@@ -163,6 +163,7 @@ impl ModelShape {
         }
         rows.sort_unstable();
         let cache = PrefixCache::new(0, token_shape(plan, &operations));
+        model.extend_positions(&batch);
         let seconds = fastest_run(time, || {
             let mut pass = Pass::new(&batch, &rows, &cache);
             operations.enter(|operations| model.forward(operations, &mut pass, &rows).map(drop))

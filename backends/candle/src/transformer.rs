@@ -154,16 +154,22 @@ impl<O: Operations> Transformer<O> {
         })
     }
 
+    /// Makes the tables of positions long enough for the texts of a batch.
+    pub(crate) fn extend_positions(&mut self, batch: &Batch) {
+        let positions = RowPositions::from_batch(batch);
+        self.views.iter_mut().for_each(|view| view.extend_to(&positions));
+    }
+
     /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is
-    /// ascending, has no repetition and is not empty; the pass must compute all of them.
+    /// ascending, has no repetition and is not empty; the pass must compute all of them, and
+    /// [`Transformer::extend_positions`] must have seen its texts.
     pub(crate) fn forward(
-        &mut self,
+        &self,
         operations: &mut O,
         pass: &mut Pass<'_, O::Kept>,
         rows: &[usize],
     ) -> Result<O::Tensor> {
         let positions = RowPositions::from_batch(pass.batch());
-        self.views.iter_mut().for_each(|view| view.extend_to(&positions));
         // `pass` changes from layer to layer, but these two do not.
         let (batch, places) = (pass.batch(), pass.places().to_vec());
         let all = Places::new::<O>(pass, pass.computed());

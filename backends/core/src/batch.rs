@@ -7,6 +7,8 @@
 //! and texts with equal ids share their rows, whichever outputs are wanted. Without shared prefixes, each
 //! text is one segment of its own.
 
+mod part;
+
 use crate::Wanted;
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! Memory for activations, reused between operations and between forward passes.
 
+use super::CpuOperations;
 use crate::kernels::{lines::CacheLines, operand::Operand, pack::Words};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Stores {
     pub(super) values: Mutex<Vec<CacheLines<f32>>>,
     pub(super) words: Mutex<Vec<Words>>,
+    /// The operations of parts of batches, with buffers of their own.
+    pub(super) branches: Mutex<Vec<CpuOperations>>,
 }
 
 /// Takes the smallest free buffer that is large enough. If there is none, takes the largest, which the caller
@@ -21,7 +24,7 @@ pub(super) fn take<T: Copy + Default>(store: &Mutex<Vec<CacheLines<T>>>, needed:
     best.map(|i| store.swap_remove(i)).unwrap_or_default()
 }
 
-fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
+pub(super) fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
     store.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
 }
 

@@ -12,7 +12,6 @@ use crate::{
     kernels::{
         activation, elementwise,
         epilogue::Epilogue,
-        matmul::ROWS_PER_ITEM,
         matrix::{ColumnOrder, Matrix},
         pack::OperandFormat,
     },
@@ -25,7 +24,7 @@ use crate::{
     short_convolution::ShortConvolution,
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::Activation;
+use text_embeddings_backend_core::{Activation, Batch};
 
 impl Operations for CpuOperations {
     type Tensor = Activations;
@@ -69,6 +68,14 @@ impl Operations for CpuOperations {
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
         let compute = self.compute.clone();
         compute.threads.enter(|| pass(self))
+    }
+
+    fn run_parts<R: Send>(
+        &mut self,
+        batch: &Batch,
+        pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
+    ) -> Vec<(Vec<usize>, R)> {
+        self.compute_parts(batch, pass)
     }
 
     fn embed(
@@ -153,26 +160,8 @@ impl Operations for CpuOperations {
         norm: &Norm<Vec<f32>>,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        let (rows, columns, format) = (x.rows(), x.columns, self.arithmetic.format(precision));
-        timed!(self, norm_conversion(x, format, 2));
-        let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
-        let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
-        let counts: Vec<usize> =
-            (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from)).collect();
-        let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
-            self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
-                let mut normed = vec![0.0; columns];
-                for (index, row) in x.chunks_exact_mut(columns).enumerate() {
-                    self.norm_rows(norm, row, &mut normed);
-                    row.copy_from_slice(&normed);
-                    if spreads {
-                        elementwise::spread(self.compute.set, &mut normed);
-                    }
-                    rows.write(index, &normed);
-                }
-            });
-        });
-        Ok(PackedActivations { operand, stores: self.stores.clone() })
+        timed!(self, norm_conversion(x, self.arithmetic.format(precision), 2));
+        Ok(self.pack_normed(x, norm, precision))
     }
 
     fn norm_columns(&mut self, x: &mut Activations, norm: &Norm<Vec<f32>>) -> Result<()> {

@@ -263,7 +263,8 @@ fn every_architecture_gives_what_its_reference_gives_on_the_card() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A text alone gives the same values as in any batch and order, on one thread or two.
+/// A text alone gives the same values as in any batch and order, on one thread or two, and where each thread
+/// computes parts of the batch.
 #[test]
 fn a_text_of_any_architecture_does_not_depend_on_its_company() {
     let mut rng = StdRng::seed_from_u64(70);
@@ -273,11 +274,11 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
         }
         let Some(output) = fixture.outputs().last() else { continue };
         let options = fixture.options(output);
-        let start = |threads| {
-            load_on(CpuOperations::start(threads, InstructionSet::best(), DType::Float32).unwrap(), &options)
-                .unwrap()
+        let start = |threads, part_tokens| {
+            let operations = CpuOperations::start(threads, InstructionSet::best(), DType::Float32).unwrap();
+            load_on(operations.with_parts_of(part_tokens), &options).unwrap()
         };
-        let (mut one, mut two) = (start(1), start(2));
+        let (mut one, mut two, mut in_parts) = (start(1, usize::MAX), start(2, usize::MAX), start(2, 1));
         let mut texts: Vec<Text> = (0..fixture.cases.len()).map(|case| fixture.text(case, output)).collect();
         // Texts with a common prefix, and a duplicate text.
         let longest = texts.iter().max_by_key(|text| text.ids.len()).unwrap().clone();
@@ -287,11 +288,18 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
             .iter()
             .map(|text| values(&run(one.as_mut(), std::slice::from_ref(text))[0], output))
             .collect();
-        for _ in 0..3 {
+        for round in 0..3 {
             let mut order: Vec<usize> = (0..texts.len()).collect();
+            let backend = if round == 2 && !in_parts.packing().shares_prefixes {
+                // Enough tokens for two parts per thread.
+                order = order.repeat(4);
+                &mut in_parts
+            } else {
+                &mut two
+            };
             order.shuffle(&mut rng);
             let shuffled: Vec<Text> = order.iter().map(|&index| texts[index].clone()).collect();
-            for (output_of, &index) in run(two.as_mut(), &shuffled).iter().zip(&order) {
+            for (output_of, &index) in run(backend.as_mut(), &shuffled).iter().zip(&order) {
                 let largest = alone[index].iter().fold(1.0_f32, |largest, value| largest.max(value.abs()));
                 let what = format!("{} {output}, text {index}", fixture.name);
                 assert_close(&values(output_of, output), &alone[index], 2e-5 * largest, &what);

@@ -44,6 +44,7 @@ fn parameters_are_the_values_that_loading_takes_and_work_is_what_the_operations_
             let (batch, rows) = (builder.build(), (tokens - answer_rows..tokens).collect::<Vec<_>>());
             let cache = PrefixCache::new(0, token_shape(&plan, &operations));
             log.lock().unwrap().clear();
+            model.extend_positions(&batch);
             model.forward(&mut operations, &mut Pass::new(&batch, &rows, &cache), &rows).unwrap();
             let calls = std::mem::take(&mut *log.lock().unwrap());
             let is_mixer = |name: &str| [ATTENTION, DELTA_RULE, CONVOLUTION].contains(&name);

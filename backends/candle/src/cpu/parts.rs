@@ -1,0 +1,137 @@
+//! How a batch is divided among threads that compute without each other.
+//!
+//! Input: a batch, and the number of threads. Output: groups of its texts, from long to short. What must
+//! hold: a text is in one group.
+//!
+//! An operation on all threads ends with the last of them. That costs little while all have a core of their
+//! own; next to other programs, one of them is often put aside in the middle of an operation, and the others
+//! wait. A thread that computes whole texts waits only at the end of the batch. The price: each thread reads
+//! all weights for its own few tokens, so small batches are computed together.
+
+use super::{CpuOperations, buffers::give_back, packed_keys::PackedKeys};
+use crate::{kernels::InstructionSet, operations::Operations};
+use std::{
+    cmp::Reverse,
+    sync::{Arc, PoisonError},
+};
+use text_embeddings_backend_core::Batch;
+
+/// The fewest tokens for which a thread reads all weights, but for the last part.
+pub(super) const PART_TOKENS: usize = 256;
+/// The fewest such parts of a batch per thread.
+const PARTS_PER_THREAD: usize = 3;
+/// A part is a thread's share of the remaining tokens, divided by this: the first parts are long, and the
+/// threads end at about the same time.
+const SHARE: usize = 2;
+
+impl CpuOperations {
+    /// See [`Operations::run_parts`].
+    pub(super) fn compute_parts<R: Send>(
+        &mut self,
+        batch: &Batch,
+        pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
+    ) -> Vec<(Vec<usize>, R)> {
+        // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
+        let usable =
+            if self.compute.set == InstructionSet::Avx512Amx { 1 } else { self.compute.threads.count() };
+        let groups = group_texts(batch, usable, self.part_tokens);
+        let [_, _, ..] = groups[..] else {
+            let result = self.enter(|operations| pass(operations, batch));
+            return groups.into_iter().zip([result]).collect();
+        };
+        let parts: Vec<Batch> = groups.iter().map(|texts| batch.of_texts(texts)).collect();
+        let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
+        let (threads, this) = (&self.compute.threads, &*self);
+        // While the threads are busy with parts, each operation of a part runs on the part's thread alone.
+        threads.enter(|| {
+            threads.for_each(parts.iter().zip(&mut results), |(part, result)| {
+                *result = Some(this.with_branch(|branch| pass(branch, part)));
+            });
+        });
+        groups.into_iter().zip(results.into_iter().flatten()).collect()
+    }
+
+    /// Calls `pass` with operations for a part of a batch. They have memory of their own: what another thread
+    /// wrote last is in the cache of its core.
+    fn with_branch<R>(&self, pass: impl FnOnce(&mut Self) -> R) -> R {
+        let branch = self.stores.branches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut branch = branch.unwrap_or_else(|| Self {
+            compute: self.compute.clone(),
+            stores: Arc::default(),
+            packed_keys: PackedKeys::new(self.arithmetic.attention),
+            #[cfg(any(test, feature = "benchmarks"))]
+            log: None,
+            ..*self
+        });
+        let result = pass(&mut branch);
+        give_back(&self.stores.branches, branch);
+        result
+    }
+}
+
+/// Divides a batch, whose texts share no rows, into parts of at least about `part_tokens`. It stays whole if
+/// it is too small, or if a text is longer than the first part.
+fn group_texts(batch: &Batch, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
+    let lengths = batch.leaves().iter().map(|&leaf| {
+        let segment = &batch.segments()[leaf];
+        segment.position + segment.rows.len()
+    });
+    let mut texts: Vec<(usize, usize)> = lengths.enumerate().collect();
+    let max_length = texts.iter().map(|&(_, length)| length).max().unwrap_or(0);
+    let mut left = batch.token_ids().len();
+    let is_small = left / threads / PARTS_PER_THREAD < part_tokens;
+    if threads == 1 || is_small || max_length > left / threads / SHARE {
+        return vec![(0..texts.len()).collect()];
+    }
+    texts.sort_by_key(|&(_, length)| Reverse(length));
+    let mut groups = Vec::new();
+    let (mut group, mut tokens) = (Vec::new(), 0);
+    for (text, length) in texts {
+        let wanted = (left / threads / SHARE).max(part_tokens);
+        if !group.is_empty() && tokens + length / 2 > wanted {
+            groups.push(std::mem::take(&mut group));
+            left -= tokens;
+            tokens = 0;
+        }
+        group.push(text);
+        tokens += length;
+    }
+    groups.push(group);
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
+
+    #[test]
+    fn a_batch_of_enough_tokens_becomes_parts_from_long_to_short() {
+        // Lengths of texts, threads, the fewest tokens of a part, and the expected numbers of tokens of
+        // parts.
+        for (lengths, threads, part_tokens, expected) in [
+            (vec![64; 16], 2, 128, vec![256, 192, 128, 128, 128, 128, 64]),
+            (vec![64; 11], 2, 128, vec![704]),
+            (vec![64; 12], 2, 128, vec![192, 128, 128, 128, 128, 64]),
+            (vec![64; 16], 1, 128, vec![1024]),
+            (vec![64; 16], 2, 64, vec![256, 192, 128, 128, 64, 64, 64, 64, 64]),
+            (vec![64; 24], 3, 128, vec![256, 192, 192, 128, 128, 128, 128, 128, 128, 128]),
+            // The longest first, and none longer than the first part.
+            (vec![100, 250, 50, 200, 256, 50, 100, 100], 2, 128, vec![256, 250, 200, 100, 100, 100, 100]),
+            (vec![200, 300, 200, 200, 200], 2, 128, vec![1100]),
+            (vec![1], 2, 1, vec![1]),
+        ] {
+            let mut builder = BatchBuilder::new(Packing::SEPARATE);
+            for &length in &lengths {
+                builder.push(&Text::new(vec![7; length], Wanted::WHOLE));
+            }
+            let groups = group_texts(&builder.build(), threads, part_tokens);
+            let tokens: Vec<usize> =
+                groups.iter().map(|texts| texts.iter().map(|&text| lengths[text]).sum()).collect();
+            assert_eq!(tokens, expected, "{lengths:?}, {threads} threads, {part_tokens} tokens");
+            let mut texts: Vec<usize> = groups.into_iter().flatten().collect();
+            texts.sort_unstable();
+            assert_eq!(texts, (0..lengths.len()).collect::<Vec<_>>());
+        }
+    }
+}
