@@ -29,8 +29,8 @@ WARM_UP = 4
 LEAST = 20
 
 
-def bench(binary: Path, url: str, texts: int, flags: list) -> dict:
-    command = [binary, "bench", "--url", url, "--texts", texts, "--words", WORDS, "--query-words", QUERY_WORDS,
+def bench(binary: Path, url: str, texts: int, flags: list, words: int = WORDS) -> dict:
+    command = [binary, "bench", "--url", url, "--texts", texts, "--words", words, "--query-words", QUERY_WORDS,
                "--output", "json", *flags]
     ended = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
     if ended.returncode:
