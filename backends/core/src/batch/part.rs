@@ -3,8 +3,7 @@
 use super::{Batch, Segment};
 
 impl Batch {
-    /// The batch of some of the texts, in the order of `texts`. Segments of other texts that hang on theirs
-    /// are left out, so a text that shares rows must come with all that share them.
+    /// The batch of some of the texts, in the order of `texts`.
     #[must_use]
     pub fn of_texts(&self, texts: &[usize]) -> Self {
         let mut part = Self::default();
