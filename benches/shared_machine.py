@@ -11,6 +11,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +28,17 @@ QUOTAS = (1.5, 0.5)
 SHORT = 10
 
 
+def group_of(cpus: float) -> Path:
+    return GROUPS / f"shared-machine-{cpus}"
+
+
 @contextmanager
 def within_quota(cpus: float | None):
     """Lets processes that start here have this many CPUs at most."""
     if cpus is None:
         yield
         return
-    group = GROUPS / f"shared-machine-{cpus}"
+    group = group_of(cpus)
     group.mkdir(exist_ok=True)
     (group / "cpu.cfs_period_us").write_text(str(PERIOD))
     (group / "cpu.cfs_quota_us").write_text(str(round(cpus * PERIOD)))
@@ -56,8 +61,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     flags = [part for flag in arguments.flags for part in f"--{flag}".split("=", 1)]
-    has_groups = os.access(GROUPS / "cpu.cfs_quota_us", os.W_OK) or os.access(GROUPS / "tasks", os.W_OK)
-    quotas = QUOTAS if has_groups else ()
+    # A killed program must stop its servers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    quotas = QUOTAS if os.access(GROUPS / "tasks", os.W_OK) else ()
 
     def start(quota: float | None = None) -> Server:
         with within_quota(quota):
@@ -89,6 +95,8 @@ def main() -> None:
     finally:
         for server in {id(one): one for servers, _ in situations.values() for one in servers}.values():
             server.stop()
+        for quota in quotas:
+            group_of(quota).rmdir()
     medians = {name: {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
                for name, found in readings.items()}
     results = {"date": datetime.date.today().isoformat(), "machine": machine(), "commit": commit(), "flags": arguments.flags,
