@@ -93,15 +93,10 @@ struct RowPositions {
 impl RowPositions {
     fn from_batch(batch: &Batch) -> Self {
         let mut lengths = vec![0; batch.token_ids().len()];
-        for text in 0..batch.leaves().len() {
-            let tokens = batch.rows_of(text).count();
+        for (text, tokens) in batch.text_lengths().enumerate() {
             batch.rows_of(text).for_each(|row| lengths[row] = tokens.max(lengths[row]));
         }
         Self { positions: batch.positions().collect(), lengths }
-    }
-
-    fn longest_text(&self) -> usize {
-        self.lengths.iter().copied().max().unwrap_or(0)
     }
 }
 
@@ -156,8 +151,7 @@ impl<O: Operations> Transformer<O> {
 
     /// Makes the tables of positions long enough for the texts of a batch.
     pub(crate) fn extend_positions(&mut self, batch: &Batch) {
-        let positions = RowPositions::from_batch(batch);
-        self.views.iter_mut().for_each(|view| view.extend_to(&positions));
+        self.views.iter_mut().for_each(|view| view.extend_to(batch));
     }
 
     /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is
@@ -303,12 +297,12 @@ impl LoadedView {
         Ok(loaded)
     }
 
-    fn extend_to(&mut self, positions: &RowPositions) {
+    fn extend_to(&mut self, batch: &Batch) {
         if let Some(rope) = &mut self.rope {
-            rope.extend_to(positions.lengths.iter().copied());
+            rope.extend_to(batch.text_lengths());
         }
         if let Some(bias) = &mut self.bias {
-            bias.extend_to(positions.longest_text());
+            bias.extend_to(batch.text_lengths().max().unwrap_or(0));
         }
     }
 

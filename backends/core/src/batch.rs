@@ -124,6 +124,11 @@ impl Batch {
         &self.reusable
     }
 
+    /// For each text, in the order of addition, the number of its tokens.
+    pub fn text_lengths(&self) -> impl Iterator<Item = usize> {
+        self.leaves.iter().map(|&leaf| self.segments[leaf].position + self.segments[leaf].rows.len())
+    }
+
     /// The rows of a text's tokens, first to last. `text` counts from zero in the order of addition.
     pub fn rows_of(&self, text: usize) -> impl Iterator<Item = usize> {
         let path = self.path(self.leaves[text]);

@@ -72,12 +72,8 @@ impl CpuOperations {
 /// Divides a batch, whose texts share no rows, into parts of at least about `part_tokens`. It stays whole if
 /// it is too small, or if a text is longer than the first part.
 fn group_texts(batch: &Batch, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
-    let lengths = batch.leaves().iter().map(|&leaf| {
-        let segment = &batch.segments()[leaf];
-        segment.position + segment.rows.len()
-    });
-    let mut texts: Vec<(usize, usize)> = lengths.enumerate().collect();
-    let max_length = texts.iter().map(|&(_, length)| length).max().unwrap_or(0);
+    let mut texts: Vec<(usize, usize)> = batch.text_lengths().enumerate().collect();
+    let max_length = batch.text_lengths().max().unwrap_or(0);
     let mut left = batch.token_ids().len();
     let is_small = left / threads / PARTS_PER_THREAD < part_tokens;
     if threads == 1 || is_small || max_length > left / threads / SHARE {
