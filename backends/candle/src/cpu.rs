@@ -39,7 +39,6 @@ use crate::{
         compute::Compute,
         elementwise,
         epilogue::Epilogue,
-        matmul::ROWS_PER_ITEM,
         matrix::{ColumnOrder, Matrix, WeightFormat, WeightPacking},
         pack::{OperandFormat, Stored, Words},
         threads::Threads,
@@ -166,9 +165,9 @@ impl CpuOperations {
     ) -> PackedActivations {
         let (rows, columns, format) = (x.rows(), x.columns, self.arithmetic.format(precision));
         let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
-        let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
-        let counts: Vec<usize> =
-            (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from)).collect();
+        let per_item = self.compute.rows_per_item(rows);
+        let items = x.values_mut().chunks_mut(per_item * columns);
+        let counts: Vec<usize> = (0..rows).step_by(per_item).map(|from| per_item.min(rows - from)).collect();
         let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
             self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut normed = vec![0.0; columns];
@@ -278,9 +277,10 @@ impl CpuOperations {
 
     /// Calls `body` for some rows of `x` at a time. Arguments: the index of the first row, and the rows.
     fn each_rows(&self, x: &mut Activations, body: impl Fn(usize, &mut [f32]) + Sync) {
-        let size = ROWS_PER_ITEM * x.columns;
+        let per_item = self.compute.rows_per_item(x.rows());
+        let size = per_item * x.columns;
         let items = x.values_mut().chunks_mut(size).enumerate();
-        self.compute.threads.for_each(items, |(index, rows)| body(index * ROWS_PER_ITEM, rows));
+        self.compute.threads.for_each(items, |(index, rows)| body(index * per_item, rows));
     }
 }
 

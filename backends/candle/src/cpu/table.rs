@@ -3,7 +3,6 @@
 use crate::{
     kernels::{
         compute::Compute,
-        matmul::ROWS_PER_ITEM,
         nibbles::{self, GROUP, NibbleGroup},
     },
     load::Weight,
@@ -44,14 +43,14 @@ impl EmbeddingTable {
         let mut pairs = vec![0; rows * row_bytes];
         let mut groups = vec![NibbleGroup::default(); rows * of_row];
         let mut scales = vec![0.0; rows];
-        let items =
-            pairs.chunks_mut(ROWS_PER_ITEM * row_bytes).zip(groups.chunks_mut(ROWS_PER_ITEM * of_row));
-        let items = items.zip(scales.chunks_mut(ROWS_PER_ITEM)).enumerate();
+        let per_item = compute.rows_per_item(rows);
+        let items = pairs.chunks_mut(per_item * row_bytes).zip(groups.chunks_mut(per_item * of_row));
+        let items = items.zip(scales.chunks_mut(per_item)).enumerate();
         compute.threads.for_each(items, |(item, ((pairs, groups), scales))| {
             let (mut row, mut found) = (vec![0.0; columns], vec![0; of_row * GROUP]);
             let rows = pairs.chunks_exact_mut(row_bytes).zip(groups.chunks_exact_mut(of_row)).zip(scales);
             for (index, ((pairs, groups), scale)) in rows.enumerate() {
-                values.widen_row(item * ROWS_PER_ITEM + index, &mut row);
+                values.widen_row(item * per_item + index, &mut row);
                 nibbles::quantise(compute.set, &row, &mut found, groups, scale);
                 for (byte, [first, second]) in pairs.iter_mut().zip(found.as_chunks::<2>().0) {
                     *byte = first | second << 4;

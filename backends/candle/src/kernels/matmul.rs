@@ -29,8 +29,6 @@ const ROWS_BYTES: usize = 384 * 1024;
 const CACHED_BYTES: usize = 2 * 1024 * 1024;
 /// Guided scheduling: a thread takes 1/SHARE of an equal share of the remaining work.
 const SHARE: usize = 4;
-/// The number of rows that a thread takes at a time in row-wise operations.
-pub(crate) const ROWS_PER_ITEM: usize = 28;
 
 thread_local! {
     /// The memory in which a panel of nibbles is expanded to bytes.
@@ -55,7 +53,7 @@ impl Compute {
         words: Words,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> Operand {
-        let items = x.chunks(ROWS_PER_ITEM * depth);
+        let items = x.chunks(self.rows_per_item(x.len() / depth) * depth);
         let counts: Vec<usize> = items.clone().map(|x| x.len() / depth).collect();
         self.operand_of(&counts, depth, format, words, |parts| {
             self.threads.for_each(items.zip(parts), |(x, mut rows)| {
@@ -229,8 +227,11 @@ impl Compute {
         let per_chunk = blocks.div_ceil(chunks.max(1)).max(1);
         // All panels of the first chunk come first, then those of the second, so that threads read the same
         // rows at the same time.
-        let items = shrinking(chunks * weight.panels, self.threads.count());
-        self.threads.for_each(items, |items| {
+        let threads = self.threads.count();
+        let shares: Vec<_> = shrinking(chunks * weight.panels, threads).collect();
+        self.threads.for_each(shares.iter().enumerate(), |(share, items)| {
+            // The other threads take the shares between this one and its next one.
+            let first_of_next = shares.get(share + threads).map(|items| items.start);
             let mut sums = Sums::of_tile();
             let sums = sums.rows();
             let mut bytes = BYTES.take();
@@ -240,8 +241,8 @@ impl Compute {
                 let first = chunk * per_chunk;
                 let blocks_of_chunk = first..blocks.min(first + per_chunk);
                 let tiles = blocks_of_chunk.len();
-                let next =
-                    if item + 1 < items.end { weight.stored_panel((item + 1) % weight.panels) } else { &[] };
+                let next = if item + 1 < items.end { Some(item + 1) } else { first_of_next };
+                let next = next.map_or(&[][..], |item| weight.stored_panel(item % weight.panels));
                 let columns = weight.panel(self.set, panel, &mut bytes);
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
                     let ahead = Ahead::part(next, tile, tiles, x.row_words / WORDS);

@@ -218,7 +218,7 @@ impl Matrix {
                     prepare(&mut values);
                 }
                 let mut scale = 1.0;
-                let sum = if let Some(groups) = &mut groups {
+                let excess = if let Some(groups) = &mut groups {
                     let row = WeightRow { values: &values, stored };
                     nibbles_of_row(compute.set, row, words, groups, column, &mut scale)
                 } else {
@@ -232,11 +232,11 @@ impl Matrix {
                     words
                         .iter()
                         .flat_map(|word| word.to_le_bytes())
-                        .map(|byte| i32::from(byte.cast_signed()))
+                        .map(|byte| compute.set.byte_excess(byte.cast_signed()))
                         .sum()
                 };
                 if let Some((scales, corrections)) = &mut scales {
-                    corrections[column] = compute.set.byte_offset() * sum;
+                    corrections[column] = excess;
                     scales[column] = scale;
                 }
             }
@@ -304,8 +304,8 @@ struct WeightRow<'a> {
     stored: Option<Vec<FourBits>>,
 }
 
-/// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the
-/// row's expanded bytes. A row that is stored in four bits keeps them if the panel has fine groups.
+/// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns what tiles add for
+/// the row's expanded bytes. A row that is stored in four bits keeps them if the panel has fine groups.
 fn nibbles_of_row(
     set: InstructionSet,
     WeightRow { values, stored }: WeightRow<'_>,
@@ -337,9 +337,6 @@ fn nibbles_of_row(
             }
         }
     }
-    // A row ends with its last value, so the columns' padding does not count.
-    let groups = nibbles[..values.len()].chunks(GROUP).zip(&fine);
-    groups
-        .map(|(nibbles, group)| nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>())
-        .sum()
+    let groups = nibbles.as_chunks::<GROUP>().0.iter().zip(&fine);
+    groups.flat_map(|(nibbles, group)| nibbles.map(|nibble| set.byte_excess(group.byte(nibble)))).sum()
 }

@@ -108,7 +108,7 @@ fn largest(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()))
 }
 
-/// Packs a row's values as words of `format`, padded with zeros. `words` has at least
+/// Packs a row's values as words of `format`, padded with values of zero. `words` has at least
 /// `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the factor that turns
 /// bytes into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to
 /// the bytes.
@@ -189,9 +189,10 @@ dispatch! {
         for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
             *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
         }
-        words[quads.len()..].fill(0);
+        let zero = byte(0.0);
+        words[quads.len()..].fill(zero * 0x0101_0101);
         for (index, &value) in rest.iter().enumerate() {
-            words[quads.len()] |= byte(value) << (8 * index);
+            words[quads.len()] ^= (zero ^ byte(value)) << (8 * index);
         }
     }
 }

@@ -148,6 +148,16 @@ impl InstructionSet {
             _ => 128,
         }
     }
+
+    /// The number that a tile adds to a sum besides the product, for this byte of a column and any of a row.
+    pub(crate) fn byte_excess(self, byte: i8) -> i32 {
+        match self {
+            // The sign moves to the row's byte by inverting its bits.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => i32::from(byte.min(0)),
+            _ => self.byte_offset() * i32::from(byte),
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

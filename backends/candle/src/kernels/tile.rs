@@ -81,7 +81,8 @@ thread_local! {
     pub(crate) static MULTIPLICATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row.
+/// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row. To the `i32` sums of
+/// bytes, each byte of a column adds its [`InstructionSet::byte_excess`].
 pub(crate) fn multiply(
     set: InstructionSet,
     rows: usize,
@@ -519,7 +520,13 @@ mod tests {
                 values.extend(of_word);
             }
         }
-        let dot = |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).map(|(a, b)| a * b).sum();
+        let offset = if left == OperandFormat::Int8 { f64::from(set.byte_offset()) } else { 0.0 };
+        let excess = |b: f64| match left {
+            OperandFormat::Int8 => f64::from(set.byte_excess(b as i8)),
+            _ => 0.0,
+        };
+        let dot =
+            |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).map(|(a, b)| (a - offset) * b + excess(*b)).sum();
         let sums = a_values.iter().map(|a| b_values.iter().map(|b| dot(a, b)).collect()).collect();
         (a, b, sums)
     }

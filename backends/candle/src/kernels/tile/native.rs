@@ -3,10 +3,11 @@
 use super::Ahead;
 use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use std::arch::x86_64::{
-    __m256i, __m512bh, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_dpbusd_avx_epi32,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    __m256i, __m512bh, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_cmpgt_epi8,
+    _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256, _mm512_dpbf16_ps,
+    _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
@@ -115,13 +116,15 @@ tiles_of_bytes! {
     "avx2" native_int8_low_avx2, COLUMNS / 8, |sum, a, b| add_products(sum, a, b);
 }
 
-/// `sum + a · b` for four signed bytes in each lane, without an instruction for it. The nearest one
-/// multiplies unsigned bytes with signed ones, and adds neighbours with saturation. So the sign of `b` moves
-/// to `a`. No byte of `a` is -128, and a magnitude of `b` is at most 128, so that two products stay below
-/// 2¹⁵.
+/// `sum + a · b + min(b, 0)` for four signed bytes in each lane, without an instruction for it. The nearest
+/// one multiplies unsigned bytes with signed ones, and adds neighbours with saturation. So the sign of `b`
+/// moves to `a`, as bits that are inverted: `-a - 1` for a negative `b`. (`vpsignb` would give `-a`, but has
+/// half of the units.) No byte of `a` is -128, and a magnitude of `b` is at most 128, so that two products
+/// stay within 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_products(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(a, b));
+    let signs = _mm256_cmpgt_epi8(_mm256_setzero_si256(), b);
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_xor_si256(a, signs));
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
