@@ -29,16 +29,24 @@ def confined():
     os.sched_setaffinity(0, ALL)
 
 
-def test_threads_are_free_unless_they_are_pinned(served):
-    server = served(MODEL, "--threads", "2")
-    # The thread that owns the backend is the other one.
-    assert allowed(server) == {"compute-1": set(ALL)}
-    assert server.get("/info").json()["pin_threads"] is False
+@pytest.mark.parametrize(
+    "flags",
+    [("--pin-threads=false", "--threads", str(len(ALL))), ("--threads", str(len(ALL) + 1))],
+    ids=["free", "more-than-cpus"],
+)
+def test_threads_are_free_if_a_flag_says_so_or_if_there_are_more_than_cpus(flags):
+    with Server(MODEL, *flags) as server:
+        # The thread that owns the backend is another one.
+        helpers = range(1, int(flags[-1]))
+        assert allowed(server) == {f"compute-{index}": set(ALL) for index in helpers}
+        assert server.get("/info").json()["pin_threads"] is False
 
 
 @pytest.mark.parametrize("count", {1, len(ALL)})
 def test_each_pinned_thread_has_a_cpu_of_its_own(count):
-    with Server(MODEL, "--threads", str(count), environment={"PIN_THREADS": "true"}) as server:
+    # As many threads as CPUs are pinned without a flag.
+    environment = {} if count == len(ALL) > 1 else {"PIN_THREADS": "true"}
+    with Server(MODEL, "--threads", str(count), environment=environment) as server:
         threads = allowed(server)
         assert list(sorted(threads)) == sorted(f"compute-{index}" for index in range(count))
         assert all(len(cpus) == 1 and cpus <= set(ALL) for cpus in threads.values())

@@ -47,6 +47,8 @@ pub(crate) struct Computation {
     pub(crate) weights: String,
     /// The CPU's vector instructions in use; absent if another device computes.
     pub(crate) instruction_set: Option<String>,
+    /// Whether each compute thread has a CPU of its own.
+    pub(crate) pinned_threads: bool,
     /// The most bytes of the prefix cache; 0 without one.
     pub(crate) prefix_cache_bytes: usize,
 }

@@ -29,8 +29,6 @@ pub(crate) struct Machine {
     pub(crate) threads: usize,
     /// The threads that can use all CPU time that this process has.
     pub(crate) cores: usize,
-    /// Whether each of them is kept on a CPU of its own.
-    pub(crate) pin_threads: bool,
     /// The CPU's vector instructions; absent: the best.
     pub(crate) instruction_set: Option<InstructionSet>,
     /// Threads that tokenize.
@@ -75,7 +73,6 @@ impl Machine {
         Ok(Self {
             threads,
             cores,
-            pin_threads: model.pin_threads,
             instruction_set: model.instruction_set,
             tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
             cpu_quota,
@@ -131,9 +128,8 @@ mod tests {
         let machine = |flags: &str| Machine::from_args(&Args::with_flags(flags).unwrap());
         let default = machine("").unwrap();
         assert!((1..=64).contains(&default.tokenization_workers) && default.threads > 0);
-        let given = machine("--tokenization-workers 99 --threads 3 --pin-threads").unwrap();
-        assert_eq!((given.tokenization_workers, given.threads, given.pin_threads), (99, 3, true));
-        assert!(!default.pin_threads);
+        let given = machine("--tokenization-workers 99 --threads 3").unwrap();
+        assert_eq!((given.tokenization_workers, given.threads), (99, 3));
         let most = default.cores * MAX_THREADS_PER_CORE;
         assert_eq!(machine(&format!("--threads {most}")).unwrap().threads, most);
         let more = most + 1;

@@ -202,7 +202,7 @@ fn served_name(args: &Args, folder: &ModelFolder) -> String {
 
 /// The device that computes, for a CPU with its threads and instructions.
 fn computer_words(machine: &Machine, loaded: &Loaded) -> String {
-    let thread = if machine.pin_threads { "pinned thread" } else { "thread" };
+    let thread = if loaded.pinned_threads { "pinned thread" } else { "thread" };
     let threads = amount(machine.threads, thread);
     match &loaded.instruction_set {
         Some(set) => format!("{}, {threads} with {set}", loaded.device),
@@ -227,6 +227,7 @@ fn describe_computation(folder: &ModelFolder, loaded: &Loaded) -> Computation {
         arithmetic: loaded.numbers.computed.to_string(),
         weights: backend::weight_files(folder),
         instruction_set: loaded.instruction_set.clone(),
+        pinned_threads: loaded.pinned_threads,
         prefix_cache_bytes: loaded.prefix_cache_bytes,
     }
 }
@@ -251,7 +252,7 @@ fn weights_loader(
         head: model.head.clone(),
         dtype: args.model.dtype,
         threads: machine.threads,
-        pin_threads: machine.pin_threads,
+        pin_threads: args.model.pin_threads,
         instruction_set: machine.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: args.model.prefix_cache_bytes,
         flash_attention: flash_attention(),

@@ -153,6 +153,7 @@ fn served(args: &Args, control: &Control) -> Served {
             arithmetic: "float32".to_owned(),
             weights: "model.safetensors".to_owned(),
             instruction_set: Some("portable".to_owned()),
+            pinned_threads: args.model.pin_threads == Some(true),
             prefix_cache_bytes: args.model.prefix_cache_bytes,
         },
         cascade: None,

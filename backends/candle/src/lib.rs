@@ -193,13 +193,10 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
              instead"
         );
     }
-    // Pinned threads have a caller's thread of their own, which a load would hold from others.
-    let threads = if options.pin_threads { Threads::start_pinned } else { Threads::share_threads };
-    // Vectors are compared on a thread of the request, which is not pinned.
-    let comparing =
-        if options.pin_threads { Threads::start(1) } else { Threads::share_threads(options.threads) };
-    let similarity = Arc::new(CpuSimilarity::new(set, comparing?)?);
-    let operations = CpuOperations::on(threads(options.threads)?, set, computed)?;
+    let threads = Threads::share_threads(options.threads, options.pin_threads)?;
+    let similarity = Arc::new(CpuSimilarity::new(set, threads.clone())?);
+    let pinned_threads = threads.are_pinned();
+    let operations = CpuOperations::on(threads, set, computed)?;
     let backend = model.load_on(operations, options)?;
     Ok(Loaded {
         kind: BackendKind::Candle,
@@ -207,6 +204,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
         device: "cpu",
         numbers,
         instruction_set: Some(set.to_string()),
+        pinned_threads,
         prefix_cache_bytes: kept_bytes(backend.as_ref(), options),
         similarity,
         backend,
@@ -241,6 +239,7 @@ fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Re
         device: DEVICE,
         numbers,
         instruction_set: None,
+        pinned_threads: false,
         prefix_cache_bytes,
         similarity: Arc::new(CpuSimilarity::new(InstructionSet::best(), Threads::start(1)?)?),
     })

@@ -146,7 +146,7 @@ impl ModelShape {
         if plan.layers.is_empty() {
             return Err(BackendError::Load("a model without layers has no pass to measure".to_owned()));
         }
-        let mut operations = CpuOperations::on(Threads::share_threads(threads)?, set, dtype)?;
+        let mut operations = CpuOperations::on(Threads::share_threads(threads, None)?, set, dtype)?;
         let kind = if stored.are_bfloat16 { Stored::Bf16 } else { Stored::F32 };
         let mut model = Transformer::load(plan, &Checkpoint::made_up(kind), &mut operations)?;
         let texts = (TOKENS_PER_THREAD * threads / tokens).max(1);

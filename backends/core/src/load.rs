@@ -24,8 +24,9 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
-    /// Whether each compute thread is pinned to a CPU of its own.
-    pub pin_threads: bool,
+    /// Whether each compute thread is pinned to a CPU of its own. Absent: if there are as many CPUs, and the
+    /// system can do it.
+    pub pin_threads: Option<bool>,
     /// The name of the CPU's vector instructions to use. If absent: the best that the CPU has.
     pub instruction_set: Option<String>,
     /// The size of the cache of keys and values for later texts with the same prefix, in bytes; 0 for no
@@ -52,7 +53,7 @@ impl LoadOptions {
             head,
             dtype: None,
             threads: 1,
-            pin_threads: false,
+            pin_threads: Some(false),
             instruction_set: None,
             prefix_cache_bytes: 0,
             flash_attention: true,
@@ -92,6 +93,8 @@ pub struct Loaded {
     pub numbers: Numbers,
     /// The name of the vector instructions in use; `None` if the model does not run on the CPU.
     pub instruction_set: Option<String>,
+    /// Whether each compute thread has a CPU of its own.
+    pub pinned_threads: bool,
     /// The size of the cache of keys and values for later texts, in bytes; 0 without a cache.
     pub prefix_cache_bytes: usize,
     /// Compares texts by the vectors of their tokens.

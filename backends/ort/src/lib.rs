@@ -223,6 +223,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
         device: "cpu",
         numbers,
         instruction_set: None,
+        pinned_threads: false,
         prefix_cache_bytes: 0,
         similarity: Arc::new(PlainSimilarity),
     })

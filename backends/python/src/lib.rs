@@ -178,6 +178,7 @@ pub fn start(settings: WorkerSettings, limits: WorkerLimits) -> Result<Loaded, B
         device: if facts.device == "cuda" { "cuda" } else { "cpu" },
         numbers,
         instruction_set: None,
+        pinned_threads: false,
         prefix_cache_bytes: 0,
         similarity: Arc::new(PlainSimilarity),
     })

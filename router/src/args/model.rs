@@ -18,7 +18,6 @@ use crate::secret::Secret;
 
 /// How a model is fetched, prompted and computed.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct ModelArgs {
     /// How its files are fetched.
     #[command(flatten)]
@@ -155,11 +154,15 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Threads")]
     pub(crate) threads: Option<NonZeroUsize>,
 
-    /// Keep each computing thread on a CPU of its own, among those that this process may use.
+    /// Keep each computing thread on a CPU of its own, among those that this process may use [default: if
+    /// there are as many threads as CPUs].
     ///
-    /// Times are steadier if nothing else runs on these CPUs, and worse otherwise.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Threads")]
-    pub(crate) pin_threads: bool,
+    /// Next to other busy processes, threads without CPUs of their own often wait for each other on one CPU.
+    #[arg(
+        long, env, num_args = 0..=1, default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), help_heading = "Threads"
+    )]
+    pub(crate) pin_threads: Option<bool>,
 }
 
 /// How a model's files are fetched.

@@ -47,7 +47,7 @@ impl From<&info::Info> for v1::InfoResponse {
             instruction_set: computation.instruction_set.clone(),
             arithmetic: computation.arithmetic.clone(),
             threads: number(machine.threads),
-            pin_threads: machine.pin_threads,
+            pin_threads: computation.pinned_threads,
             reranker: reranker.map(reranker_info),
             cosine_reranking: model.cosine_ranking().map(cosine_info),
         }

@@ -314,7 +314,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             arithmetic: &computation.arithmetic,
             instruction_set: computation.instruction_set.as_deref(),
             threads: machine.threads,
-            pin_threads: machine.pin_threads,
+            pin_threads: computation.pinned_threads,
             prefix_cache_bytes: computation.prefix_cache_bytes,
             score_cache_bytes: machine.score_cache_bytes(),
             prompt_hash: info.prompt_hash.as_deref(),

@@ -93,7 +93,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--python" => model.python.is_some(),
         "--trust-remote-code" => hub.trust_remote_code,
         "--instruction-set" => model.instruction_set.is_some(),
-        "--pin-threads" => model.pin_threads,
+        "--pin-threads" => model.pin_threads == Some(true),
         "--default-instruction" => nonempty(model.default_instruction.as_ref()).is_some(),
         "--chat-template" => model.chat_template.is_some(),
         "--rerank-activation" => model.rerank_activation.is_some(),

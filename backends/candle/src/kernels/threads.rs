@@ -1,6 +1,8 @@
 //! The compute threads of a backend. An operation with more than one item is one fork and join.
 //!
-//! Each pinned thread ([`Threads::start_pinned`]) has its own CPU among those that this process may use.
+//! Pinned threads have a CPU each, among those that this process may use. Free ones wait for each other
+//! next to a busy process: when one sleeps because another was put aside, the system moves that one to its
+//! CPU, and from then on both share it, while the other process has a CPU for itself.
 
 use super::team::Team;
 use core_affinity::CoreId;
@@ -13,15 +15,21 @@ use std::{
 };
 use text_embeddings_backend_core::BackendError;
 
-/// The helpers of the models of a process, which compute in turn.
-static SHARED: Mutex<Vec<Weak<Team>>> = Mutex::new(Vec::new());
+/// The threads of the models of a process, which compute in turn.
+static SHARED: Mutex<Vec<Weak<Started>>> = Mutex::new(Vec::new());
 
 /// A fixed number of threads that share the items of an operation: the caller's, and helpers.
-pub(crate) struct Threads {
-    team: Arc<Team>,
+#[derive(Clone)]
+pub(crate) struct Threads(Arc<Started>);
+
+/// Threads that run.
+struct Started {
+    team: Team,
+    /// The argument of [`Threads::share_threads`].
+    pins: Option<bool>,
     /// The thread that takes the caller's place if threads are pinned. The caller's own thread may not be
     /// pinned: it has other tasks, and threads that it starts would be pinned, too.
-    pinned: Option<ThreadPool>,
+    caller: Option<ThreadPool>,
 }
 
 impl Threads {
@@ -31,36 +39,46 @@ impl Threads {
     ///
     /// [`BackendError::Load`] if the operating system refuses a thread.
     pub(crate) fn start(count: usize) -> Result<Self, BackendError> {
-        let team = Team::start_threads(count.saturating_sub(1), |_| ())
-            .map_err(|error| start_refused(count, &error))?;
-        Ok(Self { team: Arc::new(team), pinned: None })
+        Self::start_free(count, Some(false))
     }
 
     /// Like [`Threads::start`], but all callers with this `count` share the new threads, which end with the
     /// last of them. While one computes, another one's operations run on its own thread alone.
     ///
+    /// `pins` asks for a CPU for each thread. Absent: if there are as many threads as CPUs, and the system
+    /// can do it. With fewer threads, another process may choose the same CPUs.
+    ///
     /// # Errors
     ///
-    /// As [`Threads::start`].
-    pub(crate) fn share_threads(count: usize) -> Result<Self, BackendError> {
+    /// As [`Threads::start`]; if threads must be pinned, also if there are more of them than CPUs, or if this
+    /// system cannot pin threads.
+    pub(crate) fn share_threads(count: usize, pins: Option<bool>) -> Result<Self, BackendError> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.retain(|team| team.strong_count() > 0);
+        shared.retain(|started| started.strong_count() > 0);
         let mut running = shared.iter().filter_map(Weak::upgrade);
-        if let Some(team) = running.find(|team| team.helper_count() + 1 == count) {
-            return Ok(Self { team, pinned: None });
+        if let Some(started) =
+            running.find(|started| started.team.helper_count() + 1 == count && started.pins == pins)
+        {
+            return Ok(Self(started));
         }
-        let threads = Self::start(count)?;
-        shared.push(Arc::downgrade(&threads.team));
+        let threads = match pins {
+            Some(true) => Self::start_pinned(count, pins)?,
+            None if has_a_cpu_for_each(count) => {
+                Self::start_pinned(count, pins).or_else(|_| Self::start_free(count, pins))?
+            }
+            Some(false) | None => Self::start_free(count, pins)?,
+        };
+        shared.push(Arc::downgrade(&threads.0));
         Ok(threads)
     }
 
-    /// Like [`Threads::start`], with each thread pinned to its own CPU. None of them is the caller's.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if there are more threads than CPUs, or if the operating system refuses a
-    /// thread.
-    pub(crate) fn start_pinned(count: usize) -> Result<Self, BackendError> {
+    fn start_free(count: usize, pins: Option<bool>) -> Result<Self, BackendError> {
+        let team = Team::start_threads(count.saturating_sub(1), |_| ())
+            .map_err(|error| start_refused(count, &error))?;
+        Ok(Self(Arc::new(Started { team, pins, caller: None })))
+    }
+
+    fn start_pinned(count: usize, pins: Option<bool>) -> Result<Self, BackendError> {
         let count = count.max(1);
         let unsupported = || {
             let reason = "this system cannot pin threads to CPUs: leave it out";
@@ -86,21 +104,30 @@ impl Threads {
         })
         .map_err(|error| start_refused(count, &error))?;
         let builder = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "compute-0".to_owned());
-        let pool = builder.build().map_err(|error| start_refused(count, &error))?;
+        let caller = builder.build().map_err(|error| start_refused(count, &error))?;
         let mut all = is_pinned.iter().take(count - 1).all(|pinned| pinned);
-        all &= pool.install(|| core_affinity::set_for_current(first));
-        if all { Ok(Self { team: Arc::new(team), pinned: Some(pool) }) } else { Err(unsupported()) }
+        all &= caller.install(|| core_affinity::set_for_current(first));
+        if all {
+            Ok(Self(Arc::new(Started { team, pins, caller: Some(caller) })))
+        } else {
+            Err(unsupported())
+        }
+    }
+
+    /// Whether each thread has a CPU of its own.
+    pub(crate) fn are_pinned(&self) -> bool {
+        self.0.caller.is_some()
     }
 
     /// The number of threads.
     pub(crate) fn count(&self) -> usize {
-        self.team.helper_count() + 1
+        self.0.team.helper_count() + 1
     }
 
     /// Runs `operation`, which calls [`Threads::for_each`]: on this thread, or on a pinned one.
     pub(crate) fn enter<R: Send>(&self, operation: impl FnOnce() -> R + Send) -> R {
-        match &self.pinned {
-            Some(pool) => pool.install(operation),
+        match &self.0.caller {
+            Some(caller) => caller.install(operation),
             None => operation(),
         }
     }
@@ -111,7 +138,7 @@ impl Threads {
         mut items: impl Iterator<Item = T> + Send,
         body: impl Fn(T) + Sync,
     ) {
-        if self.team.helper_count() == 0 {
+        if self.0.team.helper_count() == 0 {
             items.for_each(body);
             return;
         }
@@ -122,7 +149,7 @@ impl Threads {
             return;
         };
         let items = Mutex::new([first, second].into_iter().chain(items));
-        self.team.run_together(&|| {
+        self.0.team.run_together(&|| {
             loop {
                 // A thread that panicked in `body` did not hold the lock. The caller raises its panic again.
                 let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -131,6 +158,13 @@ impl Threads {
             }
         });
     }
+}
+
+/// Whether there are as many CPUs as threads, and more than one. Other systems than Linux take a CPU for a
+/// wish.
+fn has_a_cpu_for_each(count: usize) -> bool {
+    let cpus = if cfg!(target_os = "linux") { core_affinity::get_core_ids() } else { None };
+    count > 1 && cpus.is_some_and(|cpus| cpus.len() == count)
 }
 
 fn start_refused(count: usize, error: &impl Display) -> BackendError {
@@ -166,17 +200,16 @@ mod tests {
     #[test]
     fn models_share_threads_which_end_with_the_last_of_them() {
         // A number that no other test shares.
-        let [first, second, other] = [5, 5, 6].map(|count| Threads::share_threads(count).unwrap());
-        assert!(Arc::ptr_eq(&first.team, &second.team) && !Arc::ptr_eq(&first.team, &other.team));
+        let share = |count| Threads::share_threads(count, Some(false)).unwrap();
+        let [first, second, other] = [5, 5, 6].map(&share);
+        assert!(Arc::ptr_eq(&first.0, &second.0) && !Arc::ptr_eq(&first.0, &other.0));
         assert_eq!((first.count(), other.count()), (5, 6));
-        let team = Arc::downgrade(&first.team);
+        let started = Arc::downgrade(&first.0);
         drop(first);
         // Two callers at the same time get all of their items.
         std::thread::scope(|scope| {
-            let again = Threads::share_threads(5).unwrap();
-            for threads in
-                [&second, &again].map(|threads| Threads { team: threads.team.clone(), pinned: None })
-            {
+            let again = share(5);
+            for threads in [&second, &again].map(Threads::clone) {
                 scope.spawn(move || {
                     for items in 0..200_u64 {
                         let sum = Mutex::new(0);
@@ -187,14 +220,14 @@ mod tests {
             }
         });
         drop(second);
-        assert!(team.upgrade().is_none());
-        assert_eq!(Threads::share_threads(1).unwrap().count(), 1);
+        assert!(started.upgrade().is_none());
+        assert_eq!(share(1).count(), 1);
     }
 
     #[test]
     fn every_item_is_seen_once_by_any_number_of_threads() {
         let cpus = core_affinity::get_core_ids().unwrap().len();
-        let pinned = [1, cpus].map(|count| (Threads::start_pinned(count).unwrap(), count));
+        let pinned = [1, cpus].map(|count| (Threads::share_threads(count, Some(true)).unwrap(), count));
         let free = [1, 2, 5].map(|count| (Threads::start(count).unwrap(), count));
         for (threads, count) in free.into_iter().chain(pinned) {
             assert_eq!(threads.count(), count);
@@ -222,7 +255,7 @@ mod tests {
     #[test]
     fn each_pinned_thread_has_a_cpu_of_its_own_among_those_of_the_process() {
         let allowed = core_affinity::get_core_ids().unwrap();
-        let threads = Threads::start_pinned(allowed.len()).unwrap();
+        let threads = Threads::share_threads(allowed.len(), Some(true)).unwrap();
         let cpus = Mutex::new(Vec::new());
         // Each thread takes one item and waits until all items are taken.
         let all_began = Barrier::new(allowed.len());
@@ -238,8 +271,24 @@ mod tests {
         let mut cpus = cpus.into_inner().unwrap();
         cpus.sort();
         assert_eq!(cpus, allowed);
-        let too_many = Threads::start_pinned(allowed.len() + 1).err().unwrap().to_string();
+        let too_many = Threads::share_threads(allowed.len() + 1, Some(true)).err().unwrap().to_string();
         assert!(too_many.contains(&format!("give `--threads {}`", allowed.len())), "{too_many}");
+    }
+
+    #[test]
+    fn threads_are_pinned_by_themselves_if_there_is_one_for_each_cpu() {
+        let cpus = core_affinity::get_core_ids().unwrap().len();
+        for (count, pins, expected) in [
+            (1, None, false),
+            (cpus, None, cpus > 1 && cfg!(target_os = "linux")),
+            (cpus + 1, None, false),
+            (cpus, Some(false), false),
+            (cpus, Some(true), true),
+        ] {
+            let threads = Threads::share_threads(count, pins).unwrap();
+            assert_eq!((threads.count(), threads.are_pinned()), (count, expected), "{pins:?}");
+            assert!(Arc::ptr_eq(&threads.0, &Threads::share_threads(count, pins).unwrap().0), "{pins:?}");
+        }
     }
 
     #[test]
