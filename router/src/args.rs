@@ -495,6 +495,15 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_pin_threads_follows_an_equals_sign_so_that_texts_can_stand_behind_the_flag() {
+        let table = [("", None), ("--pin-threads", Some(true)), ("--pin-threads=false", Some(false))];
+        for (flags, expected) in table {
+            assert_eq!(Args::with_flags(flags).unwrap().model.pin_threads, expected, "{flags}");
+        }
+        Args::with_flags("--pin-threads false").unwrap_err();
+    }
+
+    #[test]
     fn a_backend_is_one_that_is_built_in() {
         assert_eq!(Args::with_flags("").unwrap().model.hub.backend, BackendKind::Candle);
         assert!(

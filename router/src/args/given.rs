@@ -24,6 +24,8 @@ struct Flag {
     name: String,
     /// Its value as it was given; absent for a switch, and for a secret.
     value: Option<String>,
+    /// Between name and value: a blank, or an equals sign where the flag demands one.
+    separator: char,
     /// The variable that set it; absent if the command line did.
     variable: Option<String>,
 }
@@ -69,21 +71,23 @@ impl Flag {
         }
         let text = values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");
         if !argument.get_action().takes_values() {
-            return matches.get_flag(id).then_some(Self { name, value: None, variable });
+            return matches.get_flag(id).then_some(Self { name, value: None, separator: ' ', variable });
         }
+        let separator = if argument.is_require_equals_set() { '=' } else { ' ' };
         let value = if argument.is_hide_env_values_set() { None } else { Some(text) };
-        Some(Self { name, value, variable })
+        Some(Self { name, value, separator, variable })
     }
 }
 
 impl fmt::Display for Given {
     /// `--model-id demo --port 80 --api-key … (API_KEY)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, Flag { name, value, variable }) in self.0.iter().enumerate() {
+        for (place, Flag { name, value, separator, variable }) in self.0.iter().enumerate() {
             write!(formatter, "{}{name}", if place > 0 { " " } else { "" })?;
             if let Some(value) = value {
                 let is_plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"');
-                if is_plain { write!(formatter, " {value}") } else { write!(formatter, " {value:?}") }?;
+                write!(formatter, "{separator}")?;
+                if is_plain { write!(formatter, "{value}") } else { write!(formatter, "{value:?}") }?;
             }
             if let Some(variable) = variable {
                 write!(formatter, " ({variable})")?;
@@ -186,6 +190,7 @@ mod tests {
             "--model-id demo --dtype int8 --default-prompt \"\" --payload-limit 7 --api-key --cors-allow-origin a,b \
              --json-output"
         );
+        assert_eq!(given("--pin-threads --port 7").to_string(), "--pin-threads=true --port 7");
     }
 
     #[test]
@@ -193,6 +198,7 @@ mod tests {
         let flag = |name: &str, variable: Option<&str>| Flag {
             name: name.to_owned(),
             value: None,
+            separator: ' ',
             variable: variable.map(str::to_owned),
         };
         let given = Given(vec![

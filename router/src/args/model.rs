@@ -159,7 +159,7 @@ pub(crate) struct ModelArgs {
     ///
     /// Next to other busy processes, threads without CPUs of their own often wait for each other on one CPU.
     #[arg(
-        long, env, num_args = 0..=1, default_missing_value = "true",
+        long, env, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), help_heading = "Threads"
     )]
     pub(crate) pin_threads: Option<bool>,

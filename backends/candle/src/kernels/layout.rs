@@ -2,7 +2,8 @@
 
 /// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
-/// The number of words per row in a chunk. Packed operands are padded to whole chunks with zeros.
+/// The number of words per row in a chunk. Packed operands are padded to whole chunks with values of
+/// zero.
 pub(crate) const WORDS: usize = 16;
 
 /// The place of the rows' initial sums in memory: one row after the other, or the same place for all rows.
