@@ -3,14 +3,17 @@
 //! A launch takes the host several microseconds (6 next to an H100), and a short pass makes hundreds. Passes
 //! of one shape make the same calls with the same addresses, because their tensors find the same places in
 //! memory (`memory.rs`). So the calls of a section, from one exchange with the host to the next, are compared
-//! with earlier sections while they come. As long as they are the same, they wait; if all are, one call
-//! starts a graph that does the work of them all. What must hold: the device gets each call once, in
-//! their order, before the section ends.
+//! with earlier sections while they come. As long as they are the same, they wait for each other; as soon as
+//! there are enough of them, one call starts a graph that does their work, and the device computes while the
+//! next ones come. What must hold: the device gets each call once, in their order, before the section ends.
 
 use candle_core::{Result, Tensor};
+use std::collections::BTreeMap;
 
 /// The fewest calls that are worth a graph.
 const MIN_CALLS: usize = 8;
+/// The calls of a graph. With more, the device waits longer for the first ones.
+const GRAPH_CALLS: usize = 32;
 /// Sections that are remembered, with about 100 kB of main memory for each.
 const MAX_SECTIONS: usize = 64;
 
@@ -49,7 +52,8 @@ pub(super) struct CallQueue<D: CallDevice> {
 
 struct Section<D: CallDevice> {
     calls: Vec<D::Call>,
-    graph: Option<D::Graph>,
+    /// By the index of its first call: the graph of as many calls as a graph has, or of the last ones.
+    graphs: BTreeMap<usize, D::Graph>,
 }
 
 impl<D: CallDevice> CallQueue<D> {
@@ -71,7 +75,12 @@ impl<D: CallDevice> CallQueue<D> {
         self.calls.is_empty()
     }
 
-    /// Makes a call, or keeps it until the section ends. `tensors` are those that it reads and writes.
+    /// Makes a call, or keeps it until there are enough for a graph or the section ends. `tensors` are those
+    /// that it reads and writes.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
     pub(super) fn push_call<'a>(
         &mut self,
         call: D::Call,
@@ -83,18 +92,39 @@ impl<D: CallDevice> CallQueue<D> {
         let (place, known) = (self.calls.len(), &self.known);
         self.same.retain(|&section| known[section].calls.get(place) == Some(&call));
         self.calls.push(call);
-        if self.same.is_empty() {
-            return self.start_waiting();
-        }
+        let Some(&section) = self.same.last() else { return self.start_waiting() };
         self.held.extend(tensors.into_iter().cloned());
-        Ok(())
+        if self.calls.len() - self.started == GRAPH_CALLS { self.start_graph(section) } else { Ok(()) }
     }
 
+    /// Makes the calls that wait, one by one.
     fn start_waiting(&mut self) -> Result<()> {
         while let Some(call) = self.calls.get(self.started) {
             self.device.start_call(call)?;
             self.started += 1;
         }
+        self.held.clear();
+        Ok(())
+    }
+
+    /// Makes the calls that wait by a graph. They are the same as in this earlier section.
+    fn start_graph(&mut self, section: usize) -> Result<()> {
+        let waiting = &self.calls[self.started..];
+        if waiting.len() < MIN_CALLS {
+            return self.start_waiting();
+        }
+        let graphs = &mut self.known[section].graphs;
+        if !graphs.contains_key(&self.started) {
+            let Some(graph) = self.device.make_graph(waiting)? else {
+                self.makes_graphs = false;
+                self.known.clear();
+                self.same.clear();
+                return self.start_waiting();
+            };
+            graphs.insert(self.started, graph);
+        }
+        self.device.start_graph(&graphs[&self.started])?;
+        self.started = self.calls.len();
         self.held.clear();
         Ok(())
     }
@@ -115,22 +145,22 @@ impl<D: CallDevice> CallQueue<D> {
 
     fn finish_section(&mut self) -> Result<()> {
         let length = self.calls.len();
-        let known = self.same.iter().copied().find(|&section| self.known[section].calls.len() == length);
-        let mut graph = known.and_then(|section| self.known.remove(section).graph);
-        if known.is_some() && graph.is_none() && self.makes_graphs {
-            graph = self.device.make_graph(&self.calls)?;
-            self.makes_graphs = graph.is_some();
-        }
-        match &graph {
-            Some(graph) => self.device.start_graph(graph)?,
+        let known = self.same.iter().copied().rfind(|&section| self.known[section].calls.len() == length);
+        match known {
+            Some(section) => self.start_graph(section)?,
             None => self.start_waiting()?,
         }
-        if length >= MIN_CALLS && self.makes_graphs {
-            if self.known.len() == MAX_SECTIONS {
-                self.known.remove(0);
-            }
-            self.known.push(Section { calls: std::mem::take(&mut self.calls), graph });
+        if length < MIN_CALLS || !self.makes_graphs {
+            return Ok(());
         }
+        let section = match known {
+            Some(section) => self.known.remove(section),
+            None => Section { calls: std::mem::take(&mut self.calls), graphs: BTreeMap::new() },
+        };
+        if self.known.len() == MAX_SECTIONS {
+            self.known.remove(0);
+        }
+        self.known.push(section);
         Ok(())
     }
 
@@ -150,7 +180,7 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::cell::{Cell, RefCell};
 
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     struct Written {
         made: RefCell<Vec<u32>>,
         graphs: Cell<usize>,
@@ -188,7 +218,7 @@ mod tests {
             let mut rng = StdRng::seed_from_u64(91);
             for _ in 0..3000 {
                 device.made.borrow_mut().clear();
-                let (length, changed) = (rng.random_range(0..20), rng.random_range(0..60));
+                let (length, changed) = (rng.random_range(0..6) * 18, rng.random_range(0..12) * 25);
                 let section: Vec<u32> =
                     (0..length).map(|place| if place == changed { 1000 } else { place }).collect();
                 for &call in &section {
@@ -200,9 +230,10 @@ mod tests {
                 assert!(queue.known.len() <= MAX_SECTIONS);
             }
             if has_graphs {
-                assert!(device.graphs.get() < 300 && device.starts.get() > 800);
+                assert!(device.graphs.get() < 60 && device.starts.get() > 4000, "{device:?}");
             } else {
                 assert_eq!((device.graphs.get(), device.starts.get()), (1, 0));
+                assert!(queue.known.is_empty());
             }
         }
     }
@@ -232,6 +263,24 @@ mod tests {
             ask(&mut queue, 70);
             queue.end_section().unwrap();
             assert_eq!((device.graphs.get(), device.starts.get()), (1, starts));
+        }
+    }
+
+    #[test]
+    fn the_device_computes_while_the_rest_of_a_long_section_comes() {
+        let device = Written { has_graphs: true, ..Written::default() };
+        let mut queue = CallQueue::new(&device);
+        let calls = 2 * GRAPH_CALLS as u32 + 9;
+        for round in 0..3 {
+            for call in 0..calls {
+                queue.push_call(call, []).unwrap();
+                let waiting = if round == 0 { 0 } else { (call as usize + 1) % GRAPH_CALLS };
+                assert_eq!(device.made.borrow().len(), call as usize + 1 - waiting);
+            }
+            queue.end_section().unwrap();
+            assert_eq!(*device.made.borrow(), (0..calls).collect::<Vec<_>>());
+            device.made.borrow_mut().clear();
+            assert_eq!((device.graphs.get(), device.starts.get()), (3 * round.min(1), 3 * round));
         }
     }
 }
