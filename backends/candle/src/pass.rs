@@ -49,8 +49,8 @@ struct KnownRows {
 }
 
 impl KnownRows {
-    /// `is_needed` says whether an answer needs a row's hidden state.
-    fn from_cache<K: Kept>(batch: &Batch, cache: &PrefixCache<K>, is_needed: impl Fn(usize) -> bool) -> Self {
+    /// `is_needed` says of each row whether an answer needs its hidden state.
+    fn from_cache<K: Kept>(batch: &Batch, cache: &PrefixCache<K>, is_needed: &[bool]) -> Self {
         let mut found = Self::default();
         // For each segment, the place in the cache after its last row, if all its rows are known.
         let mut wholes: Vec<Option<Cursor>> = Vec::with_capacity(batch.segments().len());
@@ -58,7 +58,7 @@ impl KnownRows {
             let mut cursor = segment.parent.map_or(Some(Cursor::START), |parent| wholes[parent]);
             let mut steps = Vec::new();
             for row in segment.rows.clone() {
-                if is_needed(row) {
+                if is_needed[row] {
                     break;
                 }
                 cursor = cursor.and_then(|cursor| cache.step(cursor, batch.token_ids()[row]));
@@ -89,8 +89,10 @@ impl<'a, K: Kept> Pass<'a, K> {
     /// Finds the rows of `batch` that the cache knows. `needed` lists the rows whose hidden states the
     /// answers need, ascending.
     pub(crate) fn new(batch: &'a Batch, needed: &[usize], cache: &'a PrefixCache<K>) -> Self {
-        let is_needed = |row: usize| needed.binary_search(&row).is_ok();
-        let KnownRows { computed, known, rows, ends, forks } = KnownRows::from_cache(batch, cache, is_needed);
+        let mut is_needed = vec![false; batch.token_ids().len()];
+        needed.iter().for_each(|&row| is_needed[row] = true);
+        let KnownRows { computed, known, rows, ends, forks } =
+            KnownRows::from_cache(batch, cache, &is_needed);
         let mut places = vec![0; batch.token_ids().len()];
         for (place, &row) in computed.iter().chain(&rows).enumerate() {
             places[row] = place;
@@ -100,7 +102,7 @@ impl<'a, K: Kept> Pass<'a, K> {
         for (text, &reusable) in batch.reusable().iter().enumerate() {
             let length = reusable.min(cache.max_tokens());
             let rows: Vec<usize> =
-                batch.rows_of(text).take(length).take_while(|&row| !is_needed(row)).collect();
+                batch.rows_of(text).take(length).take_while(|&row| !is_needed[row]).collect();
             if !rows.is_empty() && prefixes.last() != Some(&rows) {
                 prefixes.push(rows);
             }

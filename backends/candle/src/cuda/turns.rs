@@ -36,12 +36,22 @@ impl Turns {
 /// table, so slices are compared by address.
 fn unique_angles<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     let mut different: Vec<Angles<'a>> = Vec::new();
-    let mut known: HashMap<*const f32, u32> = HashMap::new();
+    let mut known: HashMap<*const f32, usize> = HashMap::new();
+    let mut next = 0;
     let of_rows = angles.iter().map(|angle| {
-        *known.entry(angle.0.as_ptr()).or_insert_with(|| {
-            different.push(*angle);
-            different.len() as u32 - 1
-        })
+        let address = angle.0.as_ptr();
+        // Most rows are one position behind the row before them, and need no look into the map.
+        let is_next = different.get(next).is_some_and(|angle| angle.0.as_ptr() == address);
+        let index = if is_next {
+            next
+        } else {
+            *known.entry(address).or_insert_with(|| {
+                different.push(*angle);
+                different.len() - 1
+            })
+        };
+        next = index + 1;
+        index as u32
     });
     let of_rows = of_rows.collect();
     (different, of_rows)
