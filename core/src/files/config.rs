@@ -452,6 +452,20 @@ mod tests {
     }
 
     #[test]
+    fn a_model_reads_the_tensors_that_its_tokenizer_makes_or_all_if_no_list_is_given() {
+        for (text, expected) in [
+            ("{}", true),
+            (r#"{"model_input_names":null}"#, true),
+            (r#"{"model_input_names":["input_ids","token_type_ids","attention_mask"]}"#, true),
+            (r#"{"model_input_names":["input_ids","attention_mask"]}"#, false),
+            (r#"{"model_input_names":[]}"#, false),
+        ] {
+            let config: TokenizerConfig = file(text).parse().unwrap();
+            assert_eq!(config.reads("token_type_ids"), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn a_malformed_file_is_named_with_line_and_column() {
         for (text, position) in
             [("{\n \"vocab_size\": ", "line 2 column"), (r#"{"vocab_size":"many"}"#, "line 1 column")]

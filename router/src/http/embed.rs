@@ -389,6 +389,26 @@ mod tests {
     };
 
     #[test]
+    fn the_values_of_an_answer_are_those_of_all_its_vectors() {
+        let outputs = || EmbedOutputs {
+            dense: Some(vec![1.0; 3]),
+            sparse: Some(vec![SparseValue { index: 7, value: 1.0 }; 5]),
+            tokens: Some(vec![vec![1.0; 4]; 2]),
+        };
+        // A sparse value has an index, too.
+        for (outputs, values) in [
+            (outputs(), 3 + 10 + 8),
+            (EmbedOutputs { tokens: None, ..outputs() }, 13),
+            (EmbedOutputs { dense: None, sparse: None, ..outputs() }, 8),
+        ] {
+            let answer = EmbedAnswer::from_outputs(vec![outputs; 2], VectorEncoding::default());
+            assert_eq!(answer.count_values(), 2 * values);
+        }
+        let tokens = EmbedAnswer::from_tokens(vec![outputs(); 3], VectorEncoding::default());
+        assert_eq!(tokens.count_values(), 24);
+    }
+
+    #[test]
     fn a_sparse_body_has_teis_defaults_and_each_field_arrives() {
         let body = r#"{"inputs":"a","unknown":{"x":1}}"#;
         let inputs = EmbedInputs::single(EmbedInput::Text("a".to_owned()));
