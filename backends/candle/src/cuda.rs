@@ -47,8 +47,8 @@ use crate::{
 use accelerator::{Accelerator, FlashInput, has_flash_size};
 use candle_core::{DType, Tensor};
 use candle_nn::ops::sigmoid;
-use kept::{DeviceValues, Finite};
-use launches::{Launches, MAX_LOOKUPS, ScatteredRows, UploadedLookup, list_places};
+use kept::DeviceValues;
+use launches::{Launches, MAX_LOOKUPS, ScatteredRows, UploadedLookup, list_addresses};
 use memory::DeviceMemory;
 use proof::FlashProof;
 use sequences::Sequences;
@@ -71,7 +71,7 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    shared: SharedByLayers<A>,
+    shared: SharedByLayers,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
     proof: FlashProof,
@@ -441,14 +441,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn keep(&mut self, x: &CudaTensor, rows: &[usize]) -> Result<DeviceValues<A>> {
         let rows = self.indices(rows)?;
-        // Before the kernel, so that both lists go to the device together.
-        let finite = match self.shared.finite.take() {
-            Some(finite) => finite,
-            None => Arc::new(Finite::new(&self.memory)?),
-        };
         let values = self.gather_turned(x, None, Some(&rows), self.shared.key_turn.as_ref())?;
-        finite.look_at(&values)?;
-        Ok(DeviceValues::new(values, Arc::clone(self.shared.finite.insert(finite))))
+        Ok(DeviceValues::new(values, &self.memory))
     }
 
     /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
@@ -468,7 +462,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         for KeptRow { layers, row } in rows {
             places.push(DeviceValues::place_of_row(layers, *row, row_bytes)?);
         }
-        let places = self.memory.place_list(list_places(places))?;
+        let places = self.memory.place_list(list_addresses(places.into_iter().flatten()))?;
         self.shared.appended = Some(Appended { places, count: rows.len(), layer });
         Ok(())
     }

@@ -12,8 +12,8 @@ pub(crate) trait Kept: Send + Sync + Sized {
     /// The device's errors.
     fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>>;
 
-    /// Whether no value is NaN or infinite.
-    fn is_finite(&self) -> bool;
+    /// Whether no value of these layers is NaN or infinite. All have the same number of rows.
+    fn are_finite(layers: &[Self]) -> bool;
 
     /// The size of all rows in bytes.
     #[cfg(test)]
@@ -77,11 +77,11 @@ impl Kept for HostValues {
         Ok(copies.collect())
     }
 
-    fn is_finite(&self) -> bool {
-        match self {
+    fn are_finite(layers: &[Self]) -> bool {
+        layers.iter().all(|layer| match layer {
             Self::F32(kept) => kept.iter().all(|value| value.is_finite()),
             Self::Bf16(kept) => kept.iter().all(|&value| widen(value).is_finite()),
-        }
+        })
     }
 
     #[cfg(test)]

@@ -172,7 +172,7 @@ impl<K: Kept> PrefixCache<K> {
         // A value that is not finite would spoil even texts that do not see it, because a weight of zero
         // times it is NaN.
         let mut states = fresh.states.iter().flatten().flatten();
-        if fresh.layers.iter().all(Kept::is_finite) && states.all(|value| value.is_finite()) {
+        if K::are_finite(&fresh.layers) && states.all(|value| value.is_finite()) {
             for rows in &fresh.prefixes {
                 if !self.has_states() {
                     self.insert(batch.token_ids(), rows, fresh, None);

@@ -2,61 +2,26 @@
 
 use super::{
     accelerator::Accelerator,
-    launches::{Launches, ScatteredRows, list_places},
+    launches::{Launches, ScatteredRows, list_addresses},
     memory::DeviceMemory,
     tensor::CudaTensor,
 };
 use crate::{errors::failed, kept::Kept, operations::Result};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Rows of keys and values of one layer, `[rows, width]`.
 pub(crate) struct DeviceValues<A> {
     values: CudaTensor,
-    finite: Arc<Finite<A>>,
-}
-
-/// Whether all values that one forward pass keeps are finite: a number on the device, which is read only
-/// once.
-pub(crate) struct Finite<A> {
     memory: Arc<DeviceMemory<A>>,
-    /// Zero until a value is not finite; absent if the answer is known.
-    found: Option<CudaTensor>,
-    answer: OnceLock<bool>,
-}
-
-impl<A: Accelerator> Finite<A> {
-    pub(crate) fn new(memory: &Arc<DeviceMemory<A>>) -> Result<Self> {
-        let found = Some(memory.place_list([0])?);
-        Ok(Self { memory: Arc::clone(memory), found, answer: OnceLock::new() })
-    }
-
-    /// The same answer, for copies of the values.
-    fn for_copies(&self) -> Self {
-        Self { memory: Arc::clone(&self.memory), found: None, answer: OnceLock::from(self.holds()) }
-    }
-
-    /// Includes these values in the check.
-    pub(crate) fn look_at(&self, values: &CudaTensor) -> Result<()> {
-        let Some(found) = &self.found else { return Ok(()) };
-        Launches::new(&self.memory).not_finite(values, found)
-    }
-
-    fn holds(&self) -> bool {
-        *self.answer.get_or_init(|| {
-            // If the device does not answer, the values count as spoilt.
-            let found = self.found.as_ref().and_then(|found| self.memory.read_words(found).ok());
-            found.is_some_and(|found| found == [0])
-        })
-    }
 }
 
 impl<A: Accelerator> DeviceValues<A> {
-    pub(crate) fn new(values: CudaTensor, finite: Arc<Finite<A>>) -> Self {
-        Self { values, finite }
+    pub(crate) fn new(values: CudaTensor, memory: &Arc<DeviceMemory<A>>) -> Self {
+        Self { values, memory: Arc::clone(memory) }
     }
 
     fn address(&self) -> Result<u64> {
-        self.finite.memory.accelerator().address(&self.values).map_err(failed)
+        self.memory.accelerator().address(&self.values).map_err(failed)
     }
 
     /// The address of the first layer's row, and the bytes from there to the next layer's: copies lie one
@@ -66,13 +31,21 @@ impl<A: Accelerator> DeviceValues<A> {
         let step = layers.get(1).map_or(Ok(first), Self::address)? - first;
         Ok([first + (row * row_bytes) as u64, step])
     }
+
+    /// Whether all values of `layers` are finite: one kernel looks at all layers.
+    fn find_finite(&self, layers: &[Self]) -> Result<bool> {
+        let addresses = layers.iter().map(Self::address).collect::<Result<Vec<_>>>()?;
+        let addresses = self.memory.place_list(list_addresses(addresses))?;
+        let found = self.memory.place_list([0])?;
+        Launches::new(&self.memory).not_finite(&addresses, layers.len(), &self.values, &found)?;
+        Ok(self.memory.read_words(&found)? == [0])
+    }
 }
 
 impl<A: Accelerator> Kept for DeviceValues<A> {
     /// One kernel copies all layers into one allocation: each call of the driver takes microseconds.
     fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>> {
-        let Some(Self { values, finite }) = layers.first() else { return Ok(Vec::new()) };
-        let memory = &finite.memory;
+        let Some(Self { values, memory }) = layers.first() else { return Ok(Vec::new()) };
         let row_bytes = width * values.dtype().size_in_bytes();
         let mut places = Vec::with_capacity(layers.len() * rows.len());
         for layer in layers {
@@ -80,22 +53,22 @@ impl<A: Accelerator> Kept for DeviceValues<A> {
             places.extend(rows.iter().map(|row| [first + (row * row_bytes) as u64, 0]));
         }
         let copies = memory.empty_apart(places.len(), width, values.dtype())?;
-        let places = memory.place_list(list_places(places))?;
+        let places = memory.place_list(list_addresses(places.into_iter().flatten()))?;
         let none = values.narrow(0, 0, 0).map_err(failed)?;
         let from = ScatteredRows { own: &none, others: Some(&places), layer: 0 };
         Launches::new(memory).gather_rows(&from, None, &copies)?;
         // Whoever computes next finds the copies.
         memory.accelerator().flush_calls().map_err(failed)?;
-        let finite = Arc::new(finite.for_copies());
         let of_layers = (0..layers.len()).map(|index| {
             let values = copies.with_view(copies.narrow(0, index * rows.len(), rows.len()))?;
-            Ok(Self { values, finite: Arc::clone(&finite) })
+            Ok(Self::new(values, memory))
         });
         of_layers.collect()
     }
 
-    fn is_finite(&self) -> bool {
-        self.finite.holds()
+    /// If the device does not answer, the values count as spoilt.
+    fn are_finite(layers: &[Self]) -> bool {
+        layers.first().is_none_or(|first| first.find_finite(layers).unwrap_or(false))
     }
 
     #[cfg(test)]

@@ -111,8 +111,12 @@ impl<V: Copy> Memory<V> {
             .collect()
     }
 
+    fn address(&self) -> u64 {
+        self.bytes.first_address() + self.start as u64
+    }
+
     fn word(&self) -> Word {
-        Word::Address(self.bytes.first_address() + self.start as u64)
+        Word::Address(self.address())
     }
 }
 
@@ -574,7 +578,7 @@ impl<V: Copy> Elsewhere<V> {
         let mut there = values.repeat(layer);
         there.extend(values.chunks(columns).rev().flatten());
         let memory = case.memory(&there);
-        let Word::Address(start) = memory.word() else { unreachable!() };
+        let start = memory.address();
         let row_bytes = (columns * size_of::<V>()) as i64;
         let places: Vec<i64> = (0..count as i64)
             .flat_map(|row| [start as i64 + (count as i64 - 1 - row) * row_bytes, count as i64 * row_bytes])
@@ -648,12 +652,16 @@ fn means_of_rows_equal_their_twin(runner: &dyn Runner) {
 fn not_finite_of<S: Stored>(case: &mut Case<'_>) {
     let count = case.columns;
     for spoiler in [None, Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(f32::NAN)] {
-        let mut x = case.values::<S>(count);
+        let tensors = case.rng.random_range(1..4);
+        let mut x = case.values::<S>(tensors * count);
         if let Some(spoiler) = spoiler {
-            x[case.rng.random_range(0..count)] = S::stored(spoiler);
+            x[case.rng.random_range(0..tensors * count)] = S::stored(spoiler);
         }
-        let (memory, flag) = (case.memory(&x), case.memory(&[0_i32]));
-        let words = [memory.word(), flag.word(), int(count)];
+        let memory: Vec<Memory<S>> = x.chunks(count).map(|tensor| case.memory(tensor)).collect();
+        let addresses: Vec<u64> = memory.iter().map(|tensor| tensor.address()).collect();
+        let (addresses, flag) = (case.memory(&addresses), case.memory(&[0_i32]));
+        let part = *[8, 64, 1 << 14].choose(&mut case.rng).unwrap();
+        let words = [addresses.word(), flag.word(), int(tensors), int(count), int(part)];
         case.launch(&format!("not_finite_{}", S::SUFFIX), &words);
         let expected = i32::from(twins::not_finite(&wide(&x)));
         assert_eq!(expected, i32::from(spoiler.is_some()));

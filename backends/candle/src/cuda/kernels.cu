@@ -17,7 +17,7 @@
 // | gather_turned                                | count                       | per_row(columns / 2)   |
 // | gather_rows                                  | count                       | per_row(bytes / 2)     |
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
-// | not_finite                                   | ceil(count / (64 · 256))    | 256                    |
+// | not_finite                                   | tensors · ceil(count / part)| 256                    |
 //
 // per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. For a norm, each thread keeps 16
 // values of its row in registers and reads the rest again for each sum. So rows of up to 16 · threads columns
@@ -527,21 +527,25 @@ __device__ void gather_turned_rows(const RowPlaces& from, const unsigned* rows, 
     });
 }
 
+// A block looks at `part` values of one of the tensors at a time. `part` is a multiple of WIDE.
 template <class T>
-__device__ void find_not_finite(const T* x, int* flag, int count) {
-    const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
-    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int wide = are_aligned(x) ? count / WIDE * WIDE : 0;
+__device__ void find_not_finite(const long long* tensors, int* flag, int tensor_count, int count, int part) {
+    const int parts = (count + part - 1LL) / part;
     bool is_found = false;
-    for (long long at = thread * WIDE; at < wide; at += threads * WIDE) {
-        float values[WIDE];
-        load(x + at, values);
+    for_rows(tensor_count * parts, [&](long long i) {
+        const T* const x = reinterpret_cast<const T*>(tensors[i / parts]);
+        const long long first = i % parts * part, end = first + part < count ? first + part : count;
+        const long long wide = are_aligned(x) ? first + (end - first) / WIDE * WIDE : first;
+        for (long long at = first + threadIdx.x * WIDE; at < wide; at += blockDim.x * WIDE) {
+            float values[WIDE];
+            load(x + at, values);
 #pragma unroll
-        for (int i = 0; i < WIDE; ++i) is_found |= !(fabsf(values[i]) <= 3.402823466e38f);
-    }
-    for (long long at = wide + thread; at < count; at += threads) {
-        is_found |= !(fabsf(to_float(x[at])) <= 3.402823466e38f);
-    }
+            for (int i = 0; i < WIDE; ++i) is_found |= !(fabsf(values[i]) <= 3.402823466e38f);
+        }
+        for (long long at = wide + threadIdx.x; at < end; at += blockDim.x) {
+            is_found |= !(fabsf(to_float(x[at])) <= 3.402823466e38f);
+        }
+    });
     // All threads that write the flag write the same value.
     if (is_found) *flag = 1;
 }
@@ -560,7 +564,7 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
 //   be x with all of its rows: then only the heads change.
 // activate: out = activation(x + bias); bias may be null, out may be x.
 // gate: x [rows, 2 inner] has the gate first; out [rows, inner] = activation(gate + bias) * (up + bias).
-// not_finite: sets flag to 1 if a value is not finite.
+// not_finite: sets flag to 1 if a value is not finite of the tensors at these addresses, of `count` values each.
 #define KERNELS_OF_16_BITS(SUFFIX, T)                                                                        \
     KERNEL norm_##SUFFIX(const float* x, const float* weight, const float* bias, T* out, float* in_place,    \
                          int rows, int columns, float epsilon, int kind) {                                   \
@@ -583,7 +587,9 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
     KERNEL gate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int inner, int activation) {       \
         gate_rows(x, bias, out, rows, inner, activation);                                                    \
     }                                                                                                        \
-    KERNEL not_finite_##SUFFIX(const T* x, int* flag, int count) { find_not_finite(x, flag, count); }
+    KERNEL not_finite_##SUFFIX(const long long* tensors, int* flag, int tensor_count, int count, int part) {     \
+        find_not_finite<T>(tensors, flag, tensor_count, count, part);                                            \
+    }
 
 // Kernels whose values are stored as T, which may be `float`.
 //

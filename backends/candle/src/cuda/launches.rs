@@ -29,8 +29,8 @@ const VALUES_PER_THREAD: usize = 8;
 const THREADS: usize = 256;
 /// Columns of a text that one block averages: one for each thread of a warp.
 const MEAN_COLUMNS: usize = 32;
-/// Values that one thread checks for being finite.
-const CHECKED_PER_THREAD: usize = 64;
+/// Values of a tensor that one block checks for being finite.
+const CHECKED_PER_BLOCK: usize = 1 << 14;
 /// The most tables whose vectors one kernel adds up.
 pub(super) const MAX_LOOKUPS: usize = 3;
 
@@ -49,7 +49,8 @@ pub(super) struct UploadedLookup<'a> {
 pub(super) struct ScatteredRows<'a> {
     /// The first rows.
     pub(super) own: &'a Tensor,
-    /// The rows after those; [`list_places`] makes this list.
+    /// The rows after those: for each the address of the first layer's row, and the bytes from there to the
+    /// next layer's ([`list_addresses`]).
     pub(super) others: Option<&'a Tensor>,
     /// The layer whose rows the others are.
     pub(super) layer: usize,
@@ -69,10 +70,9 @@ impl ScatteredRows<'_> {
     }
 }
 
-/// The words of a list of rows elsewhere: the address of the first layer's row, and the bytes from there to
-/// the next layer's.
-pub(super) fn list_places(rows: impl IntoIterator<Item = [u64; 2]>) -> impl Iterator<Item = u32> {
-    rows.into_iter().flatten().flat_map(|bytes| [bytes as u32, (bytes >> 32) as u32])
+/// The words of a list of addresses, or of distances in bytes.
+pub(super) fn list_addresses(addresses: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u32> {
+    addresses.into_iter().flat_map(|bytes| [bytes as u32, (bytes >> 32) as u32])
 }
 
 /// The arguments of a kernel for its norm. Without a norm, pointers are null and the kind is 0.
@@ -336,15 +336,28 @@ impl<A: Accelerator> Launches<A> {
         Ok(out)
     }
 
-    /// Sets the number `found` to 1 if a value is not finite.
-    pub(super) fn not_finite(&self, values: &Tensor, found: &Tensor) -> Result<()> {
-        let count = values.elem_count();
+    /// Sets the number `found` to 1 if a value is not finite of tensors at these addresses
+    /// ([`list_addresses`]), each of which has the type and size of `example`.
+    pub(super) fn not_finite(
+        &self,
+        addresses: &Tensor,
+        tensors: usize,
+        example: &Tensor,
+        found: &Tensor,
+    ) -> Result<()> {
+        let count = example.elem_count();
         let launch = Launch {
             kernel: "not_finite",
-            dtype: Some(values.dtype()),
-            blocks: count.div_ceil(CHECKED_PER_THREAD * THREADS).max(1),
+            dtype: Some(example.dtype()),
+            blocks: tensors * count.div_ceil(CHECKED_PER_BLOCK).max(1),
             threads: THREADS,
-            arguments: &[Argument::Tensor(values), Argument::Tensor(found), Int(count)],
+            arguments: &[
+                Argument::Tensor(addresses),
+                Argument::Tensor(found),
+                Int(tensors),
+                Int(count),
+                Int(CHECKED_PER_BLOCK),
+            ],
         };
         self.start_kernel(&launch)
     }

@@ -2,7 +2,6 @@
 //! device, and notes from one operation of a layer for the next.
 
 use super::{
-    kept::Finite,
     sequences::Sequences,
     tensor::CudaTensor,
     turns::{TurnedHeads, Turns},
@@ -12,21 +11,14 @@ use candle_core::Tensor;
 use std::sync::Arc;
 
 /// Lists and values that the layers of a pass share.
-pub(super) struct SharedByLayers<A> {
+#[derive(Default)]
+pub(super) struct SharedByLayers {
     /// Lists of rows that are on the device.
     pub(super) indices: Vec<Indices>,
-    /// Whether all values that the pass keeps are finite.
-    pub(super) finite: Option<Arc<Finite<A>>>,
     /// The rows that follow the keys and values of the next attention.
     pub(super) appended: Option<Appended>,
     /// How the keys of this layer are turned.
     pub(super) key_turn: Option<TurnedHeads>,
-}
-
-impl<A> Default for SharedByLayers<A> {
-    fn default() -> Self {
-        Self { indices: Vec::new(), finite: None, appended: None, key_turn: None }
-    }
 }
 
 /// A list of rows, in main memory and on the device.
