@@ -564,7 +564,8 @@ __device__ void find_not_finite(const long long* tensors, int* flag, int tensor_
 //   be x with all of its rows: then only the heads change.
 // activate: out = activation(x + bias); bias may be null, out may be x.
 // gate: x [rows, 2 inner] has the gate first; out [rows, inner] = activation(gate + bias) * (up + bias).
-// not_finite: sets flag to 1 if a value is not finite of the tensors at these addresses, of `count` values each.
+// not_finite: sets flag to 1 if the tensors at these addresses, of `count` values each, have one that is not
+//   finite.
 #define KERNELS_OF_16_BITS(SUFFIX, T)                                                                        \
     KERNEL norm_##SUFFIX(const float* x, const float* weight, const float* bias, T* out, float* in_place,    \
                          int rows, int columns, float epsilon, int kind) {                                   \
