@@ -17,7 +17,7 @@
 // | gather_turned                                | count                       | per_row(columns / 2)   |
 // | gather_rows                                  | count                       | per_row(bytes / 2)     |
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
-// | not_finite                                   | tensors · ceil(count / part)| 256                    |
+// | not_finite                                   | tensors · ceil(count/part)  | 256                    |
 //
 // per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. For a norm, each thread keeps 16
 // values of its row in registers and reads the rest again for each sum. So rows of up to 16 · threads columns
@@ -532,9 +532,9 @@ template <class T>
 __device__ void find_not_finite(const long long* tensors, int* flag, int tensor_count, int count, int part) {
     const int parts = (count + part - 1LL) / part;
     bool is_found = false;
-    for_rows(tensor_count * parts, [&](long long i) {
-        const T* const x = reinterpret_cast<const T*>(tensors[i / parts]);
-        const long long first = i % parts * part, end = first + part < count ? first + part : count;
+    for_rows(tensor_count * parts, [&](long long piece) {
+        const T* const x = reinterpret_cast<const T*>(tensors[piece / parts]);
+        const long long first = piece % parts * part, end = first + part < count ? first + part : count;
         const long long wide = are_aligned(x) ? first + (end - first) / WIDE * WIDE : first;
         for (long long at = first + threadIdx.x * WIDE; at < wide; at += blockDim.x * WIDE) {
             float values[WIDE];
