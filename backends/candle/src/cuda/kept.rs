@@ -2,7 +2,7 @@
 
 use super::{
     accelerator::Accelerator,
-    launches::{Launches, ScatteredRows, list_addresses},
+    launches::{Launches, list_addresses},
     memory::DeviceMemory,
     tensor::CudaTensor,
 };
@@ -32,10 +32,15 @@ impl<A: Accelerator> DeviceValues<A> {
         Ok([first + (row * row_bytes) as u64, step])
     }
 
+    /// The addresses of the layers, on the device.
+    fn place_addresses(&self, layers: &[Self]) -> Result<CudaTensor> {
+        let addresses = layers.iter().map(Self::address).collect::<Result<Vec<_>>>()?;
+        self.memory.place_list(list_addresses(addresses))
+    }
+
     /// Whether all values of `layers` are finite: one kernel looks at all layers.
     fn find_finite(&self, layers: &[Self]) -> Result<bool> {
-        let addresses = layers.iter().map(Self::address).collect::<Result<Vec<_>>>()?;
-        let addresses = self.memory.place_list(list_addresses(addresses))?;
+        let addresses = self.place_addresses(layers)?;
         let found = self.memory.place_list([0])?;
         Launches::new(&self.memory).not_finite(&addresses, layers.len(), &self.values, &found)?;
         Ok(self.memory.read_words(&found)? == [0])
@@ -45,18 +50,12 @@ impl<A: Accelerator> DeviceValues<A> {
 impl<A: Accelerator> Kept for DeviceValues<A> {
     /// One kernel copies all layers into one allocation: each call of the driver takes microseconds.
     fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>> {
-        let Some(Self { values, memory }) = layers.first() else { return Ok(Vec::new()) };
-        let row_bytes = width * values.dtype().size_in_bytes();
-        let mut places = Vec::with_capacity(layers.len() * rows.len());
-        for layer in layers {
-            let first = layer.address()?;
-            places.extend(rows.iter().map(|row| [first + (row * row_bytes) as u64, 0]));
-        }
-        let copies = memory.empty_apart(places.len(), width, values.dtype())?;
-        let places = memory.place_list(list_addresses(places.into_iter().flatten()))?;
-        let none = values.narrow(0, 0, 0).map_err(failed)?;
-        let from = ScatteredRows { own: &none, others: Some(&places), layer: 0 };
-        Launches::new(memory).gather_rows(&from, None, &copies)?;
+        let Some(first) = layers.first() else { return Ok(Vec::new()) };
+        let memory = &first.memory;
+        let copies = memory.empty_apart(layers.len() * rows.len(), width, first.values.dtype())?;
+        let addresses = first.place_addresses(layers)?;
+        let places = memory.place_list(rows.iter().map(|&row| row as u32))?;
+        Launches::new(memory).copy_layers(&addresses, &places, &copies)?;
         // Whoever computes next finds the copies.
         memory.accelerator().flush_calls().map_err(failed)?;
         let of_layers = (0..layers.len()).map(|index| {

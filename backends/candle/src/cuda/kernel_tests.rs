@@ -630,6 +630,30 @@ fn gathered_rows_equal_their_twin(runner: &dyn Runner) {
     });
 }
 
+fn copied_layers_equal_their_twin(runner: &dyn Runner) {
+    for_cases(runner, 12, &COLUMNS, |case| {
+        let Case { rows: count, columns, .. } = *case;
+        let layers: Vec<Vec<u16>> = (0..case.rng.random_range(1..5))
+            .map(|_| (0..7 * columns).map(|_| case.rng.random()).collect())
+            .collect();
+        let memory: Vec<Memory<u16>> = layers.iter().map(|layer| case.memory(layer)).collect();
+        let addresses: Vec<u64> = memory.iter().map(Memory::address).collect();
+        let rows: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..7)).collect();
+        let (addresses, rows_there) = (case.memory(&addresses), case.memory(&rows));
+        let out = case.memory(&vec![0_u16; layers.len() * count * columns]);
+        let words = [
+            addresses.word(),
+            rows_there.word(),
+            out.word(),
+            int(layers.len()),
+            int(count),
+            int(2 * columns),
+        ];
+        case.launch_rows("copy_layers", layers.len() * count, &words);
+        assert_eq!(out.values(), twins::copy_layers(&layers, columns, &rows), "{}", case.what());
+    });
+}
+
 fn means_of_rows_equal_their_twin(runner: &dyn Runner) {
     for_cases(runner, 9, &COLUMNS[..15], |case| {
         let Case { rows: texts, columns, .. } = *case;
@@ -658,7 +682,7 @@ fn not_finite_of<S: Stored>(case: &mut Case<'_>) {
             x[case.rng.random_range(0..tensors * count)] = S::stored(spoiler);
         }
         let memory: Vec<Memory<S>> = x.chunks(count).map(|tensor| case.memory(tensor)).collect();
-        let addresses: Vec<u64> = memory.iter().map(|tensor| tensor.address()).collect();
+        let addresses: Vec<u64> = memory.iter().map(Memory::address).collect();
         let (addresses, flag) = (case.memory(&addresses), case.memory(&[0_i32]));
         let part = *[8, 64, 1 << 14].choose(&mut case.rng).unwrap();
         let words = [addresses.word(), flag.word(), int(tensors), int(count), int(part)];
@@ -734,6 +758,7 @@ with_each_runner! {
     biases_are_added_as_their_twin_adds_them,
     embeddings_equal_their_twin,
     gathered_rows_equal_their_twin,
+    copied_layers_equal_their_twin,
     means_of_rows_equal_their_twin,
     values_that_are_not_finite_are_found,
     types_round_to_even,

@@ -16,6 +16,7 @@
 // |   activate, gate (inner columns), add_bias   |                             |                        |
 // | gather_turned                                | count                       | per_row(columns / 2)   |
 // | gather_rows                                  | count                       | per_row(bytes / 2)     |
+// | copy_layers                                  | layers · count              | per_row(bytes / 2)     |
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
 // | not_finite                                   | tensors · ceil(count/part)  | 256                    |
 //
@@ -25,7 +26,7 @@
 //
 // Bytes moved per row, with c columns and T of 2 bytes; weights and angles stay in the cache:
 //   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
-//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); gather_turned 4c; gather_rows 2·bytes;
+//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); gather_turned 4c; gather_rows, copy_layers 2·bytes;
 //   mean_rows 4c for each row it averages; not_finite 2 per value.
 //
 // Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values;
@@ -623,6 +624,14 @@ KERNEL gather_rows(const char* x, int own, int stride, const long long* others, 
                    char* out, int count, int bytes) {
     const RowPlaces from{x, own, stride, others, layer};
     for_rows(count, [&](long long i) { copy_row(from.at(rows == nullptr ? i : rows[i]), out + i * bytes, bytes); });
+}
+
+// out[layer][i] = row rows[i], of `bytes`, of the layer at layers[layer]. `bytes` is even.
+KERNEL copy_layers(const long long* layers, const unsigned* rows, char* out, int layer_count, int count, int bytes) {
+    for_rows(layer_count * count, [&](long long i) {
+        const char* const layer = reinterpret_cast<const char*>(layers[i / count]);
+        copy_row(layer + static_cast<long long>(rows[i % count]) * bytes, out + i * bytes, bytes);
+    });
 }
 
 // out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block computes 32 columns of a text at a time:

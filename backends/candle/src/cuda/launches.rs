@@ -312,6 +312,22 @@ impl<A: Accelerator> Launches<A> {
         self.launch_rows("gather_rows", None, [count, columns], &arguments)
     }
 
+    /// Writes to `out`, `[layers · rows, columns]`, the rows that `rows` names of the matrix at each of these
+    /// addresses ([`list_addresses`]), which have the type and the columns of `out`.
+    pub(super) fn copy_layers(&self, layers: &Tensor, rows: &Tensor, out: &Tensor) -> Result<()> {
+        let (all, columns) = out.dims2().map_err(failed)?;
+        let count = rows.elem_count();
+        let arguments = [
+            Argument::Tensor(layers),
+            Argument::Tensor(rows),
+            Argument::Tensor(out),
+            Int(all / count.max(1)),
+            Int(count),
+            Int(columns * out.dtype().size_in_bytes()),
+        ];
+        self.launch_rows("copy_layers", None, [all, columns], &arguments)
+    }
+
     /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the
     /// next text's.
     pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<CudaTensor> {

@@ -230,6 +230,11 @@ pub(crate) fn gather_rows<V: Copy>(x: &[V], columns: usize, rows: &[u32]) -> Vec
     rows.iter().flat_map(|&row| &x[row as usize * columns..][..columns]).copied().collect()
 }
 
+/// `copy_layers`: the rows of each layer, `[…, columns]`.
+pub(crate) fn copy_layers<V: Copy>(layers: &[Vec<V>], columns: usize, rows: &[u32]) -> Vec<V> {
+    layers.iter().flat_map(|layer| gather_rows(layer, columns, rows)).collect()
+}
+
 /// `mean_rows`: for each text, the mean of the rows of `x`, `[…, columns]`, that
 /// `rows[starts[text]..starts[text + 1]]` names. `starts` has one more element than there are texts. The mean
 /// of no rows is zero.

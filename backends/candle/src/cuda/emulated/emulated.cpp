@@ -162,6 +162,7 @@ const Kernel KERNELS[] = {
     LISTED_OF_ALL(add_bias),
     LISTED_OF_ALL(embed),
     LISTED(gather_rows),
+    LISTED(copy_layers),
     LISTED(mean_rows),
 };
 

@@ -63,8 +63,8 @@ const WORKLOADS: [Workload; 4] = [
         own: 136,
         is_known: false,
         expected: [
-            Calls { counts: [13, 5, 1, 1, 0, 6, 2, 0], bytes: [278_528, 196_464, 131_076] },
-            Calls { counts: [19, 9, 2, 1, 0, 7, 2, 0], bytes: [557_056, 197_552, 131_076] },
+            Calls { counts: [13, 5, 1, 1, 0, 6, 2, 0], bytes: [278_528, 195_664, 131_076] },
+            Calls { counts: [19, 9, 2, 1, 0, 7, 2, 0], bytes: [557_056, 195_664, 131_076] },
         ],
         again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 160_496, 131_072] },
     },
@@ -89,8 +89,8 @@ const WORKLOADS: [Workload; 4] = [
         own: 1051,
         is_known: false,
         expected: [
-            Calls { counts: [13, 5, 1, 1, 0, 6, 2, 0], bytes: [278_528, 714_960, 32_772] },
-            Calls { counts: [19, 9, 2, 1, 0, 7, 2, 0], bytes: [557_056, 716_048, 32_772] },
+            Calls { counts: [13, 5, 1, 1, 0, 6, 2, 0], bytes: [278_528, 714_160, 32_772] },
+            Calls { counts: [19, 9, 2, 1, 0, 7, 2, 0], bytes: [557_056, 714_160, 32_772] },
         ],
         again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 679_008, 32_768] },
     },
@@ -102,8 +102,8 @@ const WORKLOADS: [Workload; 4] = [
         own: 50,
         is_known: false,
         expected: [
-            Calls { counts: [76, 5, 1, 64, 0, 69, 2, 0], bytes: [18_087_936, 275_312, 262_148] },
-            Calls { counts: [82, 9, 2, 64, 0, 70, 2, 0], bytes: [36_175_872, 345_968, 262_148] },
+            Calls { counts: [76, 5, 1, 64, 0, 69, 2, 0], bytes: [18_087_936, 224_100, 262_148] },
+            Calls { counts: [82, 9, 2, 64, 0, 70, 2, 0], bytes: [36_175_872, 224_100, 262_148] },
         ],
         again: Calls { counts: [3, 1, 0, 0, 0, 4, 1, 2], bytes: [0, 186_960, 262_144] },
     },
