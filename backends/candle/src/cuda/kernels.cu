@@ -26,8 +26,8 @@
 //
 // Bytes moved per row, with c columns and T of 2 bytes; weights and angles stay in the cache:
 //   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
-//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); gather_turned 4c; gather_rows, copy_layers 2·bytes;
-//   mean_rows 4c for each row it averages; not_finite 2 per value.
+//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); gather_turned 4c; gather_rows and copy_layers
+//   2·bytes; mean_rows 4c for each row it averages; not_finite 2 per value.
 //
 // Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values;
 // otherwise, the same code handles one value at a time.
