@@ -90,7 +90,9 @@ impl<'a, K: Kept> Pass<'a, K> {
     /// answers need, ascending.
     pub(crate) fn new(batch: &'a Batch, needed: &[usize], cache: &'a PrefixCache<K>) -> Self {
         let mut is_needed = vec![false; batch.token_ids().len()];
-        needed.iter().for_each(|&row| is_needed[row] = true);
+        for &row in needed {
+            is_needed[row] = true;
+        }
         let KnownRows { computed, known, rows, ends, forks } =
             KnownRows::from_cache(batch, cache, &is_needed);
         let mut places = vec![0; batch.token_ids().len()];

@@ -8,7 +8,7 @@
 //! next ones come. What must hold: the device gets each call once, in their order, before the section ends.
 
 use candle_core::{Result, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// The fewest calls that are worth a graph.
 const MIN_CALLS: usize = 8;
@@ -113,17 +113,19 @@ impl<D: CallDevice> CallQueue<D> {
         if waiting.len() < MIN_CALLS {
             return self.start_waiting();
         }
-        let graphs = &mut self.known[section].graphs;
-        if !graphs.contains_key(&self.started) {
-            let Some(graph) = self.device.make_graph(waiting)? else {
-                self.makes_graphs = false;
-                self.known.clear();
-                self.same.clear();
-                return self.start_waiting();
-            };
-            graphs.insert(self.started, graph);
-        }
-        self.device.start_graph(&graphs[&self.started])?;
+        let graph = match self.known[section].graphs.entry(self.started) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => {
+                let Some(graph) = self.device.make_graph(waiting)? else {
+                    self.makes_graphs = false;
+                    self.known.clear();
+                    self.same.clear();
+                    return self.start_waiting();
+                };
+                place.insert(graph)
+            }
+        };
+        self.device.start_graph(graph)?;
         self.started = self.calls.len();
         self.held.clear();
         Ok(())
