@@ -42,7 +42,7 @@ impl<A: Accelerator> DeviceValues<A> {
     fn find_finite(&self, layers: &[Self]) -> Result<bool> {
         let addresses = self.place_addresses(layers)?;
         let found = self.memory.place_list([0])?;
-        Launches::new(&self.memory).not_finite(&addresses, layers.len(), &self.values, &found)?;
+        Launches::new(&self.memory).not_finite(&addresses, &self.values, &found)?;
         Ok(self.memory.read_words(&found)? == [0])
     }
 }

@@ -31,6 +31,8 @@ const THREADS: usize = 256;
 const MEAN_COLUMNS: usize = 32;
 /// Values of a tensor that one block checks for being finite.
 const CHECKED_PER_BLOCK: usize = 1 << 14;
+/// The words of an address in a list.
+const WORDS_OF_ADDRESS: usize = 2;
 /// The most tables whose vectors one kernel adds up.
 pub(super) const MAX_LOOKUPS: usize = 3;
 
@@ -316,13 +318,12 @@ impl<A: Accelerator> Launches<A> {
     /// addresses ([`list_addresses`]), which have the type and the columns of `out`.
     pub(super) fn copy_layers(&self, layers: &Tensor, rows: &Tensor, out: &Tensor) -> Result<()> {
         let (all, columns) = out.dims2().map_err(failed)?;
-        let count = rows.elem_count();
         let arguments = [
             Argument::Tensor(layers),
             Argument::Tensor(rows),
             Argument::Tensor(out),
-            Int(all / count.max(1)),
-            Int(count),
+            Int(layers.elem_count() / WORDS_OF_ADDRESS),
+            Int(rows.elem_count()),
             Int(columns * out.dtype().size_in_bytes()),
         ];
         self.launch_rows("copy_layers", None, [all, columns], &arguments)
@@ -352,16 +353,10 @@ impl<A: Accelerator> Launches<A> {
         Ok(out)
     }
 
-    /// Sets the number `found` to 1 if a value is not finite of tensors at these addresses
-    /// ([`list_addresses`]), each of which has the type and size of `example`.
-    pub(super) fn not_finite(
-        &self,
-        addresses: &Tensor,
-        tensors: usize,
-        example: &Tensor,
-        found: &Tensor,
-    ) -> Result<()> {
-        let count = example.elem_count();
+    /// Sets the number `found` to 1 if the tensors at these addresses ([`list_addresses`]) have a value that
+    /// is not finite. All have the type and the size of `example`.
+    pub(super) fn not_finite(&self, addresses: &Tensor, example: &Tensor, found: &Tensor) -> Result<()> {
+        let (tensors, count) = (addresses.elem_count() / WORDS_OF_ADDRESS, example.elem_count());
         let launch = Launch {
             kernel: "not_finite",
             dtype: Some(example.dtype()),
