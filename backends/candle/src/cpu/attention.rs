@@ -21,7 +21,7 @@ use crate::{
         operand::{Operand, OperandRows},
         pack::{self, OperandFormat, Words},
         softmax::{self, RunningSoftmax},
-        tile::{self, Ahead, MAX_ROWS, Start, TileOperands},
+        tile::{self, Ahead, MAX_ROWS, Start, TileKernel, TileOperands},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};
@@ -230,6 +230,8 @@ struct Tiles<'a> {
     format: OperandFormat,
     /// The format of queries and weights.
     row_format: OperandFormat,
+    /// The products of queries with keys, and of weights with values.
+    kernel: TileKernel,
     heads: Heads,
     scoring: Scoring<'a>,
     disentangled: Option<&'a DisentangledScores<'a>>,
@@ -259,6 +261,7 @@ impl<'a> Tiles<'a> {
             compute,
             format,
             row_format,
+            kernel: TileKernel::new(compute.set, (row_format, format)),
             heads,
             scoring,
             disentangled,
@@ -293,11 +296,6 @@ impl<'a> Tiles<'a> {
     fn words(&self, rows: &Range<usize>) -> Range<usize> {
         let before = self.head * self.rows;
         (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
-    }
-
-    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, start: Start<'_>, sums: &mut [[f32; COLUMNS]]) {
-        let formats = (self.row_format, self.format);
-        tile::multiply(self.compute.set, rows, TileOperands { formats, a, b }, start, Ahead::NOTHING, sums);
     }
 
     /// The packed keys and values of a head, for a piece's segment.
@@ -378,7 +376,8 @@ impl<'a> Tiles<'a> {
             let (size, (keys, _)) = self.packed(step, piece);
             let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
             for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
-                self.multiply(block, keys, rows.len(), Start::Zeros, scores);
+                let operands = TileOperands { a: block, b: keys };
+                self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
             }
         }
         if let Some(cap) = self.scoring.soft_cap {
@@ -431,7 +430,8 @@ impl<'a> Tiles<'a> {
                 let values = &values[panel * size.column * COLUMNS..]
                     [keys.start * words * COLUMNS..keys.end * words * COLUMNS];
                 let (of_piece, rest) = weights.split_at(keys.len() * block_words);
-                self.multiply(of_piece, values, rows.len(), start, tile);
+                let operands = TileOperands { a: of_piece, b: values };
+                self.kernel.multiply(rows.len(), operands, start, Ahead::NOTHING, tile);
                 (weights, start) = (rest, Start::Sums);
             }
             softmax::scale_and_add(self.compute.set, tile, factors, totals);

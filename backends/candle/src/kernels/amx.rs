@@ -134,14 +134,21 @@ unsafe fn configure(rows: usize) {
     });
 }
 
+/// A tile's body with the arguments `(rows, chunks, a, b, start, sums)`.
+///
+/// # Safety
+///
+/// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of
+/// a panel; `sums` has memory for the sums; `rows` rows can be read from `start` on.
+pub(super) type Function = unsafe fn(usize, usize, *const u32, *const u32, Origin, *mut f32);
+
 /// Defines a function that writes the sums of one tile, [`COLUMNS`] for each row, to `to`, by the instruction
 /// `$multiply`.
 macro_rules! product {
     ($name:ident, $multiply:literal) => {
         /// # Safety
         ///
-        /// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as
-        /// many of a panel; `to` has memory for the sums; `rows` rows can be read from `start` on.
+        /// As [`Function`].
         pub(super) unsafe fn $name(
             rows: usize,
             chunks: usize,

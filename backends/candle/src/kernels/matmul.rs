@@ -13,7 +13,7 @@ use super::{
     matrix::Matrix,
     operand::{Operand, OperandRows, SharedPointer},
     pack::{self, OperandFormat, Words},
-    tile::{self, Ahead, MAX_ROWS, Start, Sums, TileOperands},
+    tile::{self, Ahead, MAX_ROWS, Start, Sums, TileKernel, TileOperands},
 };
 use std::{
     cell::Cell,
@@ -219,6 +219,7 @@ impl Compute {
     /// Computes every tile of `x · Wᵀ`.
     fn tiles(&self, x: &Operand, weight: &Matrix, finish: impl Fn(&mut Tile<'_>) + Sync) {
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
+        let kernel = TileKernel::new(self.set, (x.format, weight.format));
         let blocks = x.rows.div_ceil(x.block_rows);
         let per_chunk =
             (ROWS_BYTES / (x.block_rows * x.row_words * size_of::<u32>())).clamp(1, blocks.max(1));
@@ -246,10 +247,9 @@ impl Compute {
                 let columns = weight.panel(self.set, panel, &mut bytes);
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
                     let ahead = Ahead::part(next, tile, tiles, x.row_words / WORDS);
-                    tile::multiply(
-                        self.set,
+                    kernel.multiply(
                         rows,
-                        TileOperands { formats: (x.format, weight.format), a: block, b: columns },
+                        TileOperands { a: block, b: columns },
                         bias.map_or(Start::Zeros, Start::Columns),
                         ahead,
                         sums,

@@ -9,8 +9,8 @@
 //! - The CPU has the instructions: an [`InstructionSet`] comes only from `available` or from its name, which
 //!   must be among those available. `available` asks the CPU for each target feature that a function needs:
 //!   AVX-512 means F, BW, DQ, VL, AVX2 and FMA.
-//! - A tile reads only inside its packed operands: `tile::multiply` asserts the lengths, the rows, the memory
-//!   for the sums, and the pair of formats. Only `pack` makes an `Operand` or a `Matrix`.
+//! - A tile reads only inside its packed operands: `TileKernel` asserts the pair of formats, the lengths, the
+//!   rows and the memory for the sums. Only `pack` makes an `Operand` or a `Matrix`.
 //! - Threads write disjoint parts: `Threads::for_each` gives each item to one thread and returns after the
 //!   last item. In a product, an item is a range of (chunk of rows, panel of columns) pairs. `Operand::split`
 //!   makes consecutive ranges and asserts that they end within the rows.

@@ -63,12 +63,9 @@ pub(crate) enum Start<'a> {
     Sums,
 }
 
-/// The packed operands of a tile. The formats are equal, or `a` has one value in each word and `b` has two in
-/// bfloat16. In the latter case, a word of `b` is multiplied with two words of `a`.
+/// The packed operands of a tile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileOperands<'a> {
-    /// The formats of `a` and of `b`.
-    pub(crate) formats: (OperandFormat, OperandFormat),
     /// A block of rows: `[chunk][rows][WORDS]`.
     pub(crate) a: &'a [u32],
     /// A panel of columns: `[word][COLUMNS]`.
@@ -81,58 +78,99 @@ thread_local! {
     pub(crate) static MULTIPLICATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row. To the `i32` sums of
-/// bytes, each byte of a column adds its [`InstructionSet::byte_excess`].
-pub(crate) fn multiply(
-    set: InstructionSet,
-    rows: usize,
-    TileOperands { formats, a, b }: TileOperands<'_>,
-    start: Start<'_>,
-    ahead: Ahead,
-    sums: &mut [[f32; COLUMNS]],
-) {
-    use OperandFormat::{Bf16, F32, Int8, WideBf16};
-    // A widened value is an `f32`.
-    let formats = (if formats.0 == WideBf16 { F32 } else { formats.0 }, formats.1);
-    // For another pair, the function of `formats.0` would read more words of `b` than the check below covers.
-    assert!(match formats {
-        (F32, F32 | Bf16) | (Int8, Int8) => true,
-        (Bf16, Bf16) => set.has_bf16(),
-        _ => false,
-    });
-    let chunks = a.len() / (rows * WORDS);
-    let per_word = formats.1.per_word() / formats.0.per_word();
-    assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
-    assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
-    #[cfg(test)]
-    MULTIPLICATIONS.set(MULTIPLICATIONS.get() + a.len() * formats.0.per_word() * COLUMNS);
-    let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
-    let start = match start {
-        Start::Columns(columns) if formats.0 != Int8 => Origin { first: columns.as_ptr(), stride: 0 },
-        Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
-        Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
-    };
-    // SAFETY: every `InstructionSet` comes from `available`, which checked the CPU. The sizes were just
-    // checked: there is a function for each number of rows up to `rows(set, …)` (otherwise `function`
-    // panics); for the columns of its strip, it reads `chunks · rows · WORDS` words of `a`, `chunks · WORDS /
-    // per_word` lines of `b` and `rows` rows from `start` on, and then writes `rows` rows of `sums`. `start`
-    // may be `sums` itself, because every body reads a value there before it writes it. `ZEROS` are zeros as
-    // `i32`, too. `ahead` is only prefetched.
-    unsafe {
-        match set {
+/// The inner loops for rows and columns in two formats, chosen once for many tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct TileKernel {
+    /// The values in a word of `a`, and in a word of `b`.
+    per_word: (usize, usize),
+    of_bytes: bool,
+    body: Body,
+}
+
+#[derive(Clone, Copy)]
+enum Body {
+    /// For each number of rows from one on.
+    ByRows(&'static [RowsBody]),
+    /// For up to [`amx::ROWS`] rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx(amx::Function),
+}
+
+/// The loop for a number of rows.
+#[derive(Clone, Copy)]
+struct RowsBody {
+    function: Function,
+    /// The number of columns that `function` computes at a time.
+    columns: usize,
+}
+
+impl TileKernel {
+    /// The loops for rows of `a` in `formats.0` and columns of `b` in `formats.1`. The formats are equal, or
+    /// `a` has one value in each word and `b` has two in bfloat16. In the latter case, a word of `b` is
+    /// multiplied with two words of `a`.
+    pub(crate) fn new(set: InstructionSet, formats: (OperandFormat, OperandFormat)) -> Self {
+        use OperandFormat::{Bf16, F32, Int8, WideBf16};
+        // A widened value is an `f32`.
+        let (a, b) = (if formats.0 == WideBf16 { F32 } else { formats.0 }, formats.1);
+        // For another pair, the function of `a` would read more words of `b` than `multiply` checks.
+        let formats_are_known = match (a, b) {
+            (F32, F32 | Bf16) | (Int8, Int8) => true,
+            (Bf16, Bf16) => set.has_bf16(),
+            _ => false,
+        };
+        assert!(formats_are_known);
+        let body = match set {
             #[cfg(target_arch = "x86_64")]
-            InstructionSet::Avx512Amx if formats.0 != F32 => {
-                let of_bytes = formats.0 == Int8;
-                let multiply = if of_bytes { amx::multiply_bytes } else { amx::multiply_bf16 };
-                multiply(rows, chunks, a, b, start, to);
-            }
-            _ => {
-                let (function, strip) =
-                    (function(set, formats.0, formats.1, rows), strip_columns(set, formats.0, rows));
-                let mut ahead = ahead;
-                for first in (0..COLUMNS).step_by(strip) {
-                    function(chunks, a, b.add(first), start.at_column(first), ahead, to.add(first));
-                    ahead = Ahead::NOTHING;
+            InstructionSet::Avx512Amx if a == Int8 => Body::Amx(amx::multiply_bytes),
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512Amx if a == Bf16 => Body::Amx(amx::multiply_bf16),
+            _ => Body::ByRows(bodies(set, a, b)),
+        };
+        Self { per_word: (a.per_word(), b.per_word()), of_bytes: a == Int8, body }
+    }
+
+    /// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row. To the `i32` sums of
+    /// bytes, each byte of a column adds its [`InstructionSet::byte_excess`].
+    #[inline]
+    pub(crate) fn multiply(
+        self,
+        rows: usize,
+        TileOperands { a, b }: TileOperands<'_>,
+        start: Start<'_>,
+        ahead: Ahead,
+        sums: &mut [[f32; COLUMNS]],
+    ) {
+        let chunks = a.len() / (rows * WORDS);
+        assert!(a.len() == chunks * rows * WORDS && rows <= sums.len());
+        assert!(b.len() * self.per_word.1 >= chunks * WORDS * self.per_word.0 * COLUMNS);
+        #[cfg(test)]
+        MULTIPLICATIONS.set(MULTIPLICATIONS.get() + a.len() * self.per_word.0 * COLUMNS);
+        let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
+        let start = match start {
+            Start::Columns(columns) if !self.of_bytes => Origin { first: columns.as_ptr(), stride: 0 },
+            Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
+            Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
+        };
+        // SAFETY: every `InstructionSet` comes from `available`, which checked the CPU. The sizes were just
+        // checked: a body is listed for the number of rows (otherwise the index panics); for its columns, it
+        // reads `chunks · rows · WORDS` words of `a`, as many values in lines of `b`, and `rows` rows from
+        // `start` on, and then writes `rows` rows of `sums`. `start` may be `sums` itself, because every body
+        // reads a value there before it writes it. `ZEROS` are zeros as `i32`, too. `ahead` is only
+        // prefetched.
+        unsafe {
+            match self.body {
+                Body::ByRows(bodies) => {
+                    let RowsBody { function, columns } = bodies[rows - 1];
+                    function(chunks, a, b, start, ahead, to);
+                    for first in (columns..COLUMNS).step_by(columns) {
+                        let start = start.at_column(first);
+                        function(chunks, a, b.add(first), start, Ahead::NOTHING, to.add(first));
+                    }
+                }
+                #[cfg(target_arch = "x86_64")]
+                Body::Amx(function) => {
+                    assert!(rows <= amx::ROWS);
+                    function(rows, chunks, a, b, start, to);
                 }
             }
         }
@@ -194,39 +232,30 @@ pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
 /// # Safety
 ///
 /// The CPU has the function's instruction set. `a`, `b`, `start` and `sums` satisfy the conditions of
-/// [`multiply`]. For bytes, `start` holds `i32`.
+/// [`TileKernel::multiply`]. For bytes, `start` holds `i32`.
 type Function = unsafe fn(usize, *const u32, *const u32, Origin, Ahead, *mut f32);
 
-/// Lists a function for each number of rows.
+/// Lists a body for each number of rows, with the number of columns that it computes at a time.
 macro_rules! by_rows {
-    ($($name:ident: $($rows:literal)*),*) => {{
-        const FUNCTIONS: &[Function] = &[$($($name::<$rows>),*),*];
-        FUNCTIONS
+    ($($name:ident, $columns:expr, $($rows:literal)*;)*) => {{
+        const BODIES: &[RowsBody] = &[$($(RowsBody { function: $name::<$rows>, columns: $columns }),*),*];
+        BODIES
     }};
-    ($name:ident) => { by_rows!($name: 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
+    ($name:ident) => { by_rows!($name, COLUMNS, 1 2 3 4 5 6 7 8 9 10 11 12 13 14;) };
 }
 
 #[cfg(target_arch = "aarch64")]
 use by_rows;
 
-/// The number of columns that the tile's function computes at a time. The sums of a full tile fill AVX2's
-/// sixteen registers with half of the columns. Fewer rows need all columns for enough sums in flight.
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "only AVX2 computes columns in strips")
-)]
-fn strip_columns(set: InstructionSet, format: OperandFormat, rows: usize) -> usize {
-    match set {
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 | InstructionSet::Avx2Vnni if 2 * rows > self::rows(set, format) => COLUMNS / 2,
-        _ => COLUMNS,
-    }
-}
+/// Half of a panel's columns. The sums of a full tile fill AVX2's sixteen registers with them. Fewer rows
+/// need all columns for enough sums in flight.
+const HALF: usize = COLUMNS / 2;
 
-fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize) -> Function {
+/// The bodies for each number of rows. AMX has its own, but for rows of `f32`.
+fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [RowsBody] {
     use OperandFormat::{Bf16, F32, Int8};
     let formats = (a, b);
-    let functions = match set {
+    match set {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
         #[cfg(target_arch = "x86_64")]
@@ -235,18 +264,18 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
         }
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2Vnni if formats == (Int8, Int8) => {
-            by_rows!(native_int8_low_avx2vnni: 1 2 3, native_int8_avx2vnni: 4 5 6)
+            by_rows!(native_int8_low_avx2vnni, COLUMNS, 1 2 3; native_int8_avx2vnni, HALF, 4 5 6;)
         }
         InstructionSet::Portable => match formats {
-            (F32, Bf16) => by_rows!(f32_by_bf16_portable: 1 2),
-            (Int8, _) => by_rows!(int8_portable: 1 2),
-            _ => by_rows!(f32_portable: 1 2),
+            (F32, Bf16) => by_rows!(f32_by_bf16_portable, COLUMNS, 1 2;),
+            (Int8, _) => by_rows!(int8_portable, COLUMNS, 1 2;),
+            _ => by_rows!(f32_portable, COLUMNS, 1 2;),
         },
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
-            (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2: 1 2 3, f32_by_bf16_avx2: 4 5 6),
-            (Int8, _) => by_rows!(native_int8_low_avx2: 1 2, native_int8_avx2: 3 4),
-            _ => by_rows!(f32_low_avx2: 1 2 3, f32_avx2: 4 5 6),
+            (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2, COLUMNS, 1 2 3; f32_by_bf16_avx2, HALF, 4 5 6;),
+            (Int8, _) => by_rows!(native_int8_low_avx2, COLUMNS, 1 2; native_int8_avx2, HALF, 3 4;),
+            _ => by_rows!(f32_low_avx2, COLUMNS, 1 2 3; f32_avx2, HALF, 4 5 6;),
         },
         #[cfg(target_arch = "x86_64")]
         _ => match formats {
@@ -255,9 +284,8 @@ fn function(set: InstructionSet, a: OperandFormat, b: OperandFormat, rows: usize
             _ => by_rows!(f32_avx512),
         },
         #[cfg(target_arch = "aarch64")]
-        _ => neon::functions(set, a, b),
-    };
-    functions[rows - 1]
+        _ => neon::bodies(set, a, b),
+    }
 }
 
 /// Compiles a generic body for one instruction set.
@@ -543,10 +571,9 @@ mod tests {
                         sums.rows().fill([7.0; COLUMNS]);
                         let values: [f32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
                         let start = if chunks == 2 { Start::Zeros } else { Start::Columns(&values) };
-                        multiply(
-                            set,
+                        TileKernel::new(set, formats).multiply(
                             rows,
-                            TileOperands { formats, a: &a, b: &b },
+                            TileOperands { a: &a, b: &b },
                             start,
                             Ahead::NOTHING,
                             sums.rows(),
@@ -586,10 +613,9 @@ mod tests {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
-                multiply(
-                    set,
+                TileKernel::new(set, formats).multiply(
                     most,
-                    TileOperands { formats, a: &a, b: &b },
+                    TileOperands { a: &a, b: &b },
                     Start::Zeros,
                     Ahead::NOTHING,
                     whole.rows(),
@@ -598,10 +624,9 @@ mod tests {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
                     let mut sums = Sums::of_tile();
-                    multiply(
-                        set,
+                    TileKernel::new(set, formats).multiply(
                         1,
-                        TileOperands { formats, a: &alone, b: &b },
+                        TileOperands { a: &alone, b: &b },
                         Start::Zeros,
                         Ahead::NOTHING,
                         sums.rows(),
@@ -624,10 +649,9 @@ mod tests {
                 for rows in 1..=rows(set, formats.0) {
                     let (a, b, _) = operands(&mut rng, set, formats, (rows, 6));
                     let (mut whole, mut parts) = (Sums::of_tile(), Sums::of_tile());
-                    multiply(
-                        set,
+                    TileKernel::new(set, formats).multiply(
                         rows,
-                        TileOperands { formats, a: &a, b: &b },
+                        TileOperands { a: &a, b: &b },
                         Start::Zeros,
                         Ahead::NOTHING,
                         whole.rows(),
@@ -636,10 +660,9 @@ mod tests {
                         let a = &a[from * rows * WORDS..to * rows * WORDS];
                         let b = &b[b.len() / 6 * from..b.len() / 6 * to];
                         let start = if from == 0 { Start::Zeros } else { Start::Sums };
-                        multiply(
-                            set,
+                        TileKernel::new(set, formats).multiply(
                             rows,
-                            TileOperands { formats, a, b },
+                            TileOperands { a, b },
                             start,
                             Ahead::NOTHING,
                             parts.rows(),
@@ -657,16 +680,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "formats")]
     fn a_pair_of_formats_that_there_is_not_is_refused() {
-        let mut sums = Sums::of_tile();
-        let (a, b) = ([0; WORDS], [0; WORDS * COLUMNS]);
-        let formats = (OperandFormat::F32, OperandFormat::Int8);
-        multiply(
-            InstructionSet::Portable,
-            1,
-            TileOperands { formats, a: &a, b: &b },
-            Start::Zeros,
-            Ahead::NOTHING,
-            sums.rows(),
-        );
+        TileKernel::new(InstructionSet::Portable, (OperandFormat::F32, OperandFormat::Int8));
     }
 }

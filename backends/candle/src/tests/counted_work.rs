@@ -2,7 +2,7 @@
 //! attention multiplies the keys of the window and of whole panels around it; an expert multiplies the rows
 //! that are routed to it.
 //!
-//! The work is counted where it is done: [`tile::multiply`](crate::kernels::tile::multiply) adds up its
+//! The work is counted where it is done: [`TileKernel`](crate::kernels::tile::TileKernel) adds up its
 //! multiplications, padding included. What must hold: a model runs on one thread, because each thread counts
 //! its own. The unit is the same call for a text of one token, so no test repeats how operands are padded.
 
