@@ -8,7 +8,8 @@
 macro_rules! timed {
     ($operations:ident, $name:ident($($argument:expr),* $(,)?)) => {
         let _timing = $operations.log.as_ref().map(|log| {
-            $crate::cpu::timed::Timing::start(log, $crate::cpu::timed::Call::$name($($argument),*))
+            let call = $crate::cpu::timed::Call::$name($($argument),*);
+            $crate::cpu::timed::Timing::start(log, $operations.sharers, call)
         });
     };
 }
@@ -92,6 +93,9 @@ pub(crate) struct CpuOperations {
     part_tokens: usize,
     #[cfg(any(test, feature = "benchmarks"))]
     log: Option<timed::Log>,
+    /// The number of threads of which one computes an operation's call: 1 if all compute it.
+    #[cfg(any(test, feature = "benchmarks"))]
+    sharers: usize,
 }
 
 impl CpuOperations {
@@ -120,13 +124,16 @@ impl CpuOperations {
             part_tokens: parts::PART_TOKENS,
             #[cfg(any(test, feature = "benchmarks"))]
             log: None,
+            #[cfg(any(test, feature = "benchmarks"))]
+            sharers: 1,
         })
     }
 
-    /// Logs every call of an operation of a forward pass in `log`. Each runs on all threads.
+    /// Logs every call of an operation of a forward pass in `log`. The seconds of a call on one of several
+    /// threads are divided by their number.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn timed(self, log: timed::Log) -> Self {
-        Self { log: Some(log), part_tokens: usize::MAX, ..self }
+        Self { log: Some(log), ..self }
     }
 
     /// Lets one thread compute parts of as few tokens.

@@ -43,6 +43,7 @@ impl MachinePeaks {
 
     /// The peak of multiplications and additions.
     pub(super) fn peak(&self, format: OperandFormat) -> f64 {
+        let format = if format == OperandFormat::WideBf16 { OperandFormat::F32 } else { format };
         self.peaks.iter().find(|(known, _)| *known == format).map_or(f64::NAN, |(_, peak)| *peak)
     }
 

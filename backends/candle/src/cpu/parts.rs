@@ -60,7 +60,9 @@ impl CpuOperations {
             stores: Arc::default(),
             packed_keys: PackedKeys::new(self.arithmetic.attention),
             #[cfg(any(test, feature = "benchmarks"))]
-            log: None,
+            log: self.log.clone(),
+            #[cfg(any(test, feature = "benchmarks"))]
+            sharers: self.compute.threads.count(),
             ..*self
         });
         let result = pass(&mut branch);

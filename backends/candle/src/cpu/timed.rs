@@ -54,6 +54,8 @@ pub(crate) type Log = Arc<Mutex<Vec<(CallKind, CallCost)>>>;
 /// A call that runs. Dropping it logs its time.
 pub(super) struct Timing {
     log: Log,
+    /// See [`CpuOperations::timed`](super::CpuOperations::timed).
+    sharers: usize,
     call: Call,
     start: Instant,
     /// The thread's multiplications before the call.
@@ -66,9 +68,10 @@ pub(super) struct Call(CallKind, CallCost);
 
 impl Timing {
     /// Starts the clock of a call.
-    pub(super) fn start(log: &Log, call: Call) -> Self {
+    pub(super) fn start(log: &Log, sharers: usize, call: Call) -> Self {
         Self {
             log: log.clone(),
+            sharers,
             call,
             start: Instant::now(),
             #[cfg(test)]
@@ -81,7 +84,7 @@ impl Drop for Timing {
     fn drop(&mut self) {
         let Call(kind, cost) = &self.call;
         let cost = CallCost {
-            seconds: self.start.elapsed().as_secs_f64(),
+            seconds: self.start.elapsed().as_secs_f64() / self.sharers as f64,
             #[cfg(test)]
             multiplications: MULTIPLICATIONS.get() - self.before,
             ..*cost
