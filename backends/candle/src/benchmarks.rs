@@ -129,7 +129,7 @@ impl Bench {
 /// The scores of a block of rows, which a softmax takes in again and again.
 struct Softmax {
     scores: Vec<[f32; 32]>,
-    weights: Vec<[f32; 32]>,
+    weights: Vec<[u32; 16]>,
 }
 
 impl Softmax {
@@ -141,16 +141,15 @@ impl Softmax {
         let scores: Vec<_> = (0..Self::ROWS * Self::PANELS)
             .map(|panel| std::array::from_fn(|column| ((7 * panel + column) % 97) as f32 * 0.1))
             .collect();
-        Self { weights: scores.clone(), scores }
+        Self { weights: vec![[0; 16]; 2 * scores.len()], scores }
     }
 
     fn step(&mut self, set: InstructionSet) {
-        self.weights.copy_from_slice(&self.scores);
         let (mut max, mut sum) = ([f32::NEG_INFINITY; Self::ROWS], [0.0; Self::ROWS]);
         let mut correction = sum;
         let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
         let visible: [_; Self::ROWS] = std::array::from_fn(|_| 0..32 * Self::PANELS);
-        softmax::step(set, &mut self.weights, &visible, 1.0, &mut state);
+        softmax::step(set, &mut self.scores, &visible, 1.0, &mut state, &mut self.weights);
     }
 }
 

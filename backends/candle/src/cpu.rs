@@ -45,7 +45,7 @@ use crate::{
         threads::Threads,
     },
     load::{Part, Weight},
-    operations::{Norm, Operations, Precision, Result},
+    operations::{Norm, Precision, Result},
     plan::NormKind,
 };
 use buffers::{Stores, take};
@@ -239,24 +239,23 @@ impl CpuOperations {
         precision: Precision,
     ) -> Result<PackedActivations> {
         let format = self.arithmetic.format(precision);
-        if format == OperandFormat::Int8 {
-            // The scale and the rotation of a row need the whole row.
-            let values = self.after_values(x, weight, epilogue);
-            return self.operand(&values, precision);
-        }
-        timed!(self, epilogue(epilogue, x, weight, Some(format)));
+        timed!(self, epilogue(epilogue, x, weight, format));
         let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
         let words = self.words(format, rows, inner);
-        let operand = self.compute.next_operand(&x.operand, weight, epilogue, format, words);
+        let operand = if format == OperandFormat::Int8 {
+            // The scale and the rotation of a row need the whole row.
+            let step = x.operand.rows_per_step(inner * size_of::<f32>());
+            let mut values = self.activations(step, inner);
+            let spreads = self.arithmetic.spreads(precision);
+            self.compute.next_bytes(&x.operand, weight, epilogue, (words, values.values_mut()), |row| {
+                if spreads {
+                    elementwise::spread(self.compute.set, row);
+                }
+            })
+        } else {
+            self.compute.next_operand(&x.operand, weight, epilogue, format, words)
+        };
         Ok(PackedActivations { operand, stores: self.stores.clone() })
-    }
-
-    /// The result of a product and the step after it, as rows of `f32`.
-    fn after_values(&self, x: &PackedActivations, weight: &Matrix, epilogue: Epilogue) -> Activations {
-        timed!(self, epilogue(epilogue, x, weight, None));
-        let mut out = self.activations(x.operand.rows(), epilogue.outputs(weight));
-        self.compute.next_values(&x.operand, weight, epilogue, out.values_mut());
-        out
     }
 
     /// Writes the norm of some rows to `out`.

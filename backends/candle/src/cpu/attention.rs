@@ -124,8 +124,8 @@ impl Attend<'_> {
         let queries = item.queries.len() / width;
         let position = batch.segments()[item.segment].position + item.offset;
         let first_row = item.first_row;
-        let tiles =
-            |head| Tiles::new(self.compute, self.keys, QueryBlock { queries, first_row, position, head });
+        let first_head = Tiles::new(self.compute, self.keys, QueryBlock { queries, first_row, position });
+        let tiles = |head| Tiles { head, ..first_head };
         tiles(0).reserve(workspace, queries * width);
         for (query, values) in item.queries.chunks_exact(width).enumerate() {
             workspace.values.clear();
@@ -211,7 +211,7 @@ impl<'a> KeyStep<'a> {
     }
 }
 
-/// Consecutive queries, with one key head.
+/// Consecutive queries.
 #[derive(Clone, Copy)]
 struct QueryBlock {
     queries: usize,
@@ -219,11 +219,10 @@ struct QueryBlock {
     first_row: usize,
     /// The first query's position in its text.
     position: usize,
-    /// The key head.
-    head: usize,
 }
 
 /// The queries of one item and one key head, as rows `[query, group]` of tiles.
+#[derive(Clone, Copy)]
 struct Tiles<'a> {
     compute: &'a Compute,
     /// The format of keys and values.
@@ -241,6 +240,8 @@ struct Tiles<'a> {
     first_row: usize,
     /// The first query's position in its text.
     position: usize,
+    /// The number of query heads that share the key head.
+    group: usize,
     rows: usize,
     block_rows: usize,
     /// The number of words of a query.
@@ -250,10 +251,12 @@ struct Tiles<'a> {
 }
 
 impl<'a> Tiles<'a> {
+    /// For the first key head.
     fn new(compute: &'a Compute, keys: Keys<'a>, part: QueryBlock) -> Self {
-        let QueryBlock { queries, first_row, position, head } = part;
+        let QueryBlock { queries, first_row, position } = part;
         let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
-        let rows = queries * (heads.queries / heads.keys);
+        let group = heads.queries / heads.keys;
+        let rows = queries * group;
         let row_format = format.of_rows(compute.set);
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, row_format)));
         let (query_words, panels) = (row_format.words(heads.size), heads.size.div_ceil(COLUMNS));
@@ -265,9 +268,10 @@ impl<'a> Tiles<'a> {
             heads,
             scoring,
             disentangled,
-            head,
+            head: 0,
             first_row,
             position,
+            group,
             rows,
             block_rows,
             query_words,
@@ -275,9 +279,10 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The number of query heads that share the key head.
-    fn group(&self) -> usize {
-        self.heads.queries / self.heads.keys
+    /// The index of a row's query.
+    fn query(&self, row: usize) -> usize {
+        // A division would take longer than the comparison.
+        if self.group == 1 { row } else { row / self.group }
     }
 
     /// The row ranges of the blocks.
@@ -288,7 +293,7 @@ impl<'a> Tiles<'a> {
 
     /// The columns of a row's values among a query's heads.
     fn columns(&self, row: usize) -> Range<usize> {
-        let start = (self.head * self.group() + row % self.group()) * self.heads.size;
+        let start = (self.head * self.group + row % self.group) * self.heads.size;
         start..start + self.heads.size
     }
 
@@ -311,13 +316,13 @@ impl<'a> Tiles<'a> {
         workspace.out.resize(values, 0.0);
         workspace.totals.reserve(self.rows * self.panels);
         workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
-        workspace.weights.resize(self.block_rows * self.row_format.words(KEYS_PER_STEP));
+        workspace.weights.resize(self.block_rows * KEYS_PER_STEP);
         workspace.tile.reserve(self.block_rows);
     }
 
     /// Packs this head's part of a query. `Workspace::values` holds the query's heads.
     fn place_query(&self, workspace: &mut Workspace, query: usize) {
-        for row in query * self.group()..(query + 1) * self.group() {
+        for row in query * self.group..(query + 1) * self.group {
             let first = row - row % self.block_rows;
             let block = first..self.rows.min(first + self.block_rows);
             let values = &workspace.values[self.columns(row)];
@@ -342,9 +347,8 @@ impl<'a> Tiles<'a> {
 
     /// Takes in the keys of a step, for a text that ends with the segment `last`.
     fn attend(&self, workspace: &mut Workspace, step: KeyStep<'_>, last: &Segment) {
-        let visible = |row: usize| {
-            self.scoring.mask.visible(self.position + row / self.group(), step.first, step.tokens)
-        };
+        let visible =
+            |row: usize| self.scoring.mask.visible(self.position + self.query(row), step.first, step.tokens);
         for rows in self.blocks() {
             // Windows move to the right with the rows. So no row sees keys beyond the last row's end or
             // before the first row's start.
@@ -386,8 +390,8 @@ impl<'a> Tiles<'a> {
         if let Some(bias) = self.scoring.bias {
             let mut biases = [&[][..]; MAX_ROWS];
             for (biases, row) in biases.iter_mut().zip(rows.clone()) {
-                let head = self.head * self.group() + row % self.group();
-                *biases = bias.biases_of(head, self.position + row / self.group(), step.first, count);
+                let head = self.head * self.group + row % self.group;
+                *biases = bias.biases_of(head, self.position + self.query(row), step.first, count);
             }
             softmax::add_biases(set, scores, &biases[..rows.len()]);
         }
@@ -410,9 +414,10 @@ impl<'a> Tiles<'a> {
             sum: &mut workspace.sum[rows.clone()],
             correction: &mut workspace.correction[rows.clone()],
         };
-        softmax::step(set, scores, &workspace.visible, LOG2_E / self.scoring.divisor, &mut running);
-        let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.row_format.words(COLUMNS)];
-        pack::block(set, self.row_format, scores, rows.len(), words);
+        let lines = &mut workspace.weights.as_mut_slice().as_chunks_mut().0[..2 * scores.len()];
+        let factor = LOG2_E / self.scoring.divisor;
+        softmax::step(set, scores, &workspace.visible, factor, &mut running, lines);
+        pack::block(set, self.row_format, lines, rows.len());
     }
 
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
@@ -445,7 +450,7 @@ impl<'a> Tiles<'a> {
             let totals = &workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
             let count = rows.len();
             for (index, row) in rows.enumerate() {
-                let out = &mut workspace.out[row / self.group() * width..][self.columns(row)];
+                let out = &mut workspace.out[self.query(row) * width..][self.columns(row)];
                 softmax::mean(self.compute.set, &totals[index..], count, 1.0 / workspace.sum[row], out);
             }
         }

@@ -10,11 +10,16 @@
 use crate::attention::Heads;
 use crate::kernels::{
     compute::Compute,
-    layout::COLUMNS,
+    layout::{COLUMNS, WORDS},
     pack::{self, OperandFormat, Words},
+    tile,
 };
 use std::ops::Range;
 use text_embeddings_backend_core::{Batch, Segment};
+
+/// The number of tokens between a row that is packed and the row that is prefetched. The rows of a head lie
+/// further apart than the CPU looks ahead by itself.
+const AHEAD: usize = 8;
 
 /// The keys and values of a batch, packed per segment and key head.
 pub(crate) struct PackedKeys {
@@ -157,6 +162,7 @@ fn pack_keys<'a>(
         let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
         let used = in_panel.len() * size.key;
         for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
+            bring_row_near(token + AHEAD, tokens, &row);
             pack::row(compute.set, format, row(token), 0, words, &mut 1.0);
         }
         pack::panel(compute.set, &rows[..used], size.key, out);
@@ -173,34 +179,36 @@ fn pack_values<'a>(
     values: &mut [u32],
 ) {
     for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
-        for (word, out) in out.chunks_exact_mut(COLUMNS).enumerate() {
-            let of_panel = |token: usize| {
-                let row = row(token);
-                &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
-            };
+        let of_panel = |token: usize| {
+            let row = row(token);
+            &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
+        };
+        for (word, out) in out.as_chunks_mut::<COLUMNS>().0.iter_mut().enumerate() {
             let first = word * format.per_word();
             if first >= tokens {
                 out.fill(0);
                 continue;
             }
-            let width = of_panel(first).len();
-            out[width..].fill(0);
-            match format {
-                OperandFormat::Bf16 if first + 1 < tokens => {
-                    pack::interleave(compute.set, of_panel(first), of_panel(first + 1), &mut out[..width]);
-                }
-                OperandFormat::Bf16 => {
-                    pack::interleave(compute.set, of_panel(first), &[0.0; COLUMNS], &mut out[..width]);
-                }
-                _ => pack::row(
-                    compute.set,
-                    OperandFormat::F32,
-                    of_panel(first),
-                    0,
-                    &mut out[..width],
-                    &mut 1.0,
-                ),
+            bring_row_near(first + AHEAD, tokens, of_panel);
+            let values = of_panel(first);
+            if format == OperandFormat::Bf16 {
+                let second = if first + 1 < tokens { of_panel(first + 1) } else { &[0.0; COLUMNS] };
+                let (used, rest) = out.split_at_mut(values.len());
+                pack::interleave(compute.set, values, second, used);
+                rest.fill(0);
+            } else if let Ok(values) = <&[f32; COLUMNS]>::try_from(values) {
+                // A copy whose size the compiler knows.
+                *out = values.map(f32::to_bits);
+            } else {
+                *out = std::array::from_fn(|at| values.get(at).map_or(0, |value| value.to_bits()));
             }
         }
+    }
+}
+
+/// Prefetches the row of a token, if there is one.
+fn bring_row_near<'a>(token: usize, tokens: usize, row: impl Fn(usize) -> &'a [f32]) {
+    if token < tokens {
+        row(token).chunks(WORDS).for_each(|line| tile::bring_near(line.as_ptr()));
     }
 }

@@ -12,9 +12,9 @@ pub(super) struct Workspace {
     pub(super) queries: Words,
     /// A head's words before they are placed in a block.
     pub(super) words: Vec<u32>,
-    /// The scores of a block's rows, which become weights: `[panel][row]`.
+    /// The scores of a block's rows: `[panel][row]`.
     pub(super) scores: Sums,
-    /// The weights, packed as a block.
+    /// The weights of the scores, which are packed as a block.
     pub(super) weights: Words,
     pub(super) tile: Sums,
     /// Weighted sums of the values, `[panel of the head][row]` for each block.

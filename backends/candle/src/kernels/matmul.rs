@@ -11,7 +11,7 @@ use super::{
     epilogue::Epilogue,
     layout::{COLUMNS, WORDS},
     matrix::Matrix,
-    operand::{Operand, OperandRows, SharedPointer},
+    operand::{Operand, OperandBlocks, OperandRows, SharedPointer},
     pack::{self, OperandFormat, Words},
     tile::{self, Ahead, MAX_ROWS, Start, Sums, TileKernel, TileOperands},
 };
@@ -26,7 +26,7 @@ use std::{
 const ROWS_BYTES: usize = 384 * 1024;
 /// Results up to this size, in bytes, stay in the caches until the next operation reads them. Larger results
 /// bypass the caches.
-const CACHED_BYTES: usize = 2 * 1024 * 1024;
+pub(crate) const CACHED_BYTES: usize = 2 * 1024 * 1024;
 /// Guided scheduling: a thread takes 1/SHARE of an equal share of the remaining work.
 const SHARE: usize = 4;
 
@@ -35,7 +35,21 @@ thread_local! {
     static BYTES: Cell<Words> = Cell::default();
 }
 
-/// The complete sums of a tile: the index of its first row, its panel, and its rows.
+/// Where the sums of tiles go, for prefetching.
+#[derive(Clone, Copy)]
+struct Places {
+    /// `[rows, columns]`
+    first: *const f32,
+    columns: usize,
+    /// The number of columns of a panel's sums.
+    width: usize,
+}
+
+// SAFETY: the memory is not accessed through the pointer.
+unsafe impl Sync for Places {}
+
+/// The complete sums of a tile: the index of its first row among the rows that are multiplied, its panel, and
+/// its rows.
 struct Tile<'a> {
     first_row: usize,
     panel: usize,
@@ -84,47 +98,43 @@ impl Compute {
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
-        self.write_rows(x, weight, COLUMNS, out, |tile, out| {
+        self.write_rows(x.whole(), weight, COLUMNS, (out, !stream), |tile, out| {
             elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        let columns = weight.outputs();
-        self.write_rows(x, weight, COLUMNS, out, |sums, out| {
+        self.write_rows(x.whole(), weight, COLUMNS, (out, true), |sums, out| {
             elementwise::add_rows(self.set, sums, out);
-            // The panel's next tile adds to rows this far below. Without a prefetch it would wait for them.
-            let below = out.len() * columns;
-            for line in out.iter().flat_map(|row| row.chunks(WORDS)) {
-                tile::bring_near(line.as_ptr().wrapping_add(below));
-            }
         });
     }
 
     /// Calls `write` with the rows of each tile and their places in `out`. A place is as wide as the first
-    /// `width` columns of the panel, or narrower in the last panel.
+    /// `width` columns of the panel, or narrower in the last panel. `prefetches` says whether to bring the
+    /// places near while the tile is computed.
     fn write_rows(
         &self,
-        x: &Operand,
+        x: OperandBlocks<'_>,
         weight: &Matrix,
         width: usize,
-        out: &mut [f32],
+        (out, prefetches): (&mut [f32], bool),
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
         // Every panel must begin within the rows. That is not so if a step is used with a weight that was
         // packed in another order.
-        assert!(weight.panels == columns.div_ceil(width) && x.rows * columns == out.len());
+        assert!(weight.panels == columns.div_ceil(width) && x.rows() * columns == out.len());
+        let places = prefetches.then_some(Places { first: out.as_ptr(), columns, width });
         let out = SharedPointer(out.as_mut_ptr());
-        self.tiles(x, weight, |tile| {
+        self.tiles(x, weight, places, |tile| {
             let first = tile.panel * width;
             let width = width.min(columns - first);
             let mut places: [&mut [f32]; MAX_ROWS] = std::array::from_fn(|_| Default::default());
             let places = &mut places[..tile.sums.len()];
             for (row, place) in places.iter_mut().enumerate() {
                 // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are
-                // below `x.rows`, and `first + width` is at most `columns`, because every panel begins within
+                // below `x.rows()`, and `first + width` is at most `columns`, because every panel begins within
                 // them (asserted). Each pair of row and panel belongs to one item, so only this tile writes
                 // there.
                 *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
@@ -156,7 +166,7 @@ impl Compute {
             block[first_chunk * rows * WORDS..].fill(0);
         }
         let words = SharedPointer(words.as_mut_ptr());
-        self.tiles(x, weight, |tile| {
+        self.tiles(x.whole(), weight, None, |tile| {
             let first = tile.panel * width / per_word;
             epilogue.run(self.set, tile.sums);
             // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
@@ -192,19 +202,52 @@ impl Compute {
         out
     }
 
-    /// Like `next_operand`, but writes `f32` rows to `out`.
-    pub(crate) fn next_values(&self, x: &Operand, weight: &Matrix, epilogue: Epilogue, out: &mut [f32]) {
-        let stream = size_of_val(out) > CACHED_BYTES;
-        self.write_rows(x, weight, epilogue.width(), out, |tile, out| {
-            epilogue.run(self.set, tile);
-            elementwise::copy_rows(self.set, tile, out, stream);
-        });
+    /// Like `next_operand`, for [`OperandFormat::Int8`], in steps of whole blocks: as many as `values` has
+    /// memory for as `f32`, at least one. `prepare` may change a row before it is packed.
+    pub(crate) fn next_bytes(
+        &self,
+        x: &Operand,
+        weight: &Matrix,
+        epilogue: Epilogue,
+        (words, values): (Words, &mut [f32]),
+        prepare: impl Fn(&mut [f32]) + Sync,
+    ) -> Operand {
+        let inner = epilogue.outputs(weight);
+        let blocks = x.rows.div_ceil(x.block_rows);
+        let blocks_per_step = (values.len() / (x.block_rows * inner)).max(1);
+        let steps: Vec<OperandBlocks<'_>> = (0..blocks)
+            .step_by(blocks_per_step)
+            .map(|first| x.part(first..blocks.min(first + blocks_per_step)))
+            .collect();
+        let items = |step: &OperandBlocks<'_>| {
+            let (rows, per_item) = (step.rows(), self.rows_per_item(step.rows()));
+            (0..rows).step_by(per_item).map(move |from| per_item.min(rows - from))
+        };
+        let counts: Vec<usize> = steps.iter().flat_map(items).collect();
+        self.operand_of(&counts, inner, OperandFormat::Int8, words, |parts| {
+            let mut parts = parts.into_iter();
+            for step in steps {
+                let values = &mut values[..step.rows() * inner];
+                let per_item = self.rows_per_item(step.rows()) * inner;
+                self.write_rows(step, weight, epilogue.width(), (&mut *values, true), |tile, out| {
+                    epilogue.run(self.set, tile);
+                    elementwise::copy_rows(self.set, tile, out, false);
+                });
+                let rows = values.chunks_mut(per_item);
+                self.threads.for_each(rows.zip(parts.by_ref()), |(values, mut rows)| {
+                    for (index, row) in values.chunks_exact_mut(inner).enumerate() {
+                        prepare(row);
+                        rows.write(index, row);
+                    }
+                });
+            }
+        })
     }
 
     /// The largest product of each of the weight's rows with a row of `x`.
     pub(crate) fn max_products(&self, x: &Operand, weight: &Matrix) -> Vec<f32> {
         let maxima = Mutex::new(vec![[f32::NEG_INFINITY; COLUMNS]; weight.panels]);
-        self.tiles(x, weight, |tile| {
+        self.tiles(x.whole(), weight, None, |tile| {
             let mut best = [f32::NEG_INFINITY; COLUMNS];
             for row in tile.sums.iter() {
                 best.iter_mut().zip(row).for_each(|(best, product)| *best = best.max(*product));
@@ -216,11 +259,18 @@ impl Compute {
         maxima.as_flattened()[..weight.outputs()].to_vec()
     }
 
-    /// Computes every tile of `x · Wᵀ`.
-    fn tiles(&self, x: &Operand, weight: &Matrix, finish: impl Fn(&mut Tile<'_>) + Sync) {
+    /// Computes every tile of `x · Wᵀ`, and prefetches the `places` of its sums meanwhile.
+    fn tiles(
+        &self,
+        x: OperandBlocks<'_>,
+        weight: &Matrix,
+        places: Option<Places>,
+        finish: impl Fn(&mut Tile<'_>) + Sync,
+    ) {
+        let OperandBlocks { operand: x, range, first_row: before } = x;
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
         let kernel = TileKernel::new(self.set, (x.format, weight.format));
-        let blocks = x.rows.div_ceil(x.block_rows);
+        let blocks = range.len();
         let per_chunk =
             (ROWS_BYTES / (x.block_rows * x.row_words * size_of::<u32>())).clamp(1, blocks.max(1));
         // Chunks of about equal size.
@@ -239,14 +289,19 @@ impl Compute {
             for item in items.clone() {
                 let (chunk, panel) = (item / weight.panels, item % weight.panels);
                 let bias = weight.biases.get(panel);
-                let first = chunk * per_chunk;
-                let blocks_of_chunk = first..blocks.min(first + per_chunk);
+                let first = range.start + chunk * per_chunk;
+                let blocks_of_chunk = first..range.end.min(first + per_chunk);
                 let tiles = blocks_of_chunk.len();
                 let next = if item + 1 < items.end { Some(item + 1) } else { first_of_next };
                 let next = next.map_or(&[][..], |item| weight.stored_panel(item % weight.panels));
                 let columns = weight.panel(self.set, panel, &mut bytes);
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
-                    let ahead = Ahead::part(next, tile, tiles, x.row_words / WORDS);
+                    let chunks = x.row_words / WORDS;
+                    let mut ahead = Ahead::part(next, tile, tiles, chunks);
+                    if let Some(Places { first, columns, width }) = places {
+                        let place = first.wrapping_add((first_row - before) * columns + panel * width);
+                        ahead = ahead.with_places(place, columns, rows, chunks);
+                    }
                     kernel.multiply(
                         rows,
                         TileOperands { a: block, b: columns },
@@ -266,7 +321,7 @@ impl Compute {
                             bias,
                         );
                     }
-                    finish(&mut Tile { first_row, panel, sums });
+                    finish(&mut Tile { first_row: first_row - before, panel, sums });
                 }
             }
             BYTES.set(bytes);
@@ -464,13 +519,6 @@ mod tests {
                     });
                     let expected: Vec<f64> = expected.collect();
                     let operand = pack(&compute, left, &x, depth);
-                    let mut plain = vec![f32::NAN; rows * inner];
-                    compute.next_values(&operand, &matrix, epilogue, &mut plain);
-                    for (index, (&got, expected)) in plain.iter().zip(&expected).enumerate() {
-                        let error = (f64::from(got) - expected).abs();
-                        let what = format!("{set} {left:?} {rows}x{depth}x{inner} at {index}");
-                        assert!(error <= 10.0 * tolerance(left, depth), "{what}: off by {error}");
-                    }
                     for format in [OperandFormat::F32, OperandFormat::Bf16] {
                         // The memory still holds values of an earlier product.
                         let mut used = Words::default();
@@ -491,6 +539,47 @@ mod tests {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_the_next_operand_are_those_of_its_values_however_many_steps_they_take() {
+        let mut rng = StdRng::seed_from_u64(17);
+        let sizes = [(1, 3, 1), (2, 16, 32), (14, 33, 17), (29, 40, 50), (131, 64, 97)];
+        for set in InstructionSet::available() {
+            for (number, (rows, depth, inner)) in sizes.into_iter().enumerate() {
+                let compute = Compute { set, threads: Threads::start(1 + number % 3).unwrap() };
+                let parts =
+                    [(); 2].map(|()| StoredMatrix::from_values(&random(&mut rng, inner * depth), depth));
+                let (order, epilogue, parts) = if number % 2 == 0 {
+                    (ColumnOrder::Gated, Epilogue::Gate(Activation::Silu), &parts[..])
+                } else {
+                    (ColumnOrder::Plain, Epilogue::Activate(Activation::Gelu), &parts[..1])
+                };
+                let matrix = Matrix::pack(&compute, parts, OperandFormat::Int8, order);
+                let x = pack(&compute, OperandFormat::Int8, &random(&mut rng, rows * depth), depth);
+                let next = |format| compute.next_operand(&x, &matrix, epilogue, format, Words::default());
+                let values = next(OperandFormat::F32).values();
+                let reversed = |row: &mut [f32]| row.reverse();
+                let expected =
+                    compute.operand(&values, inner, OperandFormat::Int8, Words::default(), |row, out| {
+                        out.copy_from_slice(row);
+                        reversed(out);
+                        out
+                    });
+                // All rows at once, and one block at a time.
+                for step in [rows.max(x.block_rows), x.block_rows] {
+                    let mut memory = vec![f32::NAN; step * inner];
+                    let memory = (Words::default(), &mut memory[..]);
+                    let got = compute.next_bytes(&x, &matrix, epilogue, memory, reversed);
+                    assert_eq!(got.scales, expected.scales, "{set} {rows}x{depth}x{inner}");
+                    assert_eq!(
+                        got.words.as_slice(),
+                        expected.words.as_slice(),
+                        "{set} {rows}x{depth}x{inner}"
+                    );
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 use super::{
     layout::WORDS,
+    matmul::CACHED_BYTES,
     pack::{self, OperandFormat, Words},
     simd::InstructionSet,
     tile,
@@ -104,6 +105,24 @@ impl Operand {
         values
     }
 
+    /// The number of rows whose results, `bytes` each, stay in the caches until they are read: whole blocks of
+    /// about equal number, at least one.
+    pub(crate) fn rows_per_step(&self, bytes: usize) -> usize {
+        let blocks = self.rows.div_ceil(self.block_rows);
+        let steps = blocks.div_ceil((CACHED_BYTES / (self.block_rows * bytes)).max(1)).max(1);
+        blocks.div_ceil(steps) * self.block_rows
+    }
+
+    /// All blocks.
+    pub(super) fn whole(&self) -> OperandBlocks<'_> {
+        self.part(0..self.rows.div_ceil(self.block_rows))
+    }
+
+    /// The blocks in a range.
+    pub(super) fn part(&self, range: Range<usize>) -> OperandBlocks<'_> {
+        OperandBlocks { operand: self, first_row: range.start * self.block_rows, range }
+    }
+
     /// The index of the first row, the number of rows and the words of each block in a range.
     pub(super) fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
         range.map(|block| {
@@ -111,6 +130,22 @@ impl Operand {
             let rows = self.block_rows.min(self.rows - first);
             (first, rows, &self.words.as_slice()[first * self.row_words..(first + rows) * self.row_words])
         })
+    }
+}
+
+/// Some blocks of an operand.
+#[derive(Clone)]
+pub(super) struct OperandBlocks<'a> {
+    pub(super) operand: &'a Operand,
+    pub(super) range: Range<usize>,
+    /// The index of the first block's first row.
+    pub(super) first_row: usize,
+}
+
+impl OperandBlocks<'_> {
+    /// The number of rows.
+    pub(super) fn rows(&self) -> usize {
+        self.operand.rows.min(self.range.end * self.operand.block_rows) - self.first_row
     }
 }
 

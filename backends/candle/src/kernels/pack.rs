@@ -108,8 +108,8 @@ fn largest(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()))
 }
 
-/// Packs a row's values as words of `format`, padded with values of zero. `words` has at least
-/// `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the factor that turns
+/// Packs a row's values as words of `format`, padded with values of zero. `words` consists of whole lines, at
+/// least `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the factor that turns
 /// bytes into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to
 /// the bytes.
 pub(crate) fn row(
@@ -122,10 +122,17 @@ pub(crate) fn row(
 ) {
     match format {
         OperandFormat::F32 => {
-            for (word, value) in words.iter_mut().zip(values) {
-                *word = value.to_bits();
+            let (lines, _) = words.as_chunks_mut::<WORDS>();
+            let (whole, rest) = values.as_chunks::<WORDS>();
+            let (of_whole, others) = lines.split_at_mut(whole.len());
+            for (line, values) in of_whole.iter_mut().zip(whole) {
+                // A copy whose size the compiler knows.
+                *line = values.map(f32::to_bits);
             }
-            words[values.len()..].fill(0);
+            for (index, line) in others.iter_mut().enumerate() {
+                let rest = if index == 0 { rest } else { &[] };
+                *line = std::array::from_fn(|at| rest.get(at).map_or(0, |value| value.to_bits()));
+            }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
@@ -229,31 +236,33 @@ dispatch! {
     }
 }
 
-/// Packs values `[panel][row]` as a block of `rows` rows in `format`, which is not [`OperandFormat::Int8`].
-pub(crate) fn block(
-    set: InstructionSet,
-    format: OperandFormat,
-    values: &[[f32; COLUMNS]],
-    rows: usize,
-    words: &mut [u32],
-) {
-    if format == OperandFormat::Bf16 {
-        // A panel has as many words as a chunk, and the rows are in the same order.
-        row(set, format, values.as_flattened(), 0, words, &mut 1.0);
-        return;
-    }
-    let chunks = words.chunks_exact_mut(2 * rows * WORDS);
-    for (values, chunks) in values.chunks_exact(rows).zip(chunks) {
-        let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows);
-        for ((values, first), second) in values.iter().zip(first).zip(second) {
-            if format == OperandFormat::F32 {
-                // Copies whose size the compiler knows.
-                *first = std::array::from_fn(|i| values[i].to_bits());
-                *second = std::array::from_fn(|i| values[WORDS + i].to_bits());
-                continue;
+/// Turns lines of `f32` bits, `[panel][half][row]`, into a block of `rows` rows in `format`, which is not
+/// [`OperandFormat::Int8`]. The block begins at the first line.
+pub(crate) fn block(set: InstructionSet, format: OperandFormat, lines: &mut [[u32; WORDS]], rows: usize) {
+    match format {
+        // Each line is a row of a chunk already.
+        OperandFormat::F32 => {}
+        OperandFormat::WideBf16 => round_words(set, lines.as_flattened_mut()),
+        OperandFormat::Bf16 | OperandFormat::Int8 => {
+            // A panel has as many words as a chunk. So its block ends before the next panel's first line.
+            for panel in 0..lines.len() / (2 * rows) {
+                for row in 0..rows {
+                    let mut values = [0.0; COLUMNS];
+                    for (half, values) in values.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
+                        *values = lines[(2 * panel + half) * rows + row].map(f32::from_bits);
+                    }
+                    self::row(set, format, &values, 0, &mut lines[panel * rows + row], &mut 1.0);
+                }
             }
-            row(set, format, &values[..WORDS], 0, first, &mut 1.0);
-            row(set, format, &values[WORDS..], 0, second, &mut 1.0);
+        }
+    }
+}
+
+dispatch! {
+    /// Rounds the bits of `f32` to those of the nearest bfloat16, widened.
+    fn round_words(words: &mut [u32]) {
+        for word in words {
+            *word = u32::from(round_to_bf16(f32::from_bits(*word))) << 16;
         }
     }
 }
@@ -459,28 +468,31 @@ mod tests {
     }
 
     #[test]
-    fn panels_of_rows_become_blocks() {
+    fn lines_of_rows_become_blocks() {
         let mut rng = StdRng::seed_from_u64(5);
         for set in InstructionSet::available() {
             for (rows, panels) in (1..=14).map(|rows| (rows, 1 + rows % 3)) {
                 let depth = panels * COLUMNS;
                 let values: Vec<Vec<f32>> = (0..rows).map(|_| random(&mut rng, depth)).collect();
-                let of_panel = |panel: usize, row: &Vec<f32>| {
-                    std::array::from_fn(|column| row[panel * COLUMNS + column])
+                let line = |half: usize, row: &Vec<f32>| -> [u32; WORDS] {
+                    std::array::from_fn(|at| row[half * WORDS + at].to_bits())
                 };
-                let panels: Vec<[f32; COLUMNS]> = (0..panels)
-                    .flat_map(|panel| values.iter().map(move |row| of_panel(panel, row)))
-                    .collect();
+                let lines: Vec<[u32; WORDS]> =
+                    (0..2 * panels).flat_map(|half| values.iter().map(move |row| line(half, row))).collect();
                 for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::WideBf16] {
                     let words = format.words(depth);
-                    let (mut got, mut expected) = (vec![u32::MAX; rows * words], vec![0; rows * words]);
-                    block(set, format, &panels, rows, &mut got);
+                    let (mut got, mut expected) = (lines.clone(), vec![0; rows * words]);
+                    block(set, format, &mut got, rows);
                     for (index, values) in values.iter().enumerate() {
                         let mut of_row = vec![0; words];
                         row(set, format, values, 0, &mut of_row, &mut 1.0);
                         place(&of_row, &mut expected, index, rows);
                     }
-                    assert_eq!(got, expected, "{set} {format:?} {rows}x{depth}");
+                    assert_eq!(
+                        got.as_flattened()[..rows * words],
+                        expected,
+                        "{set} {format:?} {rows}x{depth}"
+                    );
                 }
             }
         }

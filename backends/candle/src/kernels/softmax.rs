@@ -5,7 +5,10 @@
 //! must be scaled. What must hold: keys that are invisible to a row have weight zero; a row's bits do not
 //! depend on other rows.
 
-use super::{layout::COLUMNS, simd::dispatch};
+use super::{
+    layout::{COLUMNS, WORDS},
+    simd::{dispatch, exp2},
+};
 use std::ops::Range;
 
 /// The state of the running softmaxes of some rows.
@@ -19,60 +22,69 @@ pub(crate) struct RunningSoftmax<'a> {
 }
 
 dispatch! {
-    /// Takes scores into the running softmaxes of `visible.len()` rows, and replaces each score by its weight
-    /// 2^(score · factor - max). `scores` are `[panel][row]`. A row sees the scores in its range of
-    /// `visible`, counted in the panels' order; the others become zero. A row that sees no score keeps its
-    /// state.
+    /// Takes scores into the running softmaxes of `visible.len()` rows, and writes the weight 2^(score ·
+    /// factor - max) of each. `scores` are `[panel][row]`, and `weights` are the same rows in lines, `[panel]
+    /// [half][row]`: the bits of `f32`. A row sees the scores in its range of `visible`, counted in the
+    /// panels' order; the weights of the others become zero, and the scores are lost. A row that sees no
+    /// score keeps its state.
     fn step(
         scores: &mut [[f32; COLUMNS]],
         visible: &[Range<usize>],
         factor: f32,
         softmax: &mut RunningSoftmax<'_>,
+        weights: &mut [[u32; WORDS]],
     ) {
         let rows = visible.len();
+        let panels = scores.len() / rows;
+        assert!(scores.len() == panels * rows && weights.len() == 2 * scores.len());
+        let registers = COLUMNS / S::LANES;
         // SAFETY (all below): `S` is the register type of the instruction set that this body is compiled for,
-        // and the CPU has it. A row of scores consists of whole registers.
+        // and the CPU has it. A row of scores consists of whole registers, and so does a line of weights.
+        // `scores` has `panels · rows` rows, `weights` twice as many lines (asserted).
+        let scores = scores.as_mut_ptr().cast::<f32>();
+        let weights = weights.as_mut_ptr().cast::<f32>();
         for (row, visible) in visible.iter().enumerate() {
-            let hidden = unsafe { S::splat(f32::NEG_INFINITY) };
-            let mut largest = hidden;
-            for (panel, scores) in scores.iter_mut().skip(row).step_by(rows).enumerate() {
-                for (register, lanes) in scores.chunks_exact_mut(S::LANES).enumerate() {
-                    let first = panel * COLUMNS + register * S::LANES;
-                    let mut score = unsafe { S::load(lanes.as_ptr()) };
-                    let seen = visible.end.saturating_sub(first);
-                    if seen < S::LANES {
-                        score = unsafe { score.first(seen, hidden) };
-                        unsafe { score.store(lanes.as_mut_ptr()) };
-                    }
-                    if visible.start > first {
-                        score = unsafe { hidden.first(visible.start - first, score) };
-                        unsafe { score.store(lanes.as_mut_ptr()) };
-                    }
-                    largest = unsafe { score.max(largest) };
-                }
-            }
             if visible.is_empty() {
                 softmax.correction[row] = 1.0;
                 continue;
+            }
+            let hidden = unsafe { S::splat(f32::NEG_INFINITY) };
+            let mut largest = hidden;
+            let sees_all = visible.start == 0 && visible.end >= panels * COLUMNS;
+            for panel in 0..panels {
+                for register in 0..registers {
+                    let lanes = unsafe { scores.add((panel * rows + row) * COLUMNS + register * S::LANES) };
+                    let mut score = unsafe { S::load(lanes) };
+                    if !sees_all {
+                        let first = panel * COLUMNS + register * S::LANES;
+                        score = unsafe { score.first(visible.end.saturating_sub(first), hidden) };
+                        score = unsafe { hidden.first(visible.start.saturating_sub(first), score) };
+                        unsafe { score.store(lanes) };
+                    }
+                    largest = unsafe { score.max(largest) };
+                }
             }
             let before = softmax.max[row];
             let max = unsafe { largest.largest() } * factor;
             let max = if max > before { max } else { before };
             softmax.max[row] = max;
-            softmax.correction[row] = unsafe { S::splat(before - max).exp2().largest() };
+            softmax.correction[row] = exp2::<FUSED>(before - max);
         }
         let factor = unsafe { S::splat(factor) };
         for (row, visible) in visible.iter().enumerate() {
-            if visible.is_empty() {
-                scores.iter_mut().skip(row).step_by(rows).for_each(|scores| scores.fill(0.0));
-                continue;
-            }
             let mut sum = unsafe { S::splat(0.0) };
             let offset = unsafe { S::splat(-softmax.max[row]) };
-            for scores in scores.iter_mut().skip(row).step_by(rows) {
-                for lanes in scores.chunks_exact_mut(S::LANES) {
-                    let weight = unsafe { S::load(lanes.as_ptr()).mul_add(factor, offset).exp2() };
-                    unsafe { weight.store(lanes.as_mut_ptr()) };
+            for panel in 0..panels {
+                for register in 0..registers {
+                    let (half, at) = (register * S::LANES / WORDS, register * S::LANES % WORDS);
+                    let line = unsafe { weights.add(((2 * panel + half) * rows + row) * WORDS + at) };
+                    if visible.is_empty() {
+                        unsafe { S::splat(0.0).store(line) };
+                        continue;
+                    }
+                    let lanes = unsafe { scores.add((panel * rows + row) * COLUMNS + register * S::LANES) };
+                    let weight = unsafe { S::load(lanes).mul_add(factor, offset).exp2() };
+                    unsafe { weight.store(line) };
                     sum = unsafe { sum.add(weight) };
                 }
             }
@@ -151,18 +163,19 @@ mod tests {
             let visible: Vec<Range<usize>> = (0..rows).map(range).collect();
             let before: Vec<[f32; 32]> =
                 (0..panels * rows).map(|_| rows_of(rng).map(|score| 10.0 * score)).collect();
-            let mut after = before.clone();
             let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
-            step(set, &mut after, &visible, factor, &mut state);
+            let mut lines = vec![[u32::MAX; WORDS]; 2 * panels * rows];
+            step(set, &mut before.clone(), &visible, factor, &mut state, &mut lines);
             for row in 0..rows {
                 weights[row].iter_mut().for_each(|weight| *weight *= f64::from(correction[row]));
                 for key in 0..32 * panels {
-                    let (panel, column) = (key / 32 * rows + row, key % 32);
+                    let weight = f32::from_bits(lines[key / WORDS * rows + row][key % WORDS]);
                     if visible[row].contains(&key) {
-                        exponents[row].push(f64::from(before[panel][column]) * f64::from(factor));
-                        weights[row].push(f64::from(after[panel][column]));
-                    } else if after[panel][column] != 0.0 {
-                        return Err(format!("a hidden key weighs {}", after[panel][column]));
+                        let score = before[key / COLUMNS * rows + row][key % COLUMNS];
+                        exponents[row].push(f64::from(score) * f64::from(factor));
+                        weights[row].push(f64::from(weight));
+                    } else if weight != 0.0 {
+                        return Err(format!("a hidden key weighs {weight}"));
                     }
                 }
             }
@@ -204,7 +217,8 @@ mod tests {
                 scores[1][7] = broken;
                 let (mut max, mut sum, mut correction) = ([f32::NEG_INFINITY; 3], [0.0; 3], [0.0; 3]);
                 let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
-                step(set, &mut scores, &[0..32, 0..32, 0..32], 1.0, &mut state);
+                let mut lines = [[0; WORDS]; 6];
+                step(set, &mut scores, &[0..32, 0..32, 0..32], 1.0, &mut state, &mut lines);
                 assert_eq!((sum[0], sum[2]), (32.0, 32.0), "{set}");
                 assert!(!sum[1].is_finite(), "{set} {broken}: {}", sum[1]);
             }

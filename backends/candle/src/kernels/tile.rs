@@ -170,6 +170,8 @@ impl TileKernel {
                 #[cfg(target_arch = "x86_64")]
                 Body::Amx(function) => {
                     assert!(rows <= amx::ROWS);
+                    let mut places = Ahead { lines: 0, ..ahead };
+                    (0..chunks).for_each(|_| places.step());
                     function(rows, chunks, a, b, start, to);
                 }
             }
@@ -180,30 +182,50 @@ impl TileKernel {
 /// The initial sums if there is nothing to add to. The bits are also zeros for bytes, whose sums are `i32`.
 pub(super) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
-/// Memory that will be read soon. Each chunk prefetches a part of it. Only a hint, which ARM and AMX ignore.
+/// Memory that will be needed soon. Each chunk prefetches a part of it. Only a hint: ARM ignores it, and AMX
+/// the words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
-    from: *const u32,
-    /// The number of cache lines to prefetch per chunk.
+    /// Words that the next tiles read.
+    words: *const u32,
+    /// The number of cache lines of them to prefetch per chunk.
     lines: usize,
+    /// The place of the first row's sums after this tile: two lines.
+    place: *const f32,
+    /// The distance between the places of two rows, in values.
+    stride: usize,
+    /// The number of rows whose places to prefetch per chunk.
+    rows: usize,
 }
 
 impl Ahead {
     /// No memory to prefetch.
-    pub(crate) const NOTHING: Self = Self { from: std::ptr::null(), lines: 0 };
+    pub(crate) const NOTHING: Self =
+        Self { words: std::ptr::null(), lines: 0, place: std::ptr::null(), stride: 0, rows: 0 };
 
     /// The part of `words` that the tile number `tile` of `tiles` prefetches, if it has `chunks` chunks.
     pub(crate) fn part(words: &[u32], tile: usize, tiles: usize, chunks: usize) -> Self {
         let lines = words.len().div_ceil(WORDS * tiles * chunks.max(1));
-        Self { from: words.as_ptr().wrapping_add(tile * chunks * lines * WORDS), lines }
+        let words = words.as_ptr().wrapping_add(tile * chunks * lines * WORDS);
+        Self { words, lines, ..Self::NOTHING }
     }
 
-    /// Prefetches the next lines.
+    /// Also the places of `rows` rows, from `place` on.
+    pub(crate) fn with_places(self, place: *const f32, stride: usize, rows: usize, chunks: usize) -> Self {
+        Self { place, stride, rows: rows.div_ceil(chunks.max(1)), ..self }
+    }
+
+    /// Prefetches the next part.
     #[inline(always)]
     fn step(&mut self) {
         for _ in 0..self.lines {
-            bring_near(self.from);
-            self.from = self.from.wrapping_add(WORDS);
+            bring_near(self.words);
+            self.words = self.words.wrapping_add(WORDS);
+        }
+        for _ in 0..self.rows {
+            bring_near(self.place);
+            bring_near(self.place.wrapping_add(WORDS));
+            self.place = self.place.wrapping_add(self.stride);
         }
     }
 }

@@ -95,17 +95,16 @@ impl Call {
         Self::product_to(name, x, weight, times * x.operand.rows() * weight.outputs() * VALUE)
     }
 
-    /// A product and its step. The result is an operand in `format`, or `f32` values.
+    /// A product and its step. The result is an operand in `format`.
     pub(in crate::cpu) fn epilogue(
         epilogue: Epilogue,
         x: &PackedActivations,
         weight: &Matrix,
-        format: Option<OperandFormat>,
+        format: OperandFormat,
     ) -> Self {
         let name = if let Epilogue::Gate(_) = epilogue { "gated product" } else { "activated product" };
         let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
-        let out = format.map_or(rows * inner * VALUE, |format| packed(format, rows, inner));
-        Self::product_to(name, x, weight, out)
+        Self::product_to(name, x, weight, packed(format, rows, inner))
     }
 
     /// The norm and the rotation of `values` values of heads.
