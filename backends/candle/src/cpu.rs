@@ -93,7 +93,7 @@ pub(crate) struct CpuOperations {
     part_tokens: usize,
     #[cfg(any(test, feature = "benchmarks"))]
     log: Option<timed::Log>,
-    /// The number of threads of which one computes an operation's call: 1 if all compute it.
+    /// All threads if each computes calls of its own, 1 if all compute each call.
     #[cfg(any(test, feature = "benchmarks"))]
     sharers: usize,
 }
@@ -247,7 +247,7 @@ impl CpuOperations {
             let step = x.operand.rows_per_step(inner * size_of::<f32>());
             let mut values = self.activations(step, inner);
             let spreads = self.arithmetic.spreads(precision);
-            self.compute.next_bytes(&x.operand, weight, epilogue, (words, values.values_mut()), |row| {
+            self.compute.next_bytes(&x.operand, weight, epilogue, words, values.values_mut(), |row| {
                 if spreads {
                     elementwise::spread(self.compute.set, row);
                 }

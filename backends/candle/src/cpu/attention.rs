@@ -264,7 +264,7 @@ impl<'a> Tiles<'a> {
             compute,
             format,
             row_format,
-            kernel: TileKernel::new(compute.set, (row_format, format)),
+            kernel: TileKernel::new(compute.set, row_format, format),
             heads,
             scoring,
             disentangled,

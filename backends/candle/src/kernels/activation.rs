@@ -14,9 +14,9 @@ pub(super) fn silu<const FUSED: bool>(x: f32) -> f32 {
     x / (1.0 + exp2::<FUSED>(exponent))
 }
 
-/// `1 - Φ(y)` for y from 0 to [`FLAT`], as a polynomial in t = 2y / FLAT - 1, highest power first. Fitted here
-/// by iterated weighted least squares at Chebyshev points, for the least error of `y · (1 - Φ(y))`: 5e-7. At
-/// t = 1 it is zero, also in `f32`.
+/// `1 - Φ(y)` for y from 0 to [`FLAT`], as a polynomial in t = 2y / FLAT - 1, highest power first. Fitted
+/// here by iterated weighted least squares at Chebyshev points, for the least error of `y · (1 - Φ(y))`:
+/// 5e-7. At t = 1 it is zero, also in `f32`.
 const TAIL: [f32; 16] = [
     -0.005_568_287,
     0.005_321_725,

@@ -140,7 +140,7 @@ unsafe fn configure(rows: usize) {
 ///
 /// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of
 /// a panel; `sums` has memory for the sums; `rows` rows can be read from `start` on.
-pub(super) type Function = unsafe fn(usize, usize, *const u32, *const u32, Origin, *mut f32);
+pub(super) type AmxFunction = unsafe fn(usize, usize, *const u32, *const u32, Origin, *mut f32);
 
 /// Defines a function that writes the sums of one tile, [`COLUMNS`] for each row, to `to`, by the instruction
 /// `$multiply`.
@@ -148,7 +148,7 @@ macro_rules! product {
     ($name:ident, $multiply:literal) => {
         /// # Safety
         ///
-        /// As [`Function`].
+        /// As [`AmxFunction`].
         pub(super) unsafe fn $name(
             rows: usize,
             chunks: usize,

@@ -37,7 +37,7 @@ thread_local! {
 
 /// Where the sums of tiles go, for prefetching.
 #[derive(Clone, Copy)]
-struct Places {
+struct SumPlaces {
     /// `[rows, columns]`
     first: *const f32,
     columns: usize,
@@ -46,7 +46,7 @@ struct Places {
 }
 
 // SAFETY: the memory is not accessed through the pointer.
-unsafe impl Sync for Places {}
+unsafe impl Sync for SumPlaces {}
 
 /// The complete sums of a tile: the index of its first row among the rows that are multiplied, its panel, and
 /// its rows.
@@ -98,14 +98,14 @@ impl Compute {
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
-        self.write_rows(x.whole(), weight, COLUMNS, (out, !stream), |tile, out| {
+        self.write_rows(x.whole(), weight, COLUMNS, out, !stream, |tile, out| {
             elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x.whole(), weight, COLUMNS, (out, true), |sums, out| {
+        self.write_rows(x.whole(), weight, COLUMNS, out, true, |sums, out| {
             elementwise::add_rows(self.set, sums, out);
         });
     }
@@ -118,14 +118,15 @@ impl Compute {
         x: OperandBlocks<'_>,
         weight: &Matrix,
         width: usize,
-        (out, prefetches): (&mut [f32], bool),
+        out: &mut [f32],
+        prefetches: bool,
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
         // Every panel must begin within the rows. That is not so if a step is used with a weight that was
         // packed in another order.
         assert!(weight.panels == columns.div_ceil(width) && x.rows() * columns == out.len());
-        let places = prefetches.then_some(Places { first: out.as_ptr(), columns, width });
+        let places = prefetches.then_some(SumPlaces { first: out.as_ptr(), columns, width });
         let out = SharedPointer(out.as_mut_ptr());
         self.tiles(x, weight, places, |tile| {
             let first = tile.panel * width;
@@ -134,9 +135,9 @@ impl Compute {
             let places = &mut places[..tile.sums.len()];
             for (row, place) in places.iter_mut().enumerate() {
                 // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are
-                // below `x.rows()`, and `first + width` is at most `columns`, because every panel begins within
-                // them (asserted). Each pair of row and panel belongs to one item, so only this tile writes
-                // there.
+                // below `x.rows()`, and `first + width` is at most `columns`, because every panel begins
+                // within them (asserted). Each pair of row and panel belongs to one item, so only this tile
+                // writes there.
                 *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
             }
             write(tile.sums, places);
@@ -209,7 +210,8 @@ impl Compute {
         x: &Operand,
         weight: &Matrix,
         epilogue: Epilogue,
-        (words, values): (Words, &mut [f32]),
+        words: Words,
+        values: &mut [f32],
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Operand {
         let inner = epilogue.outputs(weight);
@@ -229,7 +231,7 @@ impl Compute {
             for step in steps {
                 let values = &mut values[..step.rows() * inner];
                 let per_item = self.rows_per_item(step.rows()) * inner;
-                self.write_rows(step, weight, epilogue.width(), (&mut *values, true), |tile, out| {
+                self.write_rows(step, weight, epilogue.width(), values, true, |tile, out| {
                     epilogue.run(self.set, tile);
                     elementwise::copy_rows(self.set, tile, out, false);
                 });
@@ -264,12 +266,12 @@ impl Compute {
         &self,
         x: OperandBlocks<'_>,
         weight: &Matrix,
-        places: Option<Places>,
+        places: Option<SumPlaces>,
         finish: impl Fn(&mut Tile<'_>) + Sync,
     ) {
         let OperandBlocks { operand: x, range, first_row: before } = x;
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
-        let kernel = TileKernel::new(self.set, (x.format, weight.format));
+        let kernel = TileKernel::new(self.set, x.format, weight.format);
         let blocks = range.len();
         let per_chunk =
             (ROWS_BYTES / (x.block_rows * x.row_words * size_of::<u32>())).clamp(1, blocks.max(1));
@@ -298,7 +300,7 @@ impl Compute {
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
                     let chunks = x.row_words / WORDS;
                     let mut ahead = Ahead::part(next, tile, tiles, chunks);
-                    if let Some(Places { first, columns, width }) = places {
+                    if let Some(SumPlaces { first, columns, width }) = places {
                         let place = first.wrapping_add((first_row - before) * columns + panel * width);
                         ahead = ahead.with_places(place, columns, rows, chunks);
                     }
@@ -572,8 +574,8 @@ mod tests {
                 // All rows at once, and one block at a time.
                 for step in [rows.max(x.block_rows), x.block_rows] {
                     let mut memory = vec![f32::NAN; step * inner];
-                    let memory = (Words::default(), &mut memory[..]);
-                    let got = compute.next_bytes(&x, &matrix, epilogue, memory, reversed);
+                    let words = Words::default();
+                    let got = compute.next_bytes(&x, &matrix, epilogue, words, &mut memory, reversed);
                     assert_eq!(got.scales, expected.scales, "{set} {rows}x{depth}x{inner}");
                     assert_eq!(
                         got.words.as_slice(),

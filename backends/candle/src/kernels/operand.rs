@@ -105,8 +105,8 @@ impl Operand {
         values
     }
 
-    /// The number of rows whose results, `bytes` each, stay in the caches until they are read: whole blocks of
-    /// about equal number, at least one.
+    /// The number of rows whose results, `bytes` each, stay in the caches until they are read: at least one
+    /// block, and about equal numbers of blocks in all steps.
     pub(crate) fn rows_per_step(&self, bytes: usize) -> usize {
         let blocks = self.rows.div_ceil(self.block_rows);
         let steps = blocks.div_ceil((CACHED_BYTES / (self.block_rows * bytes)).max(1)).max(1);

@@ -108,10 +108,10 @@ fn largest(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()))
 }
 
-/// Packs a row's values as words of `format`, padded with values of zero. `words` consists of whole lines, at
-/// least `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the factor that turns
-/// bytes into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to
-/// the bytes.
+/// Packs a row's values as words of `format`, padded with values of zero. `words` consists of whole lines
+/// with at least `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the
+/// factor that turns bytes into values, or NaN if a value is not finite, so that the fault is not lost.
+/// `offset` is added to the bytes.
 pub(crate) fn row(
     set: InstructionSet,
     format: OperandFormat,
@@ -259,7 +259,7 @@ pub(crate) fn block(set: InstructionSet, format: OperandFormat, lines: &mut [[u3
 }
 
 dispatch! {
-    /// Rounds the bits of `f32` to those of the nearest bfloat16, widened.
+    /// Rounds the bits of `f32` to the nearest bfloat16, widened.
     fn round_words(words: &mut [u32]) {
         for word in words {
             *word = u32::from(round_to_bf16(f32::from_bits(*word))) << 16;
