@@ -40,6 +40,7 @@ use crate::{
         compute::Compute,
         elementwise,
         epilogue::Epilogue,
+        matmul::BytesMemory,
         matrix::{ColumnOrder, Matrix, WeightFormat, WeightPacking},
         pack::{OperandFormat, Stored, Words},
         threads::Threads,
@@ -232,12 +233,12 @@ impl CpuOperations {
 
     /// The result of a product and the step after it, as an operand.
     fn after(
-        &mut self,
+        &self,
         x: &PackedActivations,
         weight: &Matrix,
         epilogue: Epilogue,
         precision: Precision,
-    ) -> Result<PackedActivations> {
+    ) -> PackedActivations {
         let format = self.arithmetic.format(precision);
         timed!(self, epilogue(epilogue, x, weight, format));
         let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
@@ -247,7 +248,8 @@ impl CpuOperations {
             let step = x.operand.rows_per_step(inner * size_of::<f32>());
             let mut values = self.activations(step, inner);
             let spreads = self.arithmetic.spreads(precision);
-            self.compute.next_bytes(&x.operand, weight, epilogue, words, values.values_mut(), |row| {
+            let memory = BytesMemory { words, values: values.values_mut() };
+            self.compute.next_bytes(&x.operand, weight, epilogue, memory, |row| {
                 if spreads {
                     elementwise::spread(self.compute.set, row);
                 }
@@ -255,7 +257,7 @@ impl CpuOperations {
         } else {
             self.compute.next_operand(&x.operand, weight, epilogue, format, words)
         };
-        Ok(PackedActivations { operand, stores: self.stores.clone() })
+        PackedActivations { operand, stores: self.stores.clone() }
     }
 
     /// Writes the norm of some rows to `out`.

@@ -214,7 +214,7 @@ impl Operations for CpuOperations {
         activation: Activation,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        self.after(x, weight, Epilogue::Activate(activation), precision)
+        Ok(self.after(x, weight, Epilogue::Activate(activation), precision))
     }
 
     fn gated(
@@ -224,7 +224,7 @@ impl Operations for CpuOperations {
         activation: Activation,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        self.after(x, gate_up, Epilogue::Gate(activation), precision)
+        Ok(self.after(x, gate_up, Epilogue::Gate(activation), precision))
     }
 
     fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Rows<'a>> {

@@ -35,6 +35,24 @@ thread_local! {
     static BYTES: Cell<Words> = Cell::default();
 }
 
+/// Memory for the results of a product.
+struct Results<'a> {
+    /// `[rows, columns]`
+    values: &'a mut [f32],
+    /// The number of results for a panel's columns. The last panel may have fewer.
+    width: usize,
+    /// Whether to bring the places of a tile's sums near while it is computed.
+    prefetches: bool,
+}
+
+/// Memory for [`Compute::next_bytes`].
+pub(crate) struct BytesMemory<'a> {
+    /// For the operand.
+    pub(crate) words: Words,
+    /// For rows before they become bytes: as many blocks at a time as it holds, at least one.
+    pub(crate) values: &'a mut [f32],
+}
+
 /// Where the sums of tiles go, for prefetching.
 #[derive(Clone, Copy)]
 struct SumPlaces {
@@ -98,28 +116,26 @@ impl Compute {
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
-        self.write_rows(x.whole(), weight, COLUMNS, out, !stream, |tile, out| {
+        let results = Results { values: out, width: COLUMNS, prefetches: !stream };
+        self.write_rows(x.whole(), weight, results, |tile, out| {
             elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x.whole(), weight, COLUMNS, out, true, |sums, out| {
+        let results = Results { values: out, width: COLUMNS, prefetches: true };
+        self.write_rows(x.whole(), weight, results, |sums, out| {
             elementwise::add_rows(self.set, sums, out);
         });
     }
 
-    /// Calls `write` with the rows of each tile and their places in `out`. A place is as wide as the first
-    /// `width` columns of the panel, or narrower in the last panel. `prefetches` says whether to bring the
-    /// places near while the tile is computed.
+    /// Calls `write` with the rows of each tile and their places among the results.
     fn write_rows(
         &self,
         x: OperandBlocks<'_>,
         weight: &Matrix,
-        width: usize,
-        out: &mut [f32],
-        prefetches: bool,
+        Results { values: out, width, prefetches }: Results<'_>,
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
@@ -203,15 +219,13 @@ impl Compute {
         out
     }
 
-    /// Like `next_operand`, for [`OperandFormat::Int8`], in steps of whole blocks: as many as `values` has
-    /// memory for as `f32`, at least one. `prepare` may change a row before it is packed.
+    /// Like `next_operand`, for [`OperandFormat::Int8`]. `prepare` may change a row before it is packed.
     pub(crate) fn next_bytes(
         &self,
         x: &Operand,
         weight: &Matrix,
         epilogue: Epilogue,
-        words: Words,
-        values: &mut [f32],
+        BytesMemory { words, values }: BytesMemory<'_>,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Operand {
         let inner = epilogue.outputs(weight);
@@ -231,7 +245,8 @@ impl Compute {
             for step in steps {
                 let values = &mut values[..step.rows() * inner];
                 let per_item = self.rows_per_item(step.rows()) * inner;
-                self.write_rows(step, weight, epilogue.width(), values, true, |tile, out| {
+                let results = Results { values: &mut *values, width: epilogue.width(), prefetches: true };
+                self.write_rows(step, weight, results, |tile, out| {
                     epilogue.run(self.set, tile);
                     elementwise::copy_rows(self.set, tile, out, false);
                 });
@@ -574,8 +589,8 @@ mod tests {
                 // All rows at once, and one block at a time.
                 for step in [rows.max(x.block_rows), x.block_rows] {
                     let mut memory = vec![f32::NAN; step * inner];
-                    let words = Words::default();
-                    let got = compute.next_bytes(&x, &matrix, epilogue, words, &mut memory, reversed);
+                    let memory = BytesMemory { words: Words::default(), values: &mut memory };
+                    let got = compute.next_bytes(&x, &matrix, epilogue, memory, reversed);
                     assert_eq!(got.scales, expected.scales, "{set} {rows}x{depth}x{inner}");
                     assert_eq!(
                         got.words.as_slice(),
