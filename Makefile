@@ -369,7 +369,7 @@ load: $(TARGET)/bench-model/model.safetensors
 roofline: $(TARGET)/bench-model/model.safetensors
 	mkdir -p benches/results
 	$(call ROOFLINE,roofline.md,MODEL=$(abspath $(TARGET)/bench-model))
-	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=512)
+	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=2048)
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/request_costs.py --binary $(TARGET)/release/text-embeddings-router --model $(abspath $(wildcard $(MINILM)))
 
