@@ -9,7 +9,7 @@
 //! all weights for its own few tokens, so small batches are computed together.
 
 use super::{CpuOperations, buffers::give_back, packed_keys::PackedKeys};
-use crate::{kernels::InstructionSet, operations::Operations};
+use crate::operations::Operations;
 use std::{
     cmp::Reverse,
     sync::{Arc, PoisonError},
@@ -32,8 +32,7 @@ impl CpuOperations {
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
         // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
-        let usable =
-            if self.compute.set == InstructionSet::Avx512Amx { 1 } else { self.compute.threads.count() };
+        let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
         let groups = group_texts(batch, usable, self.part_tokens);
         let [_, _, ..] = groups[..] else {
             let result = self.enter(|operations| pass(operations, batch));

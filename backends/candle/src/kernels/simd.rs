@@ -137,6 +137,15 @@ impl InstructionSet {
         }
     }
 
+    /// Whether products of bfloat16 and of bytes run in tile registers.
+    pub(crate) fn has_amx(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Amx => true,
+            _ => false,
+        }
+    }
+
     /// The number that is added to the bytes of a row. x86 multiplies unsigned bytes (rows) by signed bytes
     /// (columns), ARM multiplies signed bytes.
     pub(crate) fn byte_offset(self) -> i32 {

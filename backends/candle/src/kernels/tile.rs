@@ -274,6 +274,7 @@ use by_rows;
 
 /// Half of a panel's columns. The sums of a full tile fill AVX2's sixteen registers with them. Fewer rows
 /// need all columns for enough sums in flight.
+#[cfg(target_arch = "x86_64")]
 const HALF: usize = COLUMNS / 2;
 
 /// The bodies for each number of rows. AMX has its own, but for rows of `f32`.
