@@ -175,7 +175,7 @@ impl CpuOperations {
         let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
         let per_item = self.compute.rows_per_item(rows);
         let items = x.values_mut().chunks_mut(per_item * columns);
-        let counts: Vec<usize> = (0..rows).step_by(per_item).map(|from| per_item.min(rows - from)).collect();
+        let counts: Vec<usize> = self.compute.rows_of_items(rows).collect();
         let operand = self.compute.operand_of(&counts, columns, format, words, |parts| {
             self.compute.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut normed = vec![0.0; columns];

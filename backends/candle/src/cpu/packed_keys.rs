@@ -10,7 +10,7 @@
 use crate::attention::Heads;
 use crate::kernels::{
     compute::Compute,
-    layout::{COLUMNS, WORDS},
+    layout::COLUMNS,
     pack::{self, OperandFormat, Words},
     tile,
 };
@@ -162,7 +162,9 @@ fn pack_keys<'a>(
         let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
         let used = in_panel.len() * size.key;
         for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
-            bring_row_near(token + AHEAD, tokens, &row);
+            if token + AHEAD < tokens {
+                tile::bring_values_near(row(token + AHEAD));
+            }
             pack::row(compute.set, format, row(token), 0, words, &mut 1.0);
         }
         pack::panel(compute.set, &rows[..used], size.key, out);
@@ -189,7 +191,9 @@ fn pack_values<'a>(
                 out.fill(0);
                 continue;
             }
-            bring_row_near(first + AHEAD, tokens, of_panel);
+            if first + AHEAD < tokens {
+                tile::bring_values_near(of_panel(first + AHEAD));
+            }
             let values = of_panel(first);
             if format == OperandFormat::Bf16 {
                 let second = if first + 1 < tokens { of_panel(first + 1) } else { &[0.0; COLUMNS] };
@@ -203,12 +207,5 @@ fn pack_values<'a>(
                 *out = std::array::from_fn(|at| values.get(at).map_or(0, |value| value.to_bits()));
             }
         }
-    }
-}
-
-/// Prefetches the row of a token, if there is one.
-fn bring_row_near<'a>(token: usize, tokens: usize, row: impl Fn(usize) -> &'a [f32]) {
-    if token < tokens {
-        row(token).chunks(WORDS).for_each(|line| tile::bring_near(line.as_ptr()));
     }
 }

@@ -22,6 +22,12 @@ impl Compute {
         let items = rows.max(1).div_ceil(MAX_ROWS_PER_ITEM).next_multiple_of(self.threads.count());
         rows.div_ceil(items).max(MIN_ROWS_PER_ITEM)
     }
+
+    /// The number of rows of each such item.
+    pub(crate) fn rows_of_items(&self, rows: usize) -> impl Iterator<Item = usize> + use<> {
+        let per_item = self.rows_per_item(rows);
+        (0..rows).step_by(per_item).map(move |from| per_item.min(rows - from))
+    }
 }
 
 #[cfg(test)]

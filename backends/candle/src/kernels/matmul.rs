@@ -229,17 +229,13 @@ impl Compute {
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Operand {
         let inner = epilogue.outputs(weight);
-        let blocks = x.rows.div_ceil(x.block_rows);
+        let blocks = x.block_count();
         let blocks_per_step = (values.len() / (x.block_rows * inner)).max(1);
         let steps: Vec<OperandBlocks<'_>> = (0..blocks)
             .step_by(blocks_per_step)
             .map(|first| x.part(first..blocks.min(first + blocks_per_step)))
             .collect();
-        let items = |step: &OperandBlocks<'_>| {
-            let (rows, per_item) = (step.rows(), self.rows_per_item(step.rows()));
-            (0..rows).step_by(per_item).map(move |from| per_item.min(rows - from))
-        };
-        let counts: Vec<usize> = steps.iter().flat_map(items).collect();
+        let counts: Vec<usize> = steps.iter().flat_map(|step| self.rows_of_items(step.rows())).collect();
         self.operand_of(&counts, inner, OperandFormat::Int8, words, |parts| {
             let mut parts = parts.into_iter();
             for step in steps {
@@ -284,7 +280,8 @@ impl Compute {
         places: Option<SumPlaces>,
         finish: impl Fn(&mut Tile<'_>) + Sync,
     ) {
-        let OperandBlocks { operand: x, range, first_row: before } = x;
+        let before = x.first_row();
+        let OperandBlocks { operand: x, range } = x;
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
         let kernel = TileKernel::new(self.set, x.format, weight.format);
         let blocks = range.len();

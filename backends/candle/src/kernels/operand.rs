@@ -89,7 +89,7 @@ impl Operand {
     #[cfg(test)]
     pub(crate) fn padded_values(&self) -> Vec<f32> {
         let mut values = Vec::new();
-        for (_, rows, block) in self.blocks(0..self.rows.div_ceil(self.block_rows)) {
+        for (_, rows, block) in self.blocks(0..self.block_count()) {
             for row in 0..rows {
                 let lines =
                     block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
@@ -108,19 +108,24 @@ impl Operand {
     /// The number of rows whose results, `bytes` each, stay in the caches until they are read: at least one
     /// block, and about equal numbers of blocks in all steps.
     pub(crate) fn rows_per_step(&self, bytes: usize) -> usize {
-        let blocks = self.rows.div_ceil(self.block_rows);
+        let blocks = self.block_count();
         let steps = blocks.div_ceil((CACHED_BYTES / (self.block_rows * bytes)).max(1)).max(1);
         blocks.div_ceil(steps) * self.block_rows
     }
 
+    /// The number of blocks.
+    pub(super) fn block_count(&self) -> usize {
+        self.rows.div_ceil(self.block_rows)
+    }
+
     /// All blocks.
     pub(super) fn whole(&self) -> OperandBlocks<'_> {
-        self.part(0..self.rows.div_ceil(self.block_rows))
+        self.part(0..self.block_count())
     }
 
     /// The blocks in a range.
     pub(super) fn part(&self, range: Range<usize>) -> OperandBlocks<'_> {
-        OperandBlocks { operand: self, first_row: range.start * self.block_rows, range }
+        OperandBlocks { operand: self, range }
     }
 
     /// The index of the first row, the number of rows and the words of each block in a range.
@@ -134,18 +139,20 @@ impl Operand {
 }
 
 /// Some blocks of an operand.
-#[derive(Clone)]
 pub(super) struct OperandBlocks<'a> {
     pub(super) operand: &'a Operand,
     pub(super) range: Range<usize>,
-    /// The index of the first block's first row.
-    pub(super) first_row: usize,
 }
 
 impl OperandBlocks<'_> {
+    /// The index of the first block's first row.
+    pub(super) fn first_row(&self) -> usize {
+        self.range.start * self.operand.block_rows
+    }
+
     /// The number of rows.
     pub(super) fn rows(&self) -> usize {
-        self.operand.rows.min(self.range.end * self.operand.block_rows) - self.first_row
+        self.operand.rows.min(self.range.end * self.operand.block_rows) - self.first_row()
     }
 }
 

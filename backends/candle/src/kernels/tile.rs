@@ -247,9 +247,12 @@ pub(crate) fn bring_near<T>(address: *const T) {
 /// Prefetches the row `index` of `rows`, if it exists. Products write large results past the caches, so that
 /// a row-wise reader would wait for memory at the start of each row.
 pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
-    for line in rows.chunks(width).nth(index).unwrap_or_default().chunks(WORDS) {
-        bring_near(line.as_ptr());
-    }
+    bring_values_near(rows.chunks(width).nth(index).unwrap_or_default());
+}
+
+/// Prefetches values.
+pub(crate) fn bring_values_near(values: &[f32]) {
+    values.chunks(WORDS).for_each(|line| bring_near(line.as_ptr()));
 }
 
 /// A tile's body with the arguments `(chunks, a, b, start, ahead, sums)`.
