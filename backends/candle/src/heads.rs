@@ -280,7 +280,7 @@ fn load_labels(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<C
         ));
     }
     let bias = vec![0.0; vectors.len()];
-    Ok(Classes { vectors, bias, divisor: 1.0, answers: None })
+    Ok(Classes { vectors, bias, divisor: 1.0, bound: plan.logit_bound, answers: None })
 }
 
 /// The answers' rows of the output embedding, or their weighted sum where the raw score is one.
@@ -289,7 +289,8 @@ fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
     let tokens: Vec<u32> = answers.tokens.iter().map(|answer| answer.id).collect();
     let rows = output_rows(&tokens, checkpoint, plan)?;
     let (vectors, answers, is_constant) = match answers.rule {
-        AnswerRule::WeightedLogits => {
+        // The sum of bounded logits is not the bounded sum.
+        AnswerRule::WeightedLogits if plan.logit_bound.is_none() => {
             let mut sum = vec![0.0_f32; hidden];
             for (row, AnswerToken { weight, .. }) in rows.iter().zip(&answers.tokens) {
                 sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
@@ -297,7 +298,7 @@ fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
             let is_constant = sum.iter().all(|&value| value == 0.0);
             (vec![sum], None, is_constant)
         }
-        AnswerRule::ExpectedWeight => {
+        AnswerRule::WeightedLogits | AnswerRule::ExpectedWeight => {
             let is_constant = rows.iter().all(|row| *row == rows[0]);
             (rows, Some(answers.clone()), is_constant)
         }
@@ -313,7 +314,7 @@ fn load_answers(answers: &AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
         )));
     }
     let bias = vec![0.0; vectors.len()];
-    Ok(Classes { vectors, bias, divisor: 1.0, answers })
+    Ok(Classes { vectors, bias, divisor: 1.0, bound: plan.logit_bound, answers })
 }
 
 /// The classes of a classification head.
@@ -330,5 +331,5 @@ fn load_classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;
     let bias = bias.unwrap_or_else(|| vec![0.0; labels]);
-    Ok(Classes { vectors, bias, divisor: *divisor, answers: None })
+    Ok(Classes { vectors, bias, divisor: *divisor, bound: None, answers: None })
 }

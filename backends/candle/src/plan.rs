@@ -66,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) final_norm: Option<NormPlan>,
     /// The matrix from a causal model's hidden states to logits of tokens.
     pub(crate) output_embedding: &'static str,
+    /// The bound of these logits: `bound · tanh(logit / bound)`.
+    pub(crate) logit_bound: Option<f32>,
     /// The classification head of this architecture, if it has one.
     pub(crate) classification: Option<Classification>,
     /// The masked-language-model head of this architecture, if it has one.
@@ -112,6 +114,7 @@ impl Plan {
             kinds: None,
             final_norm: None,
             output_embedding: words,
+            logit_bound: None,
             classification: None,
             masked_lm: None,
             projector: Vec::new(),

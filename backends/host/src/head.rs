@@ -66,6 +66,8 @@ pub struct Classes {
     pub bias: Vec<f32>,
     /// The divisor of logits.
     pub divisor: f32,
+    /// The bound of logits: `bound · tanh(logit / bound)`.
+    pub bound: Option<f32>,
     /// The answers whose logits make one raw score; absent if each logit is a raw score.
     pub answers: Option<AnswerTokens>,
 }
@@ -209,7 +211,8 @@ impl Classes {
     fn scores(&self, state: &[f32]) -> Vec<f32> {
         let logits = self.vectors.iter().zip(&self.bias).map(|(class, &bias)| {
             let dot: f64 = state.iter().zip(class).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-            (dot + f64::from(bias)) / f64::from(self.divisor)
+            let logit = (dot + f64::from(bias)) / f64::from(self.divisor);
+            self.bound.map(f64::from).map_or(logit, |bound| bound * (logit / bound).tanh())
         });
         match &self.answers {
             Some(answers) => vec![answers.raw_score(&logits.collect::<Vec<_>>())],

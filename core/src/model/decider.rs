@@ -5,7 +5,6 @@
 
 use std::fmt;
 
-use serde_json::Value;
 use text_embeddings_backend_core::{AnswerTokens, Head, WholeHead, amount};
 use tokenizers::Tokenizer;
 
@@ -14,22 +13,10 @@ use crate::files::ModelFolder;
 use crate::templates::{MessageStyle, MessageTemplate};
 use crate::tokenization::{LabelTokens, MAX_OPTIONS};
 
-/// An architecture whose instruct models decide.
-struct DeciderRow {
-    /// Values of `model_type` in config.json.
-    model_types: &'static [&'static str],
-    /// The field of config.json that bounds logits: `bound · tanh(logit / bound)`.
-    logit_bound: Option<&'static str>,
-}
-
-/// The architectures whose logits are the product of the last state and the output embedding, bounded or not.
-const ROWS: [DeciderRow; 2] = [
-    DeciderRow {
-        model_types: &["qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama", "mistral", "gemma"],
-        logit_bound: None,
-    },
-    DeciderRow { model_types: &["gemma2", "gemma3_text"], logit_bound: Some("final_logit_softcapping") },
-];
+/// The values of `model_type` in config.json of architectures whose instruct models decide: their logits are
+/// the product of the last state and the output embedding, bounded or not.
+const MODEL_TYPES: [&str; 9] =
+    ["qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama", "mistral", "gemma", "gemma2", "gemma3_text"];
 
 /// A model that reads all options of a question together.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +36,6 @@ pub struct LabelDecider {
     pub conversation: Sourced<MessageTemplate>,
     /// The tokens of all labels.
     pub labels: LabelTokens,
-    /// The bound of logits.
-    logit_bound: Option<f32>,
 }
 
 /// How a model decides.
@@ -105,28 +90,14 @@ impl LabelDecider {
             return Err(Refusal::TrainedDecider { model_id: files.model_id.clone(), family });
         }
         let model_type = files.config.model_type.as_deref().unwrap_or_default();
-        let known = ROWS.iter().find(|known| known.model_types.contains(&model_type));
-        let (Some(architecture), true) = (known, files.description.is_causal) else {
-            let supported = ROWS.iter().flat_map(|known| known.model_types).copied();
-            let supported = supported.collect::<Vec<_>>().join(", ");
+        if !MODEL_TYPES.contains(&model_type) || !files.description.is_causal {
+            let supported = MODEL_TYPES.join(", ");
             return Err(Refusal::NoDecider { model_type: model_type.to_owned(), supported });
-        };
+        }
         let conversation = find_conversation(files, flags)?;
         let labels = LabelTokens::find_behind(tokenizer, conversation.value.text_behind())?;
-        let bound = architecture.logit_bound.and_then(|field| files.config.raw.get(field));
-        let logit_bound = bound.and_then(Value::as_f64).map(|bound| bound as f32);
         let head = Head::label_logits(labels.token_ids().to_vec());
-        Ok((Self { conversation, labels, logit_bound }, head))
-    }
-
-    /// A logit as the model's authors compute it from the product of state and output embedding.
-    #[must_use]
-    pub fn bounded_logit(&self, logit: f32) -> f64 {
-        let logit = f64::from(logit);
-        match self.logit_bound.map(f64::from) {
-            Some(bound) => (logit / bound).tanh() * bound,
-            None => logit,
-        }
+        Ok((Self { conversation, labels }, head))
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
                 StepPlan::Norm(NormPlan::layer("lm_head.layer_norm", hidden, config.layer_norm_eps)),
             ],
             decoder: vec!["lm_head.decoder.weight".to_owned(), WORDS.to_owned()],
-            bias: vec!["lm_head.bias".to_owned(), "lm_head.decoder.bias".to_owned()],
+            bias: vec!["lm_head.decoder.bias".to_owned(), "lm_head.bias".to_owned()],
             width: hidden,
         }),
         ..encoder(value, &config, offset, &BERT)?

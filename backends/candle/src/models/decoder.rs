@@ -1,7 +1,13 @@
 //! Decoders similar to Llama (transformers): pre-norm layers with rotary positions and a gated MLP. A
 //! [`DecoderFamily`] describes the differences between architectures as data.
 
-use super::{activation, names, parse, parts::LayerTensors, require, rotary::rope_of, score_on_last_token};
+use super::{
+    activation, names, parse,
+    parts::LayerTensors,
+    require,
+    rotary::{rope_of, rope_settings},
+    score_on_last_token,
+};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -72,6 +78,22 @@ pub(super) struct DecoderFamily {
     pub(super) divisor: Option<f32>,
     /// The soft cap of attention scores.
     pub(super) soft_cap: Option<f32>,
+    /// The matrices that have biases if the configuration says so. transformers reads its fields in some
+    /// families only.
+    pub(super) biases: OptionalBiases,
+    /// The bound of a token's logit.
+    pub(super) logit_bound: Option<f32>,
+}
+
+/// The matrices whose biases are a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OptionalBiases {
+    /// None.
+    Nowhere,
+    /// Attention's, by `attention_bias`.
+    Attention,
+    /// Attention's, and the MLP's by `mlp_bias`.
+    Everywhere,
 }
 
 impl DecoderFamily {
@@ -86,12 +108,14 @@ impl DecoderFamily {
             query_bias: false,
             head_norms: false,
             mould: Mould::Llama,
-            bidirectional: false,
+            bidirectional: config.is_causal == Some(false),
             sliding: vec![false; config.num_hidden_layers],
             window: Mask::CAUSAL,
             theta: [None; 2],
             divisor: None,
             soft_cap: None,
+            biases: OptionalBiases::Everywhere,
+            logit_bound: None,
         }
     }
 }
@@ -135,9 +159,21 @@ impl DecoderConfig {
             .collect()
     }
 
-    /// The window of causal models: the token itself and the tokens before it.
+    /// The same with a window of this size if `value`, the content of `config.json`, does not mention one:
+    /// transformers leaves out what equals the default of the class. A converted file is complete.
+    pub(super) fn with_default_window(self, value: &Value, size: usize) -> Self {
+        let is_known = value.get("sliding_window").is_some() || !value[CONVERTED].is_null();
+        Self { sliding_window: if is_known { self.sliding_window } else { Some(size) }, ..self }
+    }
+
+    /// The window of causal models: the token itself and the tokens before it. If `is_causal` is false, as
+    /// many tokens before and after it.
     pub(super) fn causal_window(&self) -> Mask {
-        Mask { before: self.sliding_window.map_or(usize::MAX, |window| window.saturating_sub(1)), after: 0 }
+        let size = self.sliding_window.unwrap_or(usize::MAX);
+        if self.is_causal == Some(false) {
+            return Mask { before: size, after: size };
+        }
+        Mask { before: size.saturating_sub(1), after: 0 }
     }
 }
 
@@ -161,25 +197,24 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
             soft_cap: family.soft_cap,
         })
     };
-    let (parameters, scaling) = (&value["rope_parameters"], &value["rope_scaling"]);
+    let (settings, kinds) = (rope_settings(value), &value["rope_parameters"]);
     let full = if family.bidirectional { Mask::FULL } else { Mask::CAUSAL };
     let theta = value["rope_theta"].as_f64().or(family.theta[0]);
-    let mut views = vec![view(full, &[&parameters["full_attention"], parameters, scaling], theta)?];
+    let mut views = vec![view(full, &[&value["rope_scaling"], &kinds["full_attention"], settings], theta)?];
     if family.sliding.contains(&true) {
         // If the family has a separate base for windows, that base applies only to them, without scaling.
-        let of_windows: &[&Value] = match family.theta[1] {
-            Some(_) => &[&parameters["sliding_attention"]],
-            None => &[parameters, scaling],
-        };
-        views.push(view(family.window, of_windows, family.theta[1].or(theta))?);
+        let of_windows = if family.theta[1].is_some() { &kinds["sliding_attention"] } else { settings };
+        views.push(view(family.window, &[of_windows], family.theta[1].or(theta))?);
     }
     let layers = 0..config.num_hidden_layers;
     let base = Plan::base(WORDS, [config.vocab_size, hidden])
         .with_limits(config.max_position_embeddings, config.pad_token_id);
+    // Older files have the frequencies of rotations.
+    let buffers = layers.clone().map(|index| format!("layers.{index}.self_attn.rotary_emb."));
     let tied = config.tie_word_embeddings.unwrap_or(family.is_gemma());
     Ok(Plan {
         prefixes: &["model."],
-        ignored: names(&["lm_head.", "score."]),
+        ignored: names(&["lm_head.", "score."]).into_iter().chain(buffers).collect(),
         embeddings: Embeddings {
             scale: if family.is_gemma() { (hidden as f32).sqrt() } else { 1.0 },
             ..base.embeddings
@@ -188,6 +223,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         layers: layers.map(|index| layer(config, family, index, activation, &norm)).collect(),
         final_norm: Some(norm("norm".to_owned(), hidden)),
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
+        logit_bound: family.logit_bound,
         classification: Some(score_on_last_token(hidden)),
         ..base
     })
@@ -202,9 +238,9 @@ fn layer(
 ) -> LayerPlan {
     let Heads { queries, keys, size } = config.heads();
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let output_bias = config.attention_bias.unwrap_or(false);
+    let output_bias = config.attention_bias == Some(true) && family.biases != OptionalBiases::Nowhere;
     let query_bias = family.query_bias || output_bias;
-    let mlp_bias = config.mlp_bias.unwrap_or(false);
+    let mlp_bias = config.mlp_bias == Some(true) && family.biases == OptionalBiases::Everywhere;
     let tensors = LayerTensors { prefix: format!("layers.{index}"), epsilon: config.rms_norm_eps };
     let norm = |name: &str, size| norm(tensors.tensor_name(name), size);
     let names = if family.mould == Mould::Gemma2 {

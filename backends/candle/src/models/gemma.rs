@@ -1,48 +1,77 @@
 //! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`), such as bge-reranker-v2-gemma and
 //! EmbeddingGemma.
 
-use super::decoder::{self, DecoderConfig, DecoderFamily, Mould};
+use super::decoder::{self, DecoderConfig, DecoderFamily, Mould, OptionalBiases};
 use super::parse;
 use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use text_embeddings_checkpoint::gguf::CONVERTED;
 
 /// Settings that only Gemma has.
 #[derive(Debug, Deserialize)]
 struct Settings {
+    hidden_act: Option<String>,
     hidden_activation: Option<String>,
     query_pre_attn_scalar: Option<f32>,
     attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
     sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
 }
 
 /// In Gemma 3, every sixth layer attends to the whole text.
 const PATTERN: usize = 6;
+/// The window of transformers' classes. They leave out what equals their own value when they save a model.
+const WINDOW: usize = 4096;
+const TANH: &str = "gelu_pytorch_tanh";
+
+/// The configuration with the values of transformers' class for the fields that it does not mention. A
+/// converted file is complete.
+fn with_defaults(value: &Value, defaults: Value) -> Value {
+    let (Value::Object(given), Value::Object(mut all)) = (value, defaults) else { return value.clone() };
+    if given.contains_key(CONVERTED) {
+        return value.clone();
+    }
+    all.extend(given.clone());
+    Value::Object(all)
+}
 
 fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
-    // The first models say "gelu" in `hidden_act` and mean its tanh approximation.
-    let activation = settings.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
-    let bidirectional = config.use_bidirectional_attention == Some(true);
+    let base = DecoderFamily::llama(config, settings.hidden_activation.as_deref().unwrap_or(TANH));
     DecoderFamily {
         mould: Mould::Gemma,
-        bidirectional,
+        bidirectional: base.bidirectional || config.use_bidirectional_attention == Some(true),
         divisor: settings.query_pre_attn_scalar,
         soft_cap: settings.attn_logit_softcapping,
+        logit_bound: settings.final_logit_softcapping,
         theta: [Some(10_000.0), None],
-        ..DecoderFamily::llama(config, activation)
+        biases: OptionalBiases::Attention,
+        ..base
     }
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config = DecoderConfig::read(value)?;
-    let family = DecoderFamily { divisor: None, soft_cap: None, ..family(&config, &parse(value)?) };
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
+    // The first models say "gelu" and mean its tanh approximation.
+    let activation = settings.hidden_act.as_deref().filter(|name| *name != "gelu").unwrap_or(TANH);
+    let family = DecoderFamily {
+        activation: activation.to_owned(),
+        divisor: None,
+        soft_cap: None,
+        logit_bound: None,
+        ..family(&config, &settings)
+    };
     decoder::plan(value, &config, &family)
 }
 
 /// Gemma 2: every other layer, beginning with the first, attends to a window.
 pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
-    let config = DecoderConfig::read(value)?;
+    let config = DecoderConfig::read(value)?.with_default_window(value, WINDOW);
+    let defaults = json!({
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
+    });
+    let value = &with_defaults(value, defaults);
     let (sliding, window) = (config.sliding(|layer| layer % 2 == 0), config.causal_window());
     decoder::plan(
         value,
@@ -53,14 +82,19 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
 
 /// Gemma 3, text only. Layers with a window have a rotary base of their own.
 pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
+    let config = DecoderConfig::read(value)?.with_default_window(value, WINDOW);
+    let value = &with_defaults(value, json!({"query_pre_attn_scalar": 256}));
+    let settings: Settings = parse(value)?;
     let pattern = settings.sliding_window_pattern.unwrap_or(PATTERN).max(1);
     let sliding = config.sliding(|layer| (layer + 1) % pattern != 0);
     let family = family(&config, &settings);
     // A bidirectional window has half of its size on each side.
     let half = config.sliding_window.unwrap_or(0) / 2;
-    let window =
-        if family.bidirectional { Mask { before: half, after: half } } else { config.causal_window() };
+    let window = if config.use_bidirectional_attention == Some(true) {
+        Mask { before: half, after: half }
+    } else {
+        config.causal_window()
+    };
     let theta = [Some(1_000_000.0), Some(settings.rope_local_base_freq.unwrap_or(10_000.0))];
     let family = DecoderFamily { head_norms: true, mould: Mould::Gemma2, sliding, window, theta, ..family };
     decoder::plan(value, &config, &family)

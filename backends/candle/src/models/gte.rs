@@ -62,7 +62,9 @@ fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerP
 fn rotation(value: &Value, size: usize) -> Result<Rope> {
     let scaling = &value["rope_scaling"];
     if scaling["type"] != "ntk" {
-        return rope(value, size, Some(10_000.0));
+        // The class in transformers has another default than the code in repositories.
+        let base = if value["model_type"] == "gte" { 160_000.0 } else { 10_000.0 };
+        return rope(value, size, Some(base));
     }
     refuse(value, !scaling["mixed_b"].is_null(), "mixed_b in rope_scaling")?;
     let (Some(factor), Some(theta)) = (scaling["factor"].as_f64(), value["rope_theta"].as_f64()) else {

@@ -33,7 +33,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
-    let default = if value["model_type"] == "jina_embeddings_v3" { "rotary" } else { "absolute" };
+    // The class in transformers has other defaults than the code in repositories.
+    let is_v3 = value["model_type"] == "jina_embeddings_v3";
+    let (default, default_base) = if is_v3 { ("rotary", 20_000.0) } else { ("absolute", 10_000.0) };
     let is_rotary = match config.position_embedding_type.as_deref().unwrap_or(default) {
         "rotary" => true,
         "absolute" => false,
@@ -42,7 +44,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         }
     };
     let position = if is_rotary {
-        let base = value["rotary_emb_base"].as_f64().unwrap_or(10_000.0);
+        let base = value["rotary_emb_base"].as_f64().unwrap_or(default_base);
         Position::Rotary(rope(value, head_size(hidden, config.num_attention_heads)?, Some(base))?)
     } else {
         Position::None

@@ -2,7 +2,7 @@
 //! others attention. In the bidirectional form (LFM2.5-Embedding), tokens attend to the whole text, and the
 //! convolution has the token in its middle.
 
-use super::{head_size, names, parse, parts::LayerTensors, refuse, require, rotary::rope_of};
+use super::{head_size, names, parse, parts::LayerTensors, refuse, require, rotary::rope};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -53,6 +53,7 @@ pub(super) fn hybrid_plan(value: &Value) -> Result<Plan> {
     let is_bidirectional = is_bidirectional(value);
     let taps = config.taps.unwrap_or(3);
     refuse(value, config.conv_bias == Some(true), "conv_bias true")?;
+    refuse(value, !is_bidirectional && value["is_causal"] == false, "is_causal false")?;
     refuse(value, taps == 0 || taps > MAX_TAPS, &format!("conv_L_cache {taps}"))?;
     let has_middle = !taps.is_multiple_of(2);
     refuse(value, is_bidirectional && !has_middle, &format!("conv_L_cache {taps} without a middle"))?;
@@ -66,9 +67,8 @@ pub(super) fn hybrid_plan(value: &Value) -> Result<Plan> {
                 .to_owned(),
         ));
     }
-    let parameters = [&value["rope_parameters"], &value["rope_scaling"]];
     let theta = value["rope_theta"].as_f64().or(Some(1_000_000.0));
-    let rope = rope_of(value, &parameters, heads.size, theta)?;
+    let rope = rope(value, heads.size, theta)?;
     let mask = if is_bidirectional { Mask::FULL } else { Mask::CAUSAL };
     let layers = layer_kinds(value, &config)?.into_iter().enumerate();
     let layer = Layers { config: &config, heads, taps, is_bidirectional, value };

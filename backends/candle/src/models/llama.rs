@@ -2,7 +2,7 @@
 //! Also NVIDIA's bidirectional Llama (`llama_bidirec`): llama-nemotron-embed, llama-nemotron-rerank.
 
 use super::{
-    decoder::{self, DecoderConfig, DecoderFamily},
+    decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases},
     parse, score_on_last_token, unsupported_value,
 };
 use crate::{
@@ -20,6 +20,9 @@ struct Settings {
     temperature: Option<f32>,
 }
 
+/// Mistral's window where `config.json` does not mention one.
+const MISTRAL_WINDOW: usize = 4096;
+
 /// Llama.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
@@ -28,13 +31,12 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// Mistral. If there is a window, it applies to all layers.
 pub(super) fn mistral_plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
+    let config = DecoderConfig::read(value)?.with_default_window(value, MISTRAL_WINDOW);
+    let settings: Settings = parse(value)?;
     let (sliding, window) = (config.sliding(|_| true), config.causal_window());
-    decoder::plan(
-        value,
-        &config,
-        &DecoderFamily { sliding, window, ..DecoderFamily::llama(&config, &settings.hidden_act) },
-    )
+    let base = DecoderFamily::llama(&config, &settings.hidden_act);
+    let family = DecoderFamily { sliding, window, biases: OptionalBiases::Nowhere, ..base };
+    decoder::plan(value, &config, &family)
 }
 
 /// Llama without a causal mask.

@@ -268,7 +268,7 @@ fn names(names: &[&str]) -> Vec<String> {
 
 /// Reads the fields of a configuration.
 fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
-    serde_json::from_value(config.clone())
+    serde_path_to_error::deserialize(config)
         .map_err(|error| BackendError::Load(format!("config.json: {error}")))
 }
 

@@ -147,7 +147,7 @@ fn views(value: &Value, config: &ModernBertConfig, heads: Heads) -> Result<Vec<V
         .zip([global, local])
         .map(|((mask, kind), theta)| {
             let (own, theta) = (&value["rope_parameters"][kind], json!({ "rope_theta": theta }));
-            let rope = rope_of(value, &[own, &value["rope_scaling"], &theta], heads.size, None)?;
+            let rope = rope_of(value, &[&value["rope_scaling"], own, &theta], heads.size, None)?;
             Ok(View::new(heads, mask, Position::Rotary(rope)))
         })
         .collect()

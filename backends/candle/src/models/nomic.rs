@@ -76,7 +76,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     refuse(value, fraction.is_some_and(|fraction| fraction < 1.0), "rotary_emb_fraction below 1")?;
     config.vocab_size =
         config.vocab_size.next_multiple_of(settings.pad_vocab_size_multiple.unwrap_or(1).max(1));
-    let mut rotation = rope(value, size, Some(10_000.0))?;
+    // The class in transformers has another default than the code in repositories, which has GPT-2's names.
+    let base = if value["n_embd"].is_null() { 1_000.0 } else { 10_000.0 };
+    let mut rotation = rope(value, size, Some(base))?;
     rotation.theta = settings.rotary_emb_base.unwrap_or(rotation.theta);
     if let Some(factor) = settings.rotary_scaling_factor {
         rotation.scaling =
@@ -85,7 +87,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let layers = (0..config.num_hidden_layers).map(|index| layer(value, &config, &settings, index));
     let layers = layers.collect::<Result<_>>()?;
     Ok(Plan {
-        prefixes: &["bert."],
+        prefixes: &["nomic_bert.", "bert."],
         ..encoder(value, &config, "emb_ln", Position::Rotary(rotation), layers)?
     })
 }

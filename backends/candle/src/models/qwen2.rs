@@ -2,7 +2,7 @@
 //! no causal mask (`is_causal` false).
 
 use super::{
-    decoder::{self, DecoderConfig, DecoderFamily},
+    decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases},
     parse, qwen3,
 };
 use crate::{operations::Result, plan::Plan};
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config = DecoderConfig::read(value)?;
-    let family = DecoderFamily { query_bias: true, ..qwen3::family(&config, &parse(value)?) };
+    let biases = OptionalBiases::Nowhere;
+    let family = DecoderFamily { query_bias: true, biases, ..qwen3::family(&config, &parse(value)?) };
     decoder::plan(value, &config, &family)
 }

@@ -3,7 +3,7 @@
 //! repository) adds a projector for the states of marked tokens.
 
 use super::{
-    decoder::{self, DecoderConfig, DecoderFamily},
+    decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases},
     parse, refuse,
 };
 use crate::{
@@ -72,5 +72,12 @@ pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFami
     }
     let causal = config.causal_window();
     let window = if bidirectional { Mask { after: causal.before, ..causal } } else { causal };
-    DecoderFamily { bidirectional, sliding, window, ..DecoderFamily::llama(config, &settings.hidden_act) }
+    let biases = OptionalBiases::Attention;
+    DecoderFamily {
+        bidirectional,
+        sliding,
+        window,
+        biases,
+        ..DecoderFamily::llama(config, &settings.hidden_act)
+    }
 }

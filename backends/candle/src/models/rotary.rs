@@ -16,8 +16,9 @@ const ROPE_TYPES: [&str; 6] = ["default", "linear", "dynamic", "yarn", "llama3",
 #[derive(Debug, Default, Deserialize)]
 struct Parameters {
     rope_theta: Option<f64>,
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`. A file may have both.
+    r#type: Option<String>,
     factor: Option<f64>,
     original_max_position_embeddings: Option<usize>,
     low_freq_factor: Option<f64>,
@@ -34,6 +35,10 @@ struct Parameters {
 }
 
 impl Parameters {
+    fn type_name(&self) -> Option<&str> {
+        self.rope_type.as_deref().or(self.r#type.as_deref())
+    }
+
     fn needed_factor(&self) -> Result<f64> {
         self.factor.ok_or_else(|| missing_field("factor"))
     }
@@ -73,7 +78,17 @@ fn divisors(list: Option<&Vec<f64>>, field: &str, size: usize) -> Result<Vec<f64
 /// [`BackendError::Load`] for a scaling that is incomplete or not supported, and if there is no base.
 pub(super) fn rope(config: &Value, size: usize, theta: Option<f64>) -> Result<Rope> {
     let theta = config["rope_theta"].as_f64().or(theta);
-    rope_of(config, &[&config["rope_parameters"], &config["rope_scaling"]], size, theta)
+    rope_of(config, &[rope_settings(config)], size, theta)
+}
+
+/// The settings of rotary positions. Where a file has both, only the older ones count in transformers.
+pub(super) fn rope_settings(config: &Value) -> &Value {
+    let older = &config["rope_scaling"];
+    if older.as_object().is_some_and(|fields| !fields.is_empty()) {
+        older
+    } else {
+        &config["rope_parameters"]
+    }
 }
 
 /// Like [`rope`], with the first of `parameters` that has the setting. `theta` is the base if they have none.
@@ -100,7 +115,7 @@ pub(super) fn rope_of(
     let theta = named.or(theta).ok_or_else(|| {
         BackendError::Load("config.json: neither rope_theta nor rope_parameters is given".to_owned())
     })?;
-    let scaling = match given.iter().find(|parameters| parameters.rope_type.is_some()) {
+    let scaling = match given.iter().find(|parameters| parameters.type_name().is_some()) {
         Some(parameters) => scaling(config, parameters, size)?,
         None => Scaling::None,
     };
@@ -111,7 +126,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
     if parameters.partial_rotary_factor.is_some_and(|factor| factor.to_bits() != 1.0_f64.to_bits()) {
         return Err(unsupported(config, "partial_rotary_factor"));
     }
-    match parameters.rope_type.as_deref() {
+    match parameters.type_name() {
         None | Some("default") => Ok(Scaling::None),
         Some("linear") => Ok(Scaling::Linear { factor: parameters.needed_factor()? }),
         Some("dynamic") => {

@@ -5,7 +5,7 @@
 //! (`integration_tests/reference/README.md`).
 
 use super::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Fixtures with a setting that is refused, and a part of the refusal.
 pub(super) const REFUSED: [(&str, &str); 1] = [("new-logn", "logn_attention_scale")];
@@ -306,6 +306,92 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
             }
         }
     }
+}
+
+/// The plan of a fixture's configuration with other fields; those that are null are removed instead.
+fn changed_plan(fixture: &str, fields: &Value) -> String {
+    let mut config = json(&format!("architectures/{fixture}/config.json"));
+    for (name, value) in fields.as_object().unwrap() {
+        config[name] = value.clone();
+        if value.is_null() {
+            config.as_object_mut().unwrap().remove(name);
+        }
+    }
+    format!("{:?}", models::plan(&config, &WeightChoices::default()).unwrap())
+}
+
+/// Pairs of configurations that transformers 5.23 computes alike: fields that it leaves out when it saves a
+/// model, fields that a class does not read, and old names next to new ones.
+#[test]
+fn what_transformers_leaves_out_ignores_or_names_twice_is_understood() {
+    let linear = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0});
+    let twice = json!({"rope_type": "linear", "type": "default", "factor": 2.0, "rope_theta": 500.0});
+    let other = json!({"rope_type": "default", "rope_theta": 77.0});
+    let no_rope = |theta: Value| json!({"rope_parameters": null, "rope_scaling": null, "rope_theta": theta});
+    for (fixture, fields, same) in [
+        ("gemma2-embedding", json!({"sliding_window": null}), json!({"sliding_window": 4096})),
+        ("gemma2-embedding", json!({"query_pre_attn_scalar": null}), json!({"query_pre_attn_scalar": 256})),
+        (
+            "gemma2-embedding",
+            json!({"attn_logit_softcapping": null}),
+            json!({"attn_logit_softcapping": 50.0}),
+        ),
+        (
+            "gemma2-embedding",
+            json!({"final_logit_softcapping": null}),
+            json!({"final_logit_softcapping": 30.0}),
+        ),
+        ("gemma3-embedding", json!({"query_pre_attn_scalar": null}), json!({"query_pre_attn_scalar": 256})),
+        ("gemma3-embedding", json!({"sliding_window": null}), json!({"sliding_window": 4096})),
+        ("mistral-embedding", json!({"sliding_window": null}), json!({"sliding_window": 4096})),
+        ("gte-native", no_rope(json!(null)), no_rope(json!(160_000.0))),
+        ("nomic-bert-native", no_rope(json!(null)), no_rope(json!(1_000.0))),
+        ("jina-v3-native", no_rope(json!(null)), no_rope(json!(20_000.0))),
+        ("gemma-embedding", json!({"hidden_act": "gelu"}), json!({"hidden_act": "gelu_pytorch_tanh"})),
+        ("gemma-embedding", json!({"hidden_activation": "relu"}), json!({})),
+        ("qwen2-embedding", json!({"attention_bias": true, "mlp_bias": true}), json!({})),
+        ("qwen3-sliding", json!({"mlp_bias": true}), json!({})),
+        ("mistral-embedding", json!({"attention_bias": true, "mlp_bias": true}), json!({})),
+        ("llama-linear", json!({"rope_parameters": twice}), json!({"rope_parameters": linear})),
+        (
+            "llama-linear",
+            json!({"rope_parameters": other, "rope_scaling": linear}),
+            json!({"rope_parameters": null, "rope_scaling": linear}),
+        ),
+        (
+            "lfm2-causal",
+            json!({"rope_scaling": linear}),
+            json!({"rope_parameters": null, "rope_scaling": linear}),
+        ),
+    ] {
+        let what = format!("{fixture} with {fields}");
+        assert_eq!(changed_plan(fixture, &fields), changed_plan(fixture, &same), "{what}");
+    }
+    for fixture in
+        ["gemma-embedding", "gemma2-embedding", "gemma3-embedding", "llama-embedding", "mistral-embedding"]
+    {
+        let (plan, changed) = (json!({}), json!({"is_causal": false}));
+        assert_ne!(changed_plan(fixture, &plan), changed_plan(fixture, &changed), "{fixture}");
+    }
+    // A window without order reaches as far as its size, one with order holds as many tokens.
+    let window = |fields: Value| changed_plan("qwen2-sliding", &fields);
+    assert!(window(json!({"sliding_window": 9, "is_causal": false})).contains("before: 9, after: 9"));
+    assert!(window(json!({"sliding_window": 9})).contains("before: 8, after: 0"));
+    assert_ne!(
+        changed_plan("gemma-embedding", &json!({"hidden_act": "relu"})),
+        changed_plan("gemma-embedding", &json!({}))
+    );
+    assert!(
+        plan_error(
+            &{
+                let mut config = json("architectures/lfm2-causal/config.json");
+                config["is_causal"] = false.into();
+                config
+            },
+            &WeightChoices::default()
+        )
+        .contains("is_causal false")
+    );
 }
 
 #[test]

@@ -353,7 +353,7 @@ impl Decider {
             Self::Labels(decider) => {
                 let places = decider.labels.label_places(question.label_kind());
                 let found = output.whole.get(places);
-                found.map(|found| found.iter().map(|logit| decider.bounded_logit(*logit)).collect())
+                found.map(|found| found.iter().map(|logit| f64::from(*logit)).collect())
             }
             Self::Laya(decider) => decider.option_logits(question, output),
             Self::Pointer(decider) => decider.option_logits(question, output),
