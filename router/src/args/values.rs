@@ -53,7 +53,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero())
-        .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
+        .ok_or_else(|| "must be a number of seconds above 0 and below a year, such as `2.5`".to_owned())
 }
 
 /// When a model of a models file is loaded.

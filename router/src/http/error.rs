@@ -123,7 +123,8 @@ impl ApiError {
     /// The readiness of a server that was asked to stop.
     pub(crate) fn stopping() -> Self {
         let message = "the server is stopping: send requests elsewhere".to_owned();
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Unhealthy, Cause::Server, message)
+        // Someone asked for it: the log does not call it a failure.
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Unhealthy, Cause::Request, message)
     }
 
     /// A path without a route. Names the nearest one of `routes`.

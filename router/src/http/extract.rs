@@ -7,9 +7,7 @@
 
 use std::{
     borrow::Cow,
-    fmt,
-    marker::PhantomData,
-    str,
+    fmt, str,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -21,10 +19,7 @@ use axum::{
 use http_body_util::BodyExt;
 use serde::{
     Deserialize, Deserializer,
-    de::{
-        DeserializeOwned, DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
-        value::MapAccessDeserializer,
-    },
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::error::Category;
 use text_embeddings_core::error::Error;
@@ -40,6 +35,7 @@ use super::{
     error::ApiError,
     format::{BodyFormat, read_message_pack},
     json::without_position,
+    named_fields::WithNames,
     near_misses::hint,
     unknown_fields::{IgnoredPaths, UnknownFields},
 };
@@ -59,8 +55,21 @@ static PARSERS: Semaphore = Semaphore::const_new(4);
 const MISSING_FIELD: &str = "invalid request: missing field `";
 /// UTF-8's byte order mark, with which some programs on Windows begin a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The replacement for the parser's words `usize` and `u32`.
-const WHOLE_NUMBER: &str = "expected a whole number from 0";
+/// The words for the parser's types of numbers, which are Rust's.
+const NUMBER_WORDS: [(&str, &str); 6] = [
+    ("expected usize", "expected a whole number from 0"),
+    ("expected u32", "expected a whole number from 0"),
+    ("expected u64", "expected a whole number from 0"),
+    ("expected i64", "expected a whole number"),
+    ("expected f32", "expected a number"),
+    ("expected f64", "expected a number"),
+];
+/// The parser's message about a value of another type where it expects one of a few words. It is in the class
+/// of errors in the notation, although the body may be JSON.
+const NO_WORD: &str = "expected value";
+/// Its message about too many values within values, and their greatest depth.
+const TOO_DEEP: &str = "recursion limit exceeded";
+const MAX_DEPTH: usize = 127;
 
 /// The body's bytes, at most `--payload-limit` of them.
 pub(crate) struct RawBody {
@@ -395,7 +404,8 @@ impl DecodedBody {
 /// A mistake in a body.
 #[derive(Debug, PartialEq, Eq)]
 enum BodyMistake {
-    /// It is not in its format.
+    /// It is not in its format; or, as in text-embeddings-inference, a value is no text where a field takes
+    /// one of a few words.
     Malformed(String),
     /// It is in its format, but the route does not take it.
     Invalid(String),
@@ -422,55 +432,6 @@ impl<F, T> Checked<F, T> {
     /// The same with another form of the body.
     pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Checked<F, U> {
         Checked { found: self.found, body: self.body.map(form) }
-    }
-}
-
-/// An object as `T`, and the names of its fields, from one reading.
-struct WithNames<T> {
-    names: Vec<String>,
-    body: T,
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithNames<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(WithNamesVisitor(PhantomData))
-    }
-}
-
-struct WithNamesVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for WithNamesVisitor<T> {
-    type Value = WithNames<T>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<WithNames<T>, A::Error> {
-        let mut noted = NotedFields { fields, names: Vec::new() };
-        let body = T::deserialize(MapAccessDeserializer::new(&mut noted))?;
-        Ok(WithNames { names: noted.names, body })
-    }
-}
-
-/// Passes fields on, and keeps their names.
-struct NotedFields<A> {
-    fields: A,
-    names: Vec<String>,
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for NotedFields<A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        let Some(name) = self.fields.next_key::<String>()? else { return Ok(None) };
-        let key = seed.deserialize(name.as_str().into_deserializer())?;
-        self.names.push(name);
-        Ok(Some(key))
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.fields.next_value_seed(seed)
     }
 }
 
@@ -540,16 +501,36 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<(T, Ig
                 BodyMistake::Invalid(invalid(error.path(), &without_position(error.inner())))
             }
             Category::Data => BodyMistake::Invalid(invalid(error.path(), error.inner())),
-            _ => malformed(error.inner()),
+            _ => {
+                not_understood(text, error.path(), error.inner()).unwrap_or_else(|| malformed(error.inner()))
+            }
         }
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok((value, ignored))
 }
 
-/// The message in words of JSON. The parser's names of types are Rust's.
+/// The mistake in a body that is JSON although the parser cannot read it.
+fn not_understood(
+    text: &str,
+    path: &serde_path_to_error::Path,
+    error: &serde_json::Error,
+) -> Option<BodyMistake> {
+    let problem = without_position(error);
+    let mistake = match problem.as_str() {
+        TOO_DEEP => BodyMistake::Invalid(invalid(path, &format!("nested more than {MAX_DEPTH} deep"))),
+        NO_WORD => {
+            BodyMistake::Malformed(invalid(path, &"expected a text, one of those that this field takes"))
+        }
+        _ => return None,
+    };
+    // Passing over a value has no greatest depth.
+    serde_json::from_str::<IgnoredAny>(text).is_ok().then_some(mistake)
+}
+
+/// The message in words of JSON.
 fn in_plain_words(message: &str) -> String {
-    message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER)
+    NUMBER_WORDS.iter().fold(message.to_owned(), |message, (word, plain)| message.replace(word, plain))
 }
 
 #[cfg(test)]
@@ -561,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_named_with_field_and_position() {
-        let table: [(&[u8], &str); 15] = [
+        let table: [(&[u8], &str); 18] = [
             (b"", "the request body is not JSON: EOF while parsing a value at line 1 column 0"),
             (b"{\"query\": ", "the request body is not JSON: EOF while parsing a value at line 1 column 10"),
             (b"{query: 1}", "the request body is not JSON: key must be a string at line 1 column 2"),
@@ -592,10 +573,23 @@ mod tests {
                 "the request body is not JSON: unexpected end of hex escape at line 1 column 17",
             ),
             (b"{\"query\":\"\xff\",\"texts\":[]}", "the request body is not UTF-8: byte 10 is wrong"),
+            (
+                b"{\"query\":\"q\",\"texts\":[],\"chat_template_kwargs\":[\"x\"]}",
+                "invalid request: `chat_template_kwargs`: invalid type: sequence, expected an object at line 1 column 47",
+            ),
+            (
+                b"{\"query\":\"q\",\"texts\":[],\"truncation_direction\":1}",
+                "invalid request: `truncation_direction`: expected a text, one of those that this field takes",
+            ),
+            (
+                b"{\"query\":\"q\",\"texts\":[],\"truncation_direction\":[",
+                "the request body is not JSON: expected value at line 1 column 48",
+            ),
         ];
         for (body, expected) in table {
             let expected = expected.to_owned();
-            let is_malformed = expected.contains(" not JSON: ") || expected.contains(" not UTF-8: ");
+            let malformed = [" not JSON: ", " not UTF-8: ", "expected a text, one of"];
+            let is_malformed = malformed.iter().any(|words| expected.contains(words));
             let expected =
                 if is_malformed { BodyMistake::Malformed(expected) } else { BodyMistake::Invalid(expected) };
             assert_eq!(
@@ -605,6 +599,18 @@ mod tests {
                 String::from_utf8_lossy(body)
             );
         }
+    }
+
+    #[test]
+    fn values_within_values_are_bounded_but_not_called_malformed() {
+        let nested = |depth: usize| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
+        let read = |depth| {
+            parse::<serde_json::Value>(nested(depth).as_bytes(), BodyFormat::Json).map(drop).unwrap_err()
+        };
+        assert!(parse::<serde_json::Value>(nested(126).as_bytes(), BodyFormat::Json).is_ok());
+        assert!(
+            matches!(read(127), BodyMistake::Invalid(message) if message.ends_with("nested more than 127 deep"))
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod inputs;
 mod json;
 mod metrics;
 mod models;
+mod named_fields;
 mod near_misses;
 mod openai;
 mod openapi;

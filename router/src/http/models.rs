@@ -81,7 +81,8 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             owned_by: "text-embeddings-router",
             aliases,
             root: &info.model_id,
-            kind: Some(info.model_kind()),
+            // A cascade only ranks, whatever its first model is.
+            kind: Some(if info.cascade.is_some() { "reranker" } else { info.model_kind() }),
             max_model_len: Some(info.config.model.limits.max_input_length),
             dtype: Some(&info.computation.arithmetic),
             loaded: resident.is_loaded(),

@@ -303,7 +303,7 @@ mod tests {
             (
                 r#"{"input":"a","encoding_format":null}"#,
                 400,
-                "the request body is not JSON: expected value at line 1 column 32",
+                "invalid request: `encoding_format`: expected a text, one of those that this field takes",
                 "Validation",
             ),
             (

@@ -6,6 +6,7 @@
 //! models, is known on every route.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     iter,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -17,6 +18,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use serde_ignored::Path;
 use text_embeddings_backend_core::amount;
 use utoipa::openapi::OpenApi;
 
@@ -53,15 +55,17 @@ pub(super) struct FieldRules {
 
 impl IgnoredPaths {
     /// Adds a path that was passed over.
-    pub(crate) fn add_path(&mut self, path: &serde_ignored::Path<'_>) {
-        if let serde_ignored::Path::Map { parent: serde_ignored::Path::Root, key } = path
-            && key == MODEL
-        {
-            return;
+    pub(crate) fn add_path(&mut self, path: &Path<'_>) {
+        match path {
+            Path::Map { parent: Path::Root, key } if key == MODEL => return,
+            // The value of a field that the route knows and refuses.
+            Path::Some { .. } | Path::NewtypeStruct { .. } | Path::NewtypeVariant { .. } => return,
+            Path::Root | Path::Seq { .. } | Path::Map { .. } => {}
         }
         self.count += 1;
         if self.count <= MAX_NAMES {
-            let shown = path.to_string();
+            let mut shown = String::new();
+            write_path(path, &mut shown);
             let shown = shown.chars().take(MAX_NAME);
             self.shown.push(shown.map(|it| if it.is_ascii_graphic() { it } else { '?' }).collect());
         }
@@ -72,6 +76,23 @@ impl IgnoredPaths {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         self.shown.join(", ") + &more
     }
+}
+
+/// Writes names and indices with points between them.
+fn write_path(path: &Path<'_>, out: &mut String) {
+    let (parent, name) = match path {
+        Path::Root => return,
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            return write_path(parent, out);
+        }
+        Path::Seq { parent, index } => (parent, Cow::Owned(index.to_string())),
+        Path::Map { parent, key } => (parent, Cow::Borrowed(&**key)),
+    };
+    write_path(parent, out);
+    if !out.is_empty() {
+        out.push('.');
+    }
+    out.push_str(&name);
 }
 
 impl UnknownFields {
@@ -96,7 +117,7 @@ impl UnknownFields {
     }
 }
 
-/// Answers a request and names the fields of its body that were ignored.
+/// Answers a request. An answer that is not an error names the fields of the body that were ignored.
 pub(super) async fn name_ignored(
     State(rules): State<FieldRules>,
     mut request: Request,
@@ -107,6 +128,7 @@ pub(super) async fn name_ignored(
     let mut answer = next.run(request).await;
     let paths = fields.paths.lock().unwrap_or_else(PoisonError::into_inner);
     if paths.count > 0
+        && answer.status().is_success()
         && let Ok(names) = HeaderValue::from_str(&paths.join_names())
     {
         answer.headers_mut().insert(HEADER, names);
@@ -125,7 +147,8 @@ fn near_name(given: &str, describe: fn() -> OpenApi) -> Option<&'static str> {
             nearest = Some((distance, name));
         }
     }
-    nearest.map(|(_, name)| name)
+    // A field of another route is not meant as itself.
+    nearest.map(|(_, name)| name).filter(|name| *name != given)
 }
 
 /// The names of all fields in the description of the routes.
@@ -166,8 +189,8 @@ mod tests {
                 &reranker,
                 "/rerank",
                 json!({"query": "q", "texts": ["a"]}),
-                json!({"topn": 1, "user": {"top_n": 2}}),
-                Some("topn, user".to_owned()),
+                json!({"topn": 1, "user": {"top_n": 2}, "chat_template_kwargs": {"enable_thinking": false}}),
+                Some("chat_template_kwargs.enable_thinking, topn, user".to_owned()),
             ),
             (
                 &reranker,
@@ -234,6 +257,12 @@ mod tests {
             ("/rerank", json!({"rawScores": true}), Some("is it meant as `raw_scores`?")),
             ("/rerank", json!({"xyzzy": 1}), Some("`xyzzy`, which `--strict-fields` refuses")),
             ("/rerank", json!({"a": 1, "b": 2}), Some("(1 field more)")),
+            // A field of other routes.
+            (
+                "/rerank",
+                json!({"user": "u"}),
+                Some("unknown field `user`, which `--strict-fields` refuses\""),
+            ),
             ("/rerank", json!({"model": "m", "top_n": 1}), None),
         ] {
             for texts in ["texts", "documents"] {

@@ -76,7 +76,7 @@ enum SystemOneDecision {
         /// The expected index of a level.
         score: f64,
         /// The levels by index, as they were sent.
-        #[schema(value_type = std::collections::BTreeMap<String, String>)]
+        #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
         legend: Ordered<JsonText>,
         #[schema(value_type = std::collections::BTreeMap<String, f64>)]
         probabilities: Ordered<f64>,

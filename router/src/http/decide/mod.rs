@@ -74,7 +74,7 @@ pub(crate) struct SystemOneSchema {
     /// The model's name.
     #[schema(default = json!(null))]
     model: Option<String>,
-    #[schema(default = json!("given"))]
+    #[schema(default = json!("given"), required = false)]
     options_order: OptionsOrder,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct OpenAiSchema {
     /// The model's name.
     #[schema(default = json!(null))]
     model: Option<String>,
-    #[schema(default = json!("given"))]
+    #[schema(default = json!("given"), required = false)]
     options_order: OptionsOrder,
 }
 
@@ -182,9 +182,9 @@ impl DecisionDialect {
             (true, false) => Ok(Self::SystemOne),
             (false, true) => Ok(Self::OpenAi),
             (found, _) => Err(format!(
-                "the request has {} `state` and `input`: give `state` with an object of questions, or `input` with \
+                "the request has {} `input`: give `state` with an object of questions, or `input` with \
                  a list of questions",
-                if found { "both" } else { "neither" }
+                if found { "both `state` and" } else { "neither `state` nor" }
             )),
         }
     }

@@ -244,7 +244,7 @@ fn each_mistake_names_its_field() {
     let nested = "[".repeat(33) + &"]".repeat(33);
     let typesafe = |question: &str| format!(r#"{{"state":"s","questions":{{"q":{question}}}}}"#);
     let cases = [
-        (r#"{"questions":{}}"#.to_owned(), "neither `state` and `input`"),
+        (r#"{"questions":{}}"#.to_owned(), "neither `state` nor `input`"),
         (r#"{"state":"s","input":"s","questions":{}}"#.to_owned(), "both `state` and `input`"),
         (r#"{"state":"s"}"#.to_owned(), "missing field `questions`"),
         (r#"{"state":null,"questions":{}}"#.to_owned(), "`state`: it is null"),

@@ -25,6 +25,7 @@ use utoipa::ToSchema;
 
 use super::parts::{HighlightCount, LongDocuments, wanted_chunking};
 use crate::http::{
+    named_fields::WithNames,
     schemas::{only_null, prompt_tokens},
     shared::TruncationSide,
 };
@@ -45,8 +46,8 @@ pub(crate) struct Options {
     #[schema(default = json!(null))]
     pub(super) instruct: Option<String>,
     /// `vLLM`'s place for `instruction`. It has priority over the others.
-    #[schema(default = json!(null))]
-    pub(super) chat_template_kwargs: Option<TemplateArguments>,
+    #[schema(value_type = Option<TemplateArguments>, default = json!(null))]
+    pub(super) chat_template_kwargs: Option<WithNames<TemplateArguments>>,
     /// Whether a prompt that is too long for the model is cut. Absent or null: as `--auto-truncate` of the
     /// server says.
     #[schema(default = json!(null))]
@@ -133,7 +134,7 @@ impl Options {
     /// The instruction: among the template's arguments, else `instruction`, else `instruct`.
     pub(crate) fn instruction(&self) -> Option<String> {
         let argument =
-            self.chat_template_kwargs.as_ref().and_then(|arguments| arguments.instruction.as_ref());
+            self.chat_template_kwargs.as_ref().and_then(|arguments| arguments.body.instruction.as_ref());
         argument.or(self.instruction.as_ref()).or(self.instruct.as_ref()).cloned()
     }
 

@@ -11,7 +11,7 @@ use super::{
     options::{Options, TemplateArguments},
     parts::{HighlightBody, HighlightCount, LongDocuments, PassageBody, RankDetails},
 };
-use crate::http::shared::TruncationSide;
+use crate::http::{named_fields::WithNames, shared::TruncationSide};
 
 /// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -44,8 +44,8 @@ pub(crate) struct RerankBody {
     #[schema(default = json!(null))]
     instruct: Option<String>,
     /// `vLLM`'s place for `instruction`. It has priority over the others.
-    #[schema(default = json!(null))]
-    chat_template_kwargs: Option<TemplateArguments>,
+    #[schema(value_type = Option<TemplateArguments>, default = json!(null))]
+    chat_template_kwargs: Option<WithNames<TemplateArguments>>,
     /// The number of results, best first; all if it is absent, null or 0.
     #[schema(default = json!(null))]
     top_n: Option<usize>,
