@@ -336,6 +336,8 @@ def test_input_that_cannot_be_ranked_is_refused_in_one_line(tmp_path):
         (("--documents", good, "--field", "x"), 2, ["--field"]),
         (("--documents", long, "--auto-truncate", "false"), 1, ["long.txt`, line 3", "8192"]),
         (("--documents", good, "--unsorted"), 2, ["--unsorted", "jsonl"]),
+        (("--documents", good, "--output-file", "x.jsonl"), 2, ["--output-file", "needs `--queries`"]),
+        (("--documents", good, "--run", "x.run"), 2, ["--run", "needs `--queries`"]),
         (("a", "--format", "txt"), 2, ["--documents"]),
     ):
         rerank(MODEL, QUERY, *arguments).refusal(code, words)

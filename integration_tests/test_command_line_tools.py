@@ -4,6 +4,7 @@ metrics are the reference, and `verify` with transformers' scores."""
 import hashlib
 import json
 import re
+import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ import pytest
 from command_line import rerank, run
 from fake_hub import COMMIT, FakeHub
 from reference_data import CASES, EXPECTED
-from server import MODELS, Server
+from server import BINARY, MODELS, Server, variables
 
 MODEL = "tied-bf16"
 ID = "Qwen/Qwen3-Reranker-Tiny"
@@ -211,6 +212,11 @@ def test_verify_fails_wrong_scores_and_says_which(tmp_path):
     assert ended.refusal() == "Error: 2 of 11 checks failed"
     marks = [mark for mark, name, _ in lines(ended.out) if name == "golden"]
     assert marks == ["-", "FAIL", "pass", "FAIL", "pass"]
+    # A reader that stops reading does not make it a success.
+    command = [str(BINARY), "verify", str(MODELS / MODEL), "--golden", str(tmp_path / "golden.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables()) as process:
+        process.stdout.close()
+        assert process.wait(60) == 1
 
 
 def test_verify_compares_a_published_model_with_published_scores(tmp_path):

@@ -526,6 +526,15 @@ def test_the_command_and_the_python_client_answer_like_the_server(deciding, tmp_
     questions.write_text('{"q": {"type": "score", "criteria": []}}')
     failed = run(*command, str(text))
     assert failed.returncode == 1 and "`questions.q.criteria` has 0 levels: give 1 to 10" in failed.stderr
+    # The files become parts of a body, and nothing else.
+    for wrong in ('{"q": {"type": "noul"}}, "options_order": "both"', ""):
+        questions.write_text(wrong)
+        failed = run(*command, str(text))
+        assert failed.returncode == 1 and "questions.json` is not JSON: " in failed.stderr, failed.stderr
+    questions.write_text("\ufeff" + json.dumps(listed))
+    assert json.loads(run(*command, str(text)).stdout)["answers"]
+    both = run(*command[:-2], "-", "--state", "-")
+    assert both.returncode == 2 and "cannot both be standard input" in both.stderr
     with text_embeddings_router.Client(deciding().url) as client:
         assert client.decide(body["state"], body["questions"]) == expected["answers"]
         with pytest.raises(text_embeddings_router.ValidationError, match="at least one question"):

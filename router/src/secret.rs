@@ -24,8 +24,9 @@ impl Secret {
 impl FromStr for Secret {
     type Err = Infallible;
 
+    /// Files and variables often end with a line break, and a header's value has no white space at its ends.
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.to_owned()))
+        Ok(Self(text.trim().to_owned()))
     }
 }
 

@@ -269,10 +269,16 @@ impl ModelReader<'_> {
     fn read_model(&self, name: &str, value: &Value) -> Result<Args, String> {
         let mut table = read_table(name, value)?;
         let aliases = table.remove(ALIASES).map_or(Ok(Vec::new()), |value| read_names(&value))?;
-        let Some(Value::String(model_id)) = table.remove("model-id") else {
-            return Err("`model-id` is missing: a Hub id, a path, or `demo`".to_owned());
-        };
+        let model_id = table.remove("model-id");
+        // A misspelt key comes before a missing one.
         let own = read_flags(self.command, &table)?;
+        let Some(Value::String(model_id)) = model_id else {
+            let problem = if model_id.is_some() { "must be a text" } else { "is missing" };
+            return Err(format!("`model-id` {problem}: a Hub id, a path, or `demo`"));
+        };
+        if name.trim().is_empty() {
+            return Err("the name is blank: requests ask for the model by it".to_owned());
+        }
         let (program, given) = self.arguments.split_at(1);
         let all = program.iter().chain(&self.defaults).chain(given).chain(&own);
         // A later flag takes the place of an earlier one.
@@ -295,12 +301,12 @@ fn read_table(name: &str, value: &Value) -> Result<Table, String> {
 fn read_flags(command: &Command, table: &Table) -> Result<Vec<OsString>, String> {
     let mut flags = Vec::new();
     for (key, value) in table {
+        if key == "model-id" || key == ALIASES {
+            return Err(format!("`{key}` belongs to the table of a model"));
+        }
         let Some(argument) = command.get_arguments().find(|argument| argument.get_long() == Some(key)) else {
             return Err(unknown_key(command, key));
         };
-        if key == "model-id" {
-            return Err("`model-id` belongs to the table of a model".to_owned());
-        }
         if !is_of_model(argument) {
             return Err(format!("`{key}` is for the whole server: give `--{key}` on the command line"));
         }
@@ -327,8 +333,9 @@ fn is_of_model(argument: &Arg) -> bool {
 
 fn unknown_key(command: &Command, key: &str) -> String {
     let known = command.get_arguments().filter(|argument| is_of_model(argument)).filter_map(Arg::get_long);
-    let nearest =
-        known.chain([ALIASES]).min_by_key(|known| strsim::osa_distance(&key.replace('_', "-"), known));
+    let nearest = known
+        .chain(["model-id", ALIASES])
+        .min_by_key(|known| strsim::osa_distance(&key.replace('_', "-"), known));
     let meant = nearest.filter(|known| strsim::osa_distance(&key.replace('_', "-"), known) * 3 <= key.len());
     match meant {
         Some(meant) => format!("`{key}` is not known: did you mean `{meant}`?"),
@@ -452,6 +459,13 @@ mod tests {
             ("[models]\nm = 3".to_owned(), "[models.m]: `m` must be a table"),
             ("[models.m]\ndtype = 'int8'".to_owned(), "[models.m]: `model-id` is missing"),
             ("[models.m]\nmodel-id = 'a'\n[models.m]".to_owned(), "line 3: duplicate key"),
+            ("[models.m]\nmodel_id = 'a'".to_owned(), "`model_id` is not known: did you mean `model-id`?"),
+            ("[models.m]\nmodel-id = ['a']".to_owned(), "[models.m]: `model-id` must be a text"),
+            ("[models.'']\nmodel-id = 'a'".to_owned(), "[models.]: the name is blank"),
+            (
+                format!("[defaults]\naliases = ['a']\n{}", in_model("")),
+                "[defaults]: `aliases` belongs to the table of",
+            ),
             (in_model("dtpye = 'int8'"), "[models.m]: `dtpye` is not known: did you mean `dtype`?"),
             (in_model("max_input_length = 3"), "did you mean `max-input-length`?"),
             (in_model("frobnicate = 3"), "`frobnicate` is not known: its keys are the flags of a model"),

@@ -10,10 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use serde::de::IgnoredAny;
 
-use super::{block_on, start_engine};
+use super::{Usage, block_on, start_engine};
 use crate::{args::ModelArgs, http::answer_decisions};
 
 /// The arguments of `decide`.
@@ -48,10 +49,17 @@ pub(crate) struct DecideArgs {
 
 /// Decides.
 pub(super) fn run(args: DecideArgs) -> anyhow::Result<()> {
-    let state = read_text(&args.state)?;
-    let questions = read_text(&args.questions)?;
+    if is_stdin(&args.state) && is_stdin(&args.questions) {
+        let message = "`--state` and `--questions` cannot both be standard input: name a file for one";
+        return Err(Usage(message.to_owned(), "decide").into());
+    }
     let is_json = args.state.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    let state = if is_json { state } else { serde_json::Value::from(state).to_string() };
+    let state = if is_json {
+        read_json(&args.state)?
+    } else {
+        serde_json::Value::from(read_text(&args.state)?).to_string()
+    };
+    let questions = read_json(&args.questions)?;
     let field = if questions.trim_start().starts_with('[') { "input" } else { "state" };
     let body = format!(r#"{{"{field}":{state},"questions":{questions}}}"#);
     block_on("warn", async move {
@@ -62,9 +70,21 @@ pub(super) fn run(args: DecideArgs) -> anyhow::Result<()> {
     })
 }
 
-/// The content of a file. A line break at its end is not part of it.
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The content of a file that is one JSON value. It becomes a part of the request's body.
+fn read_json(path: &Path) -> anyhow::Result<String> {
+    let text = read_text(path)?;
+    serde_json::from_str::<IgnoredAny>(&text)
+        .map_err(|error| anyhow!("`{}` is not JSON: {error}", path.display()))?;
+    Ok(text)
+}
+
+/// The content of a file. A byte order mark at its start and a line break at its end are not part of it.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let text = if path == Path::new("-") {
+    let text = if is_stdin(path) {
         let mut text = String::new();
         io::stdin().read_to_string(&mut text).map(|_| text)
     } else {
@@ -74,5 +94,5 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     if text.ends_with('\n') {
         text.pop();
     }
-    Ok(text)
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

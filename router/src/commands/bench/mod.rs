@@ -95,9 +95,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "10", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Requests")]
     query_words: NonZeroUsize,
 
-    /// The seed of the random words.
-    #[arg(long, default_value = "1", value_parser = whole::<u64>, help_heading = "Requests")]
-    seed: u64,
+    /// The seed of the random words [default: another one each time, so that no score is in the server's
+    /// cache].
+    #[arg(long, value_parser = whole::<u64>, help_heading = "Requests")]
+    seed: Option<u64>,
 
     /// A file with bodies to send in turn: a JSON object, an array of them, or one on each line.
     #[arg(
@@ -180,7 +181,8 @@ impl BenchArgs {
             return Workload::read(path);
         }
         let (texts, query_words) = (self.texts.get(), self.query_words.get());
-        Workload::generated(route, texts, self.words, query_words, self.seed).ok_or_else(|| {
+        let seed = self.seed.unwrap_or_else(rand::random);
+        Workload::generated(route, texts, self.words, query_words, seed).ok_or_else(|| {
             let known = workload::ROUTES.join(", ");
             let text = format!("bodies for `{route}` are not known, only for {known}: give `--workload`");
             Usage(text, "bench").into()

@@ -10,7 +10,11 @@ use serde::Serialize;
 use serde_json::Value;
 use text_embeddings_backend::{ArithmeticSpeed, InstructionSet, ModelShape, PassSettings, StoredValues};
 use text_embeddings_backend_core::{DType, NumberSupport, Numbers};
-use text_embeddings_core::{families::Limits, files::DEMO_MODEL_ID, model::DEFAULT_MAX_BATCH_TOKENS};
+use text_embeddings_core::{
+    families::Limits,
+    files::DEMO_MODEL_ID,
+    model::{DEFAULT_MAX_BATCH_TOKENS, RequestedType},
+};
 
 use crate::{
     args::Args,
@@ -55,6 +59,16 @@ pub(super) enum Task {
 }
 
 impl Task {
+    /// The task of a kind of model that the user names.
+    pub(super) fn of_type(given: RequestedType) -> Self {
+        match given {
+            RequestedType::Reranker | RequestedType::ListwiseReranker | RequestedType::Decider => {
+                Self::Rerank
+            }
+            RequestedType::Embedding | RequestedType::Classifier => Self::Embed,
+        }
+    }
+
     /// A classification head with a pair's score, or a name that says it: a generative re-ranker, such as the
     /// built-in one, has the `config.json` of any language model.
     pub(super) fn guess_task(name: &str, config: &Value) -> Self {

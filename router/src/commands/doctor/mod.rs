@@ -158,7 +158,8 @@ async fn find_candidates(
     for model in &args.models {
         let source = startup::model_source(model, &args.how.hub);
         let candidate = startup::load_settings(&source).await.and_then(|found| {
-            let task = Task::guess_task(model, &found.config);
+            let given = args.how.model_type.map(Task::of_type);
+            let task = given.unwrap_or_else(|| Task::guess_task(model, &found.config));
             ModelCandidate::from_config(model.clone(), task, &found.config, found.is_gguf, set)
         });
         match candidate {

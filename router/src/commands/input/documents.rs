@@ -414,7 +414,7 @@ mod tests {
     fn a_document_that_cannot_be_read_is_named_with_its_line() {
         let long = format!("a\n{}\n", "x".repeat(17 << 20));
         let unclosed = format!("text\nfine\n\"{}", "never closed\n".repeat(2 << 20));
-        let table: [(&[u8], InputFormat, &[&str]); 17] = [
+        let table: [(&[u8], InputFormat, &[&str]); 19] = [
             (b"a\nb\xff\n", InputFormat::Txt, &["line 2", "byte 2 is not UTF-8", "iconv"]),
             (b"\xff\xfea\0", InputFormat::Txt, &["line 1", "byte 1 is not UTF-8"]),
             (long.as_bytes(), InputFormat::Txt, &["line 2", "longer than 16 MiB"]),
@@ -444,6 +444,12 @@ mod tests {
             (b"id,text\n1,a\n2,b,c\n", InputFormat::Csv, &["line 3", "has 3 values where the header has 2"]),
             (b"text\na\n\xff\n", InputFormat::Csv, &["line 3", "not UTF-8"]),
             (unclosed.as_bytes(), InputFormat::Csv, &["line 3", "longer than 16 MiB", "closed"]),
+            (b"id,text\n1,a\n2,\"b\n3,c\n", InputFormat::Csv, &["quoted from line 3", "has no second quote"]),
+            (
+                b"\"id\";\"text\"\n\"1\";\"a\n\"2\";\"b\"\"\"\r\n",
+                InputFormat::Csv,
+                &["quoted from line 2", "goes on behind its second quote"],
+            ),
         ];
         for (content, format, expected) in table {
             let message = format!("{:#}", read(content, format, "text").unwrap_err());

@@ -23,6 +23,7 @@ use text_embeddings_backend_core::amount;
 use super::{
     STDIN,
     fields::{Field, Header, TextField, read_json},
+    quotes::{BoundedRecords, Quotes, TOO_LONG},
 };
 
 /// The longest line or record in bytes: far more than any model takes, and small enough to be kept in memory.
@@ -125,33 +126,13 @@ enum LineContent {
 
 /// Records of separated values.
 struct Records {
-    reader: csv::Reader<Bounded>,
+    reader: csv::Reader<BoundedRecords>,
     /// The bytes before the first one that the reader sees.
     offset: u64,
     left: Arc<AtomicU64>,
     next: u64,
     record: ByteRecord,
 }
-
-/// A stream that ends with an error if a record is too long.
-struct Bounded {
-    stream: Box<dyn BufRead + Send>,
-    left: Arc<AtomicU64>,
-}
-
-impl Read for Bounded {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.stream.read(buffer)?;
-        let left = self.left.load(Ordering::Relaxed);
-        if left < read as u64 {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, TOO_LONG));
-        }
-        self.left.store(left - read as u64, Ordering::Relaxed);
-        Ok(read)
-    }
-}
-
-const TOO_LONG: &str = "is longer than 16 MiB: check `--format`, and that every quoted value is closed";
 
 impl Parser {
     /// Starts at the beginning of a stream, and reads the header if the format has one.
@@ -308,11 +289,17 @@ fn content_by(line: &str, field: &TextField) -> anyhow::Result<LineContent> {
 impl Records {
     fn new(stream: Box<dyn BufRead + Send>, separator: u8, offset: u64) -> Self {
         let left = Arc::new(AtomicU64::new(MAX_RECORD));
+        let has_quotes = separator != b'\t';
+        let bounded = BoundedRecords {
+            stream,
+            left: Arc::clone(&left),
+            quotes: has_quotes.then(|| Quotes::in_record(separator)),
+        };
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .delimiter(separator)
-            .quoting(separator != b'\t')
-            .from_reader(Bounded { stream, left: Arc::clone(&left) });
+            .quoting(has_quotes)
+            .from_reader(bounded);
         Self { reader, offset, left, next: 0, record: ByteRecord::new() }
     }
 
@@ -327,6 +314,10 @@ impl Records {
                      the separator, or check `--format`",
                     amount(len, "value")
                 )
+            }
+            // It has a line of its own: more than the record was read.
+            csv::ErrorKind::Io(wrong) if wrong.kind() == io::ErrorKind::InvalidData => {
+                anyhow!("{name}: {wrong}")
             }
             _ => anyhow!("{name}, line {line}: {error}"),
         })

@@ -7,6 +7,7 @@ mod documents;
 mod fields;
 mod format;
 mod json_list;
+mod quotes;
 
 use std::path::Path;
 

@@ -42,6 +42,9 @@ use order::{Ranking, Scored};
 use output::{OWN_NAMES, OutputFormat, ScoredDocument, Writer};
 use queries::{QueryFiles, QueryTasks};
 
+/// The field with the text of a query.
+const QUERY: &str = "query";
+
 /// The arguments of `rerank`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -87,9 +90,9 @@ pub(crate) struct RerankArgs {
     #[arg(long, value_name = "FILE", requires = "documents", requires = "queries")]
     run: Option<PathBuf>,
 
-    /// The field, or column, with the text of a query.
-    #[arg(long, default_value = "query", requires = "queries")]
-    query_field: String,
+    /// The field, or column, with the text of a query [default: query].
+    #[arg(long, requires = "queries")]
+    query_field: Option<String>,
 
     /// The field, or column, with the id of a query or document [default: id, else _id].
     #[arg(long, requires = "queries")]
@@ -153,6 +156,17 @@ pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
             return Err(usage_error("`--queries` needs `--output jsonl` or `--output trec`"));
         }
         return block_on("warn", rank_queries(args, files));
+    }
+    // clap does not require `--queries` for them next to `--query`, which excludes it.
+    for (flag, is_given) in [
+        ("--run", args.run.is_some()),
+        ("--query-field", args.query_field.is_some()),
+        ("--id-field", args.id_field.is_some()),
+        ("--output-file", args.output_file.is_some()),
+    ] {
+        if is_given {
+            return Err(usage_error(&format!("`{flag}` needs `--queries`")));
+        }
     }
     let source = args.format.find_source(path, &args.texts, "--documents", &OWN_NAMES);
     let source = source.map_err(|problem| usage_error(&problem))?;
@@ -230,7 +244,8 @@ fn query_files(args: &RerankArgs, queries: &Path) -> anyhow::Result<QueryFiles> 
         }
         (None, None) => (args.format.format, None),
     };
-    let of_queries = FormatArgs { format, field: Some(args.query_field.clone()) };
+    let field = args.query_field.clone().unwrap_or_else(|| QUERY.to_owned());
+    let of_queries = FormatArgs { format, field: Some(field) };
     let queries = of_queries.find_source(Some(queries), &[], "--queries", &[]);
     let queries = queries.map_err(|problem| usage_error(&problem.replace("--field", "--query-field")))?;
     Ok(QueryFiles { queries, run, text_field: args.format.text_field(), id_field: args.id_field.clone() })

@@ -187,6 +187,11 @@ impl RunSource {
         let mut lines = Documents::open(&files.queries, false, Columns::None)?;
         while let Some(line) = lines.next()? {
             let id = files.find_id(&line.fields).with_context(|| no_id(&lines, line.index))?;
+            ensure!(
+                !queries.contains_key(&id),
+                "{}: there was a query with the id `{id}` before",
+                lines.names().describe(line.index)
+            );
             queries.insert(id, line.text);
         }
         let mut places = HashMap::new();
@@ -198,6 +203,11 @@ impl RunSource {
         while let Some(document) = documents.next()? {
             let id = files.find_id(&document.fields).with_context(|| no_id(&documents, document.index))?;
             if let Some(place) = places.get_mut(&id) {
+                ensure!(
+                    place.is_none(),
+                    "{}: there was a document with the id `{id}` before",
+                    documents.names().describe(document.index)
+                );
                 *place = Some((document.index, document.place));
             }
         }
@@ -220,7 +230,13 @@ impl RunSource {
             position: first.position,
         };
         let mut line = Some(first);
+        let mut seen = HashSet::new();
         while let Some(RunLine { query, document, number, .. }) = line {
+            ensure!(
+                seen.insert(document.clone()),
+                "{}: the query has the document `{document}` on an earlier line, too",
+                self.lines.line_name(number)
+            );
             let Some(Some((index, place))) = self.places.get(&document) else {
                 bail!(
                     "{}: the document `{document}` is not in the file of `--documents`",
@@ -386,6 +402,21 @@ mod tests {
             (query, Some(["1 Q0 e 1 1 t", document]), &["first.run`, line 1: the document `e` is not in"]),
             (query, Some(["\n2 Q0 d 1 1 t", document]), &["first.run`, line 2: the query `2` is not in"]),
             (query, Some(["1 d 1 1", document]), &["first.run`, line 1 is not a line of a run"]),
+            (
+                query,
+                Some([&format!("{good}\n{good}"), document]),
+                &["line 3: the query has the document `d` on"],
+            ),
+            (
+                query,
+                Some([good, &format!("{document}\n{document}")]),
+                &["documents.jsonl`, line 2: there was a document"],
+            ),
+            (
+                &format!("{query}\n{query}"),
+                Some([good, document]),
+                &["queries.jsonl`, line 2: there was a query"],
+            ),
             (query, Some([&format!("{good}{}{good}", good.replace('1', "2")), document]), &["`2` is not in"]),
         ] {
             let message = format!("{:#}", tasks(queries, run).unwrap_err());

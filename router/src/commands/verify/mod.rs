@@ -106,7 +106,11 @@ impl Checks {
 
     fn line(&self, colour: &str, mark: &str, name: &str, text: &str) -> io::Result<()> {
         let mark = self.screen.styled(&format!("{mark:<5}"), colour);
-        writeln!(io::stdout(), "{mark}{name:<10} {text}")
+        match writeln!(io::stdout(), "{mark}{name:<10} {text}") {
+            // The exit code still tells the result.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
     }
 }
 
