@@ -64,7 +64,7 @@ BODIES = {
     "control character": ("/rerank", b'{"query": "q", "texts": ["a\nb"]}', MALFORMED, ["JSON"]),
     "deep in a field": ("/rerank", b'{"query": "q", "texts": %b}' % nested(100_000).encode(), VALIDATION, ["texts"]),
     "deep in an unknown field": ("/rerank", b'{"x": %b}' % nested(100_000).encode(), VALIDATION, []),
-    "deep in predict": ("/predict", b'{"inputs": %b}' % nested(100_000).encode(), MALFORMED, ["recursion limit"]),
+    "deep in predict": ("/predict", b'{"inputs": %b}' % nested(100_000).encode(), MALFORMED, ["nested more than 127 deep"]),
     "no query": ("/rerank", b'{"texts": ["a"]}', VALIDATION, ["query"]),
     "no texts": ("/rerank", b'{"query": "q"}', VALIDATION, ["texts"]),
     "field twice": ("/rerank", b'{"query": "q", "query": "q", "texts": ["a"]}', VALIDATION, ["query"]),

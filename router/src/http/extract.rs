@@ -405,7 +405,7 @@ impl DecodedBody {
 #[derive(Debug, PartialEq, Eq)]
 enum BodyMistake {
     /// It is not in its format; or, as in text-embeddings-inference, a value is no text where a field takes
-    /// one of a few words.
+    /// one of a few words, or values are nested too deep.
     Malformed(String),
     /// It is in its format, but the route does not take it.
     Invalid(String),
@@ -517,15 +517,14 @@ fn not_understood(
     error: &serde_json::Error,
 ) -> Option<BodyMistake> {
     let problem = without_position(error);
-    let mistake = match problem.as_str() {
-        TOO_DEEP => BodyMistake::Invalid(invalid(path, &format!("nested more than {MAX_DEPTH} deep"))),
-        NO_WORD => {
-            BodyMistake::Malformed(invalid(path, &"expected a text, one of those that this field takes"))
-        }
+    let message = match problem.as_str() {
+        // The path would be as deep.
+        TOO_DEEP => format!("invalid request: values are nested more than {MAX_DEPTH} deep"),
+        NO_WORD => invalid(path, &"expected a text, one of those that this field takes"),
         _ => return None,
     };
     // Passing over a value has no greatest depth.
-    serde_json::from_str::<IgnoredAny>(text).is_ok().then_some(mistake)
+    serde_json::from_str::<IgnoredAny>(text).is_ok().then_some(BodyMistake::Malformed(message))
 }
 
 /// The message in words of JSON.
@@ -608,9 +607,8 @@ mod tests {
             parse::<serde_json::Value>(nested(depth).as_bytes(), BodyFormat::Json).map(drop).unwrap_err()
         };
         assert!(parse::<serde_json::Value>(nested(126).as_bytes(), BodyFormat::Json).is_ok());
-        assert!(
-            matches!(read(127), BodyMistake::Invalid(message) if message.ends_with("nested more than 127 deep"))
-        );
+        let expected = "invalid request: values are nested more than 127 deep".to_owned();
+        assert_eq!(read(127), BodyMistake::Malformed(expected));
     }
 
     #[test]

@@ -57,7 +57,10 @@ pub(super) fn repeated_plan(value: &Value) -> Result<Plan> {
             "sop_classifier.",
         ]),
         classification: Some(classification(Reads::First, steps, "classifier", hidden)),
-        repeated: Some((0..layers).map(|layer| layer * groups / layers).collect()),
+        // In floating point, as transformers divides.
+        repeated: Some(
+            (0..layers).map(|layer| (layer as f64 / (layers as f64 / groups as f64)) as usize).collect(),
+        ),
         ..encoder(value, &config, 0, &NAMES)?
     };
     narrow_embeddings(&mut plan, settings.embedding_size, "encoder.embedding_hidden_mapping_in");

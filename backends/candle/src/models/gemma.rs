@@ -96,6 +96,15 @@ pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
         config.causal_window()
     };
     let theta = [Some(1_000_000.0), Some(settings.rope_local_base_freq.unwrap_or(10_000.0))];
-    let family = DecoderFamily { head_norms: true, mould: Mould::Gemma2, sliding, window, theta, ..family };
+    // transformers reads `attn_logit_softcapping`, but does not use it.
+    let family = DecoderFamily {
+        head_norms: true,
+        mould: Mould::Gemma2,
+        sliding,
+        window,
+        theta,
+        soft_cap: None,
+        ..family
+    };
     decoder::plan(value, &config, &family)
 }

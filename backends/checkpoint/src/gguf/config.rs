@@ -186,7 +186,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
                 "original_max_position_embeddings": context, "attention_factor": 1.0,
             })),
             "max_position_embeddings": context,
-            "hidden_act": "silu",
+            "hidden_act": if is_gemma { "gelu_pytorch_tanh" } else { "silu" },
             "attention_bias": reader.name != "qwen2" && file.has_tensor("blk.0.attn_q.bias"),
             "tie_word_embeddings": tied,
         }),
@@ -201,7 +201,6 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
         config,
         json!({
             CONVERTED: true,
-            "hidden_activation": "gelu_pytorch_tanh",
             "query_pre_attn_scalar": head,
             "sliding_window": window,
             "sliding_window_pattern": pattern,

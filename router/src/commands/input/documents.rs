@@ -289,13 +289,13 @@ impl<R: Read> Read for Tee<R> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::*;
+    use super::{super::fields::FIELD_FLAG, *};
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::fmt::Write as _;
 
     /// The documents of a file with this content, each read again from the last to the first.
     fn read(content: &[u8], format: InputFormat, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
-        let field = TextField { name: field.to_owned(), own: &[] };
+        let field = TextField { name: field.to_owned(), own: &[], flag: FIELD_FLAG };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, content).unwrap();
@@ -466,7 +466,7 @@ mod tests {
             let source = DocumentSource::File {
                 path,
                 format: InputFormat::Txt,
-                field: TextField { name: String::new(), own: &[] },
+                field: TextField { name: String::new(), own: &[], flag: FIELD_FLAG },
             };
             let message = format!("{:#}", Documents::open(&source, false, Columns::None).err().unwrap());
             assert!(message.contains(expected), "{message}");
@@ -477,7 +477,7 @@ mod tests {
     fn arguments_are_documents_too() {
         let source = DocumentSource::Arguments(
             vec!["a".to_owned(), String::new()],
-            TextField { name: "text".to_owned(), own: &[] },
+            TextField { name: "text".to_owned(), own: &[], flag: FIELD_FLAG },
         );
         let documents = Documents::open(&source, true, Columns::None).unwrap();
         assert_eq!(documents.length(), Some(2));

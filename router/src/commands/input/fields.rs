@@ -13,13 +13,18 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// The field with the text of a document.
+/// The flag for the field with the text of a document.
+pub(crate) const FIELD_FLAG: &str = "--field";
+
+/// The field with the text of a document, or of a query.
 #[derive(Debug, Clone)]
 pub(crate) struct TextField {
     /// Its name in the file.
     pub(crate) name: String,
     /// The names of the fields that every result has. A document's field of such a name gets another one.
     pub(crate) own: &'static [&'static str],
+    /// The flag that names it.
+    pub(crate) flag: &'static str,
 }
 
 /// The most fields of a document, and the most columns of a table: each search goes through all of them.
@@ -84,18 +89,21 @@ pub(crate) fn read_json(line: &str, text_field: &TextField) -> anyhow::Result<(S
     let field = &text_field.name;
     ensure!(
         line.trim_start().starts_with('{') || serde_json::from_str::<&RawValue>(line).is_err(),
-        "is not a JSON object: each line must be one such as {{\"{field}\": \"…\"}}"
+        "is not a JSON object such as {{\"{field}\": \"…\"}}"
     );
-    let Object(fields) = serde_json::from_str(line).map_err(|error| {
-        anyhow!("is not JSON ({error}): each line must be an object such as {{\"{field}\": \"…\"}}")
-    })?;
+    let Object(fields) = serde_json::from_str(line)
+        .map_err(|error| anyhow!("is not JSON ({error}), such as {{\"{field}\": \"…\"}}"))?;
     ensure!(fields.len() <= MAX_FIELDS, "has {} fields, and at most {MAX_FIELDS} are read", fields.len());
     let names: Vec<_> = fields.iter().map(|(name, _)| name.as_str()).collect();
     let Some((_, text)) = fields.iter().find(|(name, _)| name == field) else {
-        bail!("has no field `{field}`, but {}: choose one with `--field`", name_list(&names))
+        bail!("has no field `{field}`, but {}: choose one with `{}`", name_list(&names), text_field.flag)
     };
     let text = text.get();
-    ensure!(text.starts_with('"'), "the field `{field}` is not a string: choose another with `--field`");
+    ensure!(
+        text.starts_with('"'),
+        "the field `{field}` is not a string: choose another with `{}`",
+        text_field.flag
+    );
     let text =
         serde_json::from_str(text).map_err(|error| anyhow!("the field `{field}` is not JSON ({error})"))?;
     let values = fields.iter().map(|(_, value)| InputValue::Json((*value).to_owned()));
@@ -154,7 +162,11 @@ impl Header {
         let count = columns.len();
         ensure!(count <= MAX_FIELDS, "has {count} columns, and at most {MAX_FIELDS} are read");
         let text = columns.iter().position(|column| column == field).with_context(|| {
-            format!("has no column `{field}`, but {}: choose one with `--field`", name_list(columns))
+            format!(
+                "has no column `{field}`, but {}: choose one with `{}`",
+                name_list(columns),
+                text_field.flag
+            )
         })?;
         Ok(Self { text, names: result_names(columns, text_field.own) })
     }
@@ -268,7 +280,7 @@ mod tests {
     use super::*;
 
     fn text_field(name: &str) -> TextField {
-        TextField { name: name.to_owned(), own: &["rank", "index", "score"] }
+        TextField { name: name.to_owned(), own: &["rank", "index", "score"], flag: FIELD_FLAG }
     }
 
     #[test]

@@ -14,9 +14,11 @@ use std::path::Path;
 use clap::Args;
 
 pub(crate) use documents::{DocumentSource, Documents, Texts};
-pub(crate) use fields::{Columns, Field, InputValue, TextField, read_json};
+pub(crate) use fields::{Columns, FIELD_FLAG, Field, InputValue, TextField, read_json};
 pub(crate) use format::{Document, InputFormat};
 
+/// The flag of a file of queries.
+pub(crate) const QUERIES_FLAG: &str = "--queries";
 /// The name of the field with the text, unless `--field` names another.
 const TEXT: &str = "text";
 
@@ -56,7 +58,8 @@ impl FormatArgs {
         flag: &str,
         own: &'static [&'static str],
     ) -> Result<DocumentSource, String> {
-        let field = TextField { name: self.text_field(), own };
+        let field_flag = if flag == QUERIES_FLAG { "--query-field" } else { FIELD_FLAG };
+        let field = TextField { name: self.text_field(), own, flag: field_flag };
         let is_stdin = texts == [STDIN];
         let Some(path) = file.or(is_stdin.then_some(Path::new(STDIN))) else {
             if texts.iter().any(|text| text == STDIN) {
@@ -65,7 +68,7 @@ impl FormatArgs {
                 ));
             }
             if self.format.is_some() || self.field.is_some() {
-                return Err(format!("`--format` and `--field` are about a file: give `{flag}`"));
+                return Err(format!("`--format` and `{field_flag}` are about a file: give `{flag}`"));
             }
             return Ok(DocumentSource::Arguments(texts.to_owned(), field));
         };
@@ -81,10 +84,12 @@ impl FormatArgs {
             ));
         };
         if self.field.is_some() && format == InputFormat::Txt {
-            return Err(
+            return Err(if flag == QUERIES_FLAG {
+                "`--queries` is a file of jsonl, json, csv or tsv, not txt: give `--format`".to_owned()
+            } else {
                 "`--field` is about jsonl, json, csv and tsv, not txt: leave it out, or give `--format`"
-                    .to_owned(),
-            );
+                    .to_owned()
+            });
         }
         Ok(DocumentSource::File { path: path.to_owned(), format, field })
     }

@@ -29,7 +29,7 @@ use text_embeddings_core::{
 use super::{
     Usage, block_on,
     chunks::{self, ChunkResults, ChunkWork},
-    input::{Columns, Document, DocumentSource, Documents, FormatArgs},
+    input::{Columns, Document, DocumentSource, Documents, FormatArgs, QUERIES_FLAG},
     progress::{Loading, Progress},
     screen::Screen,
     start_engine,
@@ -246,8 +246,8 @@ fn query_files(args: &RerankArgs, queries: &Path) -> anyhow::Result<QueryFiles> 
     };
     let field = args.query_field.clone().unwrap_or_else(|| QUERY.to_owned());
     let of_queries = FormatArgs { format, field: Some(field) };
-    let queries = of_queries.find_source(Some(queries), &[], "--queries", &[]);
-    let queries = queries.map_err(|problem| usage_error(&problem.replace("--field", "--query-field")))?;
+    let queries = of_queries.find_source(Some(queries), &[], QUERIES_FLAG, &[]);
+    let queries = queries.map_err(|problem| usage_error(&problem))?;
     Ok(QueryFiles { queries, run, text_field: args.format.text_field(), id_field: args.id_field.clone() })
 }
 

@@ -16,7 +16,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::value::RawValue;
 
 use crate::commands::input::{
-    Columns, Document, DocumentSource, Documents, Field, InputValue, TextField, Texts, read_json,
+    Columns, Document, DocumentSource, Documents, FIELD_FLAG, Field, InputValue, TextField, Texts, read_json,
 };
 
 /// The field of a query that has its documents.
@@ -73,7 +73,7 @@ pub(super) struct QueryTasks {
 
 enum TaskSource {
     /// Each line has a query and its documents.
-    Lines(Documents),
+    Lines(Box<Documents>),
     /// A run names both.
     Run(Box<RunSource>),
 }
@@ -97,7 +97,7 @@ impl QueryTasks {
     /// If a file cannot be read.
     pub(super) fn open_files(files: QueryFiles) -> anyhow::Result<Self> {
         let source = match &files.run {
-            None => TaskSource::Lines(Documents::open(&files.queries, false, Columns::None)?),
+            None => TaskSource::Lines(Box::new(Documents::open(&files.queries, false, Columns::None)?)),
             Some((run, documents)) => TaskSource::Run(Box::new(RunSource::open_run(&files, run, documents)?)),
         };
         Ok(Self { files, source, seen: HashSet::new() })
@@ -175,7 +175,7 @@ impl QueryFiles {
         if let Ok(text) = serde_json::from_str(value.get()) {
             return Ok(Candidate { id: None, text });
         }
-        let field = TextField { name: self.text_field.clone(), own: &[] };
+        let field = TextField { name: self.text_field.clone(), own: &[], flag: FIELD_FLAG };
         let (text, fields) = read_json(value.get(), &field)?;
         Ok(Candidate { id: self.find_id(&fields), text })
     }
@@ -333,7 +333,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("queries.jsonl"), queries)?;
         let source = |name: &str, field: &str| {
-            let field = TextField { name: field.to_owned(), own: &[] };
+            let field = TextField { name: field.to_owned(), own: &[], flag: FIELD_FLAG };
             DocumentSource::File { path: path(name), format: InputFormat::Jsonl, field }
         };
         let run = run.map(|[lines, documents]| {

@@ -24,6 +24,9 @@ pub(super) struct ListedQuestionsBody {
     questions: Vec<JsonText>,
     #[serde(default)]
     options_order: OptionsOrder,
+    /// Without effect here, but a text.
+    #[serde(default, rename = "model")]
+    _model: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -33,6 +33,9 @@ pub(super) struct SystemOneBody {
     images: Option<IgnoredAny>,
     #[serde(default)]
     options_order: OptionsOrder,
+    /// Without effect here, but a text.
+    #[serde(default, rename = "model")]
+    _model: Option<String>,
 }
 
 #[derive(Deserialize)]
