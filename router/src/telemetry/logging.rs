@@ -52,7 +52,9 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<Lo
 ///
 /// As for a server.
 pub(crate) fn start_on_stderr(default: &str) -> anyhow::Result<()> {
-    let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), default)?;
+    // The command's own error says what this library logs about a certificate.
+    let default = format!("{default},rustls_platform_verifier=off");
+    let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), &default)?;
     let layer = fmt::layer().fmt_fields(fields()).with_ansi(io::stderr().is_terminal());
     let layer = layer.with_writer(io::stderr).without_time();
     let layer = layer.with_target(false).with_filter(filter);
