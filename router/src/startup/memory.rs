@@ -149,7 +149,7 @@ impl MemoryPlan {
             tracing::warn!(
                 "Clients can send enough at once to use up the memory: with {} for their requests the server \
                  takes {}, but {available}; lower `--max-concurrent-requests`, `--payload-limit`, \
-                 `--max-queue-tokens` or `--tokenization-workers`",
+                 `--max-queue-tokens`, `--score-cache-bytes` or `--tokenization-workers`",
                 megabytes(self.requests),
                 megabytes(certain + self.requests)
             );
