@@ -159,13 +159,6 @@ impl DecoderConfig {
             .collect()
     }
 
-    /// The same with a window of this size if `value`, the content of `config.json`, does not mention one:
-    /// transformers leaves out what equals the default of the class. A converted file is complete.
-    pub(super) fn with_default_window(self, value: &Value, size: usize) -> Self {
-        let is_known = value.get("sliding_window").is_some() || !value[CONVERTED].is_null();
-        Self { sliding_window: if is_known { self.sliding_window } else { Some(size) }, ..self }
-    }
-
     /// The window of causal models: the token itself and the tokens before it. If `is_causal` is false, as
     /// many tokens before and after it.
     pub(super) fn causal_window(&self) -> Mask {
@@ -175,6 +168,17 @@ impl DecoderConfig {
         }
         Mask { before: size.saturating_sub(1), after: 0 }
     }
+}
+
+/// The configuration with these values for the fields that it does not mention: when transformers saves a
+/// model, it leaves out what equals the default of the class. A converted file is complete.
+pub(super) fn with_defaults(value: &Value, defaults: Value) -> Value {
+    let (Value::Object(given), Value::Object(mut all)) = (value, defaults) else { return value.clone() };
+    if given.contains_key(CONVERTED) {
+        return value.clone();
+    }
+    all.extend(given.clone());
+    Value::Object(all)
 }
 
 const WORDS: &str = "embed_tokens.weight";

@@ -1,12 +1,11 @@
 //! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`), such as bge-reranker-v2-gemma and
 //! EmbeddingGemma.
 
-use super::decoder::{self, DecoderConfig, DecoderFamily, Mould, OptionalBiases};
+use super::decoder::{self, DecoderConfig, DecoderFamily, Mould, OptionalBiases, with_defaults};
 use super::parse;
 use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use text_embeddings_checkpoint::gguf::CONVERTED;
 
 /// Settings that only Gemma has.
 #[derive(Debug, Deserialize)]
@@ -22,20 +21,7 @@ struct Settings {
 
 /// In Gemma 3, every sixth layer attends to the whole text.
 const PATTERN: usize = 6;
-/// The window of transformers' classes. They leave out what equals their own value when they save a model.
-const WINDOW: usize = 4096;
 const TANH: &str = "gelu_pytorch_tanh";
-
-/// The configuration with the values of transformers' class for the fields that it does not mention. A
-/// converted file is complete.
-fn with_defaults(value: &Value, defaults: Value) -> Value {
-    let (Value::Object(given), Value::Object(mut all)) = (value, defaults) else { return value.clone() };
-    if given.contains_key(CONVERTED) {
-        return value.clone();
-    }
-    all.extend(given.clone());
-    Value::Object(all)
-}
 
 fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
     let base = DecoderFamily::llama(config, settings.hidden_activation.as_deref().unwrap_or(TANH));
@@ -67,11 +53,12 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// Gemma 2: every other layer, beginning with the first, attends to a window.
 pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
-    let config = DecoderConfig::read(value)?.with_default_window(value, WINDOW);
     let defaults = json!({
-        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
+        "sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0
     });
     let value = &with_defaults(value, defaults);
+    let config = DecoderConfig::read(value)?;
     let (sliding, window) = (config.sliding(|layer| layer % 2 == 0), config.causal_window());
     decoder::plan(
         value,
@@ -82,9 +69,8 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
 
 /// Gemma 3, text only. Layers with a window have a rotary base of their own.
 pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
-    let config = DecoderConfig::read(value)?.with_default_window(value, WINDOW);
-    let value = &with_defaults(value, json!({"query_pre_attn_scalar": 256}));
-    let settings: Settings = parse(value)?;
+    let value = &with_defaults(value, json!({"sliding_window": 4096, "query_pre_attn_scalar": 256}));
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let pattern = settings.sliding_window_pattern.unwrap_or(PATTERN).max(1);
     let sliding = config.sliding(|layer| (layer + 1) % pattern != 0);
     let family = family(&config, &settings);

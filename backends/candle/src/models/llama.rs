@@ -2,7 +2,7 @@
 //! Also NVIDIA's bidirectional Llama (`llama_bidirec`): llama-nemotron-embed, llama-nemotron-rerank.
 
 use super::{
-    decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases},
+    decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases, with_defaults},
     parse, score_on_last_token, unsupported_value,
 };
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     plan::{Classification, Plan, Reads},
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The activation, which all of them name, and the settings of the bidirectional model's head.
 #[derive(Debug, Deserialize)]
@@ -20,9 +20,6 @@ struct Settings {
     temperature: Option<f32>,
 }
 
-/// Mistral's window where `config.json` does not mention one.
-const MISTRAL_WINDOW: usize = 4096;
-
 /// Llama.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
@@ -31,8 +28,8 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// Mistral. If there is a window, it applies to all layers.
 pub(super) fn mistral_plan(value: &Value) -> Result<Plan> {
-    let config = DecoderConfig::read(value)?.with_default_window(value, MISTRAL_WINDOW);
-    let settings: Settings = parse(value)?;
+    let value = &with_defaults(value, json!({"sliding_window": 4096}));
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let (sliding, window) = (config.sliding(|_| true), config.causal_window());
     let base = DecoderFamily::llama(&config, &settings.hidden_act);
     let family = DecoderFamily { sliding, window, biases: OptionalBiases::Nowhere, ..base };

@@ -381,17 +381,9 @@ fn what_transformers_leaves_out_ignores_or_names_twice_is_understood() {
         changed_plan("gemma-embedding", &json!({"hidden_act": "relu"})),
         changed_plan("gemma-embedding", &json!({}))
     );
-    assert!(
-        plan_error(
-            &{
-                let mut config = json("architectures/lfm2-causal/config.json");
-                config["is_causal"] = false.into();
-                config
-            },
-            &WeightChoices::default()
-        )
-        .contains("is_causal false")
-    );
+    let mut config = json("architectures/lfm2-causal/config.json");
+    config["is_causal"] = false.into();
+    assert!(plan_error(&config, &WeightChoices::default()).contains("is_causal false"));
 }
 
 #[test]

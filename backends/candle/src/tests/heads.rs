@@ -2,6 +2,7 @@
 
 use super::{random_model::*, *};
 use candle_core::DType;
+use serde_json::Value;
 use text_embeddings_backend_host::{LastStep, Steps, WholeOutput};
 
 /// A text and its wanted outputs.
@@ -247,6 +248,31 @@ fn answers_of_many_tokens_follow_from_their_logits() {
     }
     let message = refusal(|_| Head::answers(ratings(&[7, 7])));
     assert!(message.contains("does not tell the answers apart"), "{message}");
+}
+
+/// Gemma 2 bounds the logit of each token, so the difference of two is that of the bounded ones. The fixture's
+/// bound is 2.
+#[test]
+fn logits_are_bounded_before_they_are_subtracted() {
+    let folder = fixtures().join("deciders/gemma2-instruct");
+    let load_with = |head: Head, bound: Value| {
+        let mut config = json("deciders/gemma2-instruct/config.json");
+        config["final_logit_softcapping"] = bound;
+        let options = LoadOptions::new(config, vec![folder.join("model.safetensors").into()], head);
+        on_cpu(&options, 1, InstructionSet::best())
+    };
+    let ids = [3, 14, 15, 9, 2, 6];
+    let logits = |bound: Value| whole(load_with(Head::label_logits(vec![7, 40]), bound).as_mut(), &ids);
+    let difference = |bound: Value| {
+        whole(load_with(Head::answers(AnswerTokens::difference(7, Some(40))), bound).as_mut(), &ids)[0]
+    };
+    let (plain, bounded) = (logits(Value::Null), logits(2.0.into()));
+    for (plain, bounded) in plain.iter().zip(&bounded) {
+        assert!((2.0 * (plain / 2.0).tanh() - bounded).abs() < 1e-6, "{bounded} of {plain}");
+    }
+    assert!((plain[0] - plain[1] - difference(Value::Null)).abs() < 1e-5);
+    assert!((bounded[0] - bounded[1] - difference(2.0.into())).abs() < 1e-6);
+    assert!((plain[0] - plain[1] - bounded[0] + bounded[1]).abs() > 1e-3, "{plain:?} {bounded:?}");
 }
 
 #[test]
