@@ -250,8 +250,8 @@ fn answers_of_many_tokens_follow_from_their_logits() {
     assert!(message.contains("does not tell the answers apart"), "{message}");
 }
 
-/// Gemma 2 bounds the logit of each token, so the difference of two is that of the bounded ones. The fixture's
-/// bound is 2.
+/// Gemma 2 bounds the logit of each token before two of them are subtracted. The fixture's bound is
+/// 2.
 #[test]
 fn logits_are_bounded_before_they_are_subtracted() {
     let folder = fixtures().join("deciders/gemma2-instruct");
