@@ -108,8 +108,8 @@ impl InForce {
              {MAX_CHAIN}",
             chain.len()
         );
-        let key =
-            PrivateKeyDer::from_pem_slice(&files.1).context("the second file holds no private key in PEM")?;
+        let key = PrivateKeyDer::from_pem_slice(&files.1)
+            .context("the second file holds no private key in PEM that is not encrypted")?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

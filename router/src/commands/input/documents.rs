@@ -265,7 +265,9 @@ fn copy_stream(
     if !wanted {
         return Ok((Box::new(BufReader::with_capacity(BUFFER, stream)), None));
     }
-    let file = tempfile::tempfile().context("there is no room for a temporary copy: set TMPDIR")?;
+    let file = tempfile::tempfile().with_context(|| {
+        format!("a temporary copy cannot be made in `{}`: set TMPDIR", std::env::temp_dir().display())
+    })?;
     let copy = BufWriter::with_capacity(BUFFER, file.try_clone()?);
     Ok((Box::new(BufReader::with_capacity(BUFFER, Tee { stream, copy })), Some(file)))
 }
