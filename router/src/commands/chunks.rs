@@ -256,7 +256,7 @@ async fn compute_chunk<W: ChunkWork>(work: W, mut chunk: Chunk) -> ChunkOutcome<
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::commands::input::{FIELD_FLAG, TextField};
+    use crate::commands::input::TextField;
 
     fn document(index: u32, text: &str) -> Document {
         Document { index, place: u64::from(index), text: text.to_owned(), fields: Vec::new() }
@@ -279,7 +279,7 @@ mod tests {
         sent(&sender, (0..9).map(|index| document(index, "c")));
         assert_eq!(chunks.next().await.unwrap().unwrap().texts.len(), FIRST_DOCUMENTS);
         let long = "x".repeat(CHUNK_BYTES);
-        let field = TextField { name: "vector".to_owned(), own: &[], flag: FIELD_FLAG };
+        let field = TextField::of_documents("vector", &[]);
         let fields = Field::from_text(&field, &"0".repeat(CHUNK_FIELD_BYTES));
         sent(&sender, [document(9, &long), Document { fields, ..document(10, "d") }, document(11, "e")]);
         drop(sender);

@@ -14,7 +14,11 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde::de::IgnoredAny;
 
-use super::{Usage, block_on, start_engine};
+use super::{
+    Usage, block_on,
+    input::{is_stdin, name_in_messages},
+    start_engine,
+};
 use crate::{args::ModelArgs, http::answer_decisions};
 
 /// The arguments of `decide`.
@@ -70,15 +74,11 @@ pub(super) fn run(args: DecideArgs) -> anyhow::Result<()> {
     })
 }
 
-fn is_stdin(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
 /// The content of a file that is one JSON value. It becomes a part of the request's body.
 fn read_json(path: &Path) -> anyhow::Result<String> {
     let text = read_text(path)?;
     serde_json::from_str::<IgnoredAny>(&text)
-        .map_err(|error| anyhow!("`{}` is not JSON: {error}", path.display()))?;
+        .map_err(|error| anyhow!("{} is not JSON: {error}", name_in_messages(path)))?;
     Ok(text)
 }
 

@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn values_within_values_are_bounded_but_not_called_malformed() {
+    fn values_that_are_nested_too_deep_are_called_that() {
         let nested = |depth: usize| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
         let read = |depth| {
             parse::<serde_json::Value>(nested(depth).as_bytes(), BodyFormat::Json).map(drop).unwrap_err()

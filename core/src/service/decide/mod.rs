@@ -352,8 +352,7 @@ impl Decider {
         let logits: Option<Vec<f64>> = match self {
             Self::Labels(decider) => {
                 let places = decider.labels.label_places(question.label_kind());
-                let found = output.whole.get(places);
-                found.map(|found| found.iter().map(|logit| f64::from(*logit)).collect())
+                output.whole.get(places).map(|found| found.iter().copied().map(f64::from).collect())
             }
             Self::Laya(decider) => decider.option_logits(question, output),
             Self::Pointer(decider) => decider.option_logits(question, output),

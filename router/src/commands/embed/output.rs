@@ -148,7 +148,7 @@ fn array_header(rows: u64, dimensions: usize) -> [u8; HEADER] {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::commands::input::{FIELD_FLAG, TextField};
+    use crate::commands::input::TextField;
     use serde_json::{Map, Value};
     use std::{fs, path::Path};
 
@@ -156,10 +156,7 @@ mod tests {
 
     fn row(index: u32) -> EmbeddedDocument {
         let text = format!("text \"{index}\"\n");
-        let fields = Field::from_text(
-            &TextField { name: "index".to_owned(), own: &OWN_NAMES, flag: FIELD_FLAG },
-            &text,
-        );
+        let fields = Field::from_text(&TextField::of_documents("index", &OWN_NAMES), &text);
         let document = Document { index, place: 0, text: String::new(), fields };
         EmbeddedDocument { document, vector: vec![index as f32 / 3.0, -0.0, f32::MIN_POSITIVE] }
     }

@@ -16,9 +16,9 @@ use anyhow::{Context, bail};
 use flate2::read::MultiGzDecoder;
 
 use super::{
-    STDIN,
     fields::{Columns, Field, TextField},
     format::{Document, InputFormat, Parser, is_compressed},
+    is_stdin,
     json_list::JsonList,
 };
 
@@ -165,7 +165,7 @@ impl DocumentStream {
             DocumentSource::File { path, format, field } => (path, *format, field),
         };
         let name = name_in_messages(path);
-        if path == Path::new(STDIN) {
+        if is_stdin(path) {
             return Self::from_stream(Box::new(io::stdin()), format, field, name, again);
         }
         let advice = || format!("{name} cannot be read: check the path and its permissions");
@@ -253,8 +253,8 @@ impl Texts {
 const BUFFER: usize = 64 * 1024;
 
 /// The words for a file in messages.
-fn name_in_messages(path: &Path) -> String {
-    if path == Path::new(STDIN) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
+pub(crate) fn name_in_messages(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
 /// A buffered stream, and with `wanted` a temporary file that receives a copy of everything that is read.
@@ -291,13 +291,13 @@ impl<R: Read> Read for Tee<R> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::{super::fields::FIELD_FLAG, *};
+    use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::fmt::Write as _;
 
     /// The documents of a file with this content, each read again from the last to the first.
     fn read(content: &[u8], format: InputFormat, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
-        let field = TextField { name: field.to_owned(), own: &[], flag: FIELD_FLAG };
+        let field = TextField::of_documents(field, &[]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, content).unwrap();
@@ -468,7 +468,7 @@ mod tests {
             let source = DocumentSource::File {
                 path,
                 format: InputFormat::Txt,
-                field: TextField { name: String::new(), own: &[], flag: FIELD_FLAG },
+                field: TextField::of_documents("", &[]),
             };
             let message = format!("{:#}", Documents::open(&source, false, Columns::None).err().unwrap());
             assert!(message.contains(expected), "{message}");
@@ -479,7 +479,7 @@ mod tests {
     fn arguments_are_documents_too() {
         let source = DocumentSource::Arguments(
             vec!["a".to_owned(), String::new()],
-            TextField { name: "text".to_owned(), own: &[], flag: FIELD_FLAG },
+            TextField::of_documents("text", &[]),
         );
         let documents = Documents::open(&source, true, Columns::None).unwrap();
         assert_eq!(documents.length(), Some(2));

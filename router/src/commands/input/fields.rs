@@ -14,7 +14,7 @@ use serde::{
 use serde_json::value::RawValue;
 
 /// The flag for the field with the text of a document.
-pub(crate) const FIELD_FLAG: &str = "--field";
+const FIELD_FLAG: &str = "--field";
 
 /// The field with the text of a document, or of a query.
 #[derive(Debug, Clone)]
@@ -29,6 +29,13 @@ pub(crate) struct TextField {
 
 /// The most fields of a document, and the most columns of a table: each search goes through all of them.
 const MAX_FIELDS: usize = 10_000;
+
+impl TextField {
+    /// The field of a document.
+    pub(crate) fn of_documents(name: &str, own: &'static [&'static str]) -> Self {
+        Self { name: name.to_owned(), own, flag: FIELD_FLAG }
+    }
+}
 
 /// A field of a document.
 #[derive(Debug, Clone)]
@@ -280,7 +287,7 @@ mod tests {
     use super::*;
 
     fn text_field(name: &str) -> TextField {
-        TextField { name: name.to_owned(), own: &["rank", "index", "score"], flag: FIELD_FLAG }
+        TextField::of_documents(name, &["rank", "index", "score"])
     }
 
     #[test]

@@ -21,8 +21,8 @@ use serde_json::Value;
 use text_embeddings_backend_core::amount;
 
 use super::{
-    STDIN,
     fields::{Field, Header, TextField, read_json},
+    is_stdin,
     quotes::{BoundedRecords, Quotes, TOO_LONG},
 };
 
@@ -66,7 +66,7 @@ pub(crate) enum InputFormat {
 impl InputFormat {
     /// The format by a file's name; for standard input, by its first line.
     pub(crate) fn from_name(path: &Path) -> Option<Self> {
-        if path == Path::new(STDIN) {
+        if is_stdin(path) {
             return Some(Self::ByFirstLine);
         }
         if is_compressed(path) {

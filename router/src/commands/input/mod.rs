@@ -13,8 +13,8 @@ use std::path::Path;
 
 use clap::Args;
 
-pub(crate) use documents::{DocumentSource, Documents, Texts};
-pub(crate) use fields::{Columns, FIELD_FLAG, Field, InputValue, TextField, read_json};
+pub(crate) use documents::{DocumentSource, Documents, Texts, name_in_messages};
+pub(crate) use fields::{Columns, Field, InputValue, TextField, read_json};
 pub(crate) use format::{Document, InputFormat};
 
 /// The flag of a file of queries.
@@ -24,6 +24,11 @@ const TEXT: &str = "text";
 
 /// Standard input, where a file or a text is expected.
 const STDIN: &str = "-";
+
+/// Whether a path means standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path == Path::new(STDIN)
+}
 
 /// How a file of texts is read.
 #[derive(Debug, Clone, Args)]
@@ -58,8 +63,10 @@ impl FormatArgs {
         flag: &str,
         own: &'static [&'static str],
     ) -> Result<DocumentSource, String> {
-        let field_flag = if flag == QUERIES_FLAG { "--query-field" } else { FIELD_FLAG };
-        let field = TextField { name: self.text_field(), own, flag: field_flag };
+        let mut field = TextField::of_documents(&self.text_field(), own);
+        if flag == QUERIES_FLAG {
+            field.flag = "--query-field";
+        }
         let is_stdin = texts == [STDIN];
         let Some(path) = file.or(is_stdin.then_some(Path::new(STDIN))) else {
             if texts.iter().any(|text| text == STDIN) {
@@ -68,7 +75,7 @@ impl FormatArgs {
                 ));
             }
             if self.format.is_some() || self.field.is_some() {
-                return Err(format!("`--format` and `{field_flag}` are about a file: give `{flag}`"));
+                return Err(format!("`--format` and `{}` are about a file: give `{flag}`", field.flag));
             }
             return Ok(DocumentSource::Arguments(texts.to_owned(), field));
         };

@@ -216,12 +216,12 @@ fn is_harmless(character: char) -> bool {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::commands::input::{FIELD_FLAG, TextField, read_json};
+    use crate::commands::input::{TextField, read_json};
 
     const WIDE: Screen = Screen { width: None, colours: false };
 
     fn own(name: &str) -> TextField {
-        TextField { name: name.to_owned(), own: &OWN_NAMES, flag: FIELD_FLAG }
+        TextField::of_documents(name, &OWN_NAMES)
     }
 
     fn rows() -> Vec<ScoredDocument> {

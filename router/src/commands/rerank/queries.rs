@@ -16,7 +16,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::value::RawValue;
 
 use crate::commands::input::{
-    Columns, Document, DocumentSource, Documents, FIELD_FLAG, Field, InputValue, TextField, Texts, read_json,
+    Columns, Document, DocumentSource, Documents, Field, InputValue, TextField, Texts, read_json,
 };
 
 /// The field of a query that has its documents.
@@ -175,7 +175,7 @@ impl QueryFiles {
         if let Ok(text) = serde_json::from_str(value.get()) {
             return Ok(Candidate { id: None, text });
         }
-        let field = TextField { name: self.text_field.clone(), own: &[], flag: FIELD_FLAG };
+        let field = TextField::of_documents(&self.text_field, &[]);
         let (text, fields) = read_json(value.get(), &field)?;
         Ok(Candidate { id: self.find_id(&fields), text })
     }
@@ -333,7 +333,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("queries.jsonl"), queries)?;
         let source = |name: &str, field: &str| {
-            let field = TextField { name: field.to_owned(), own: &[], flag: FIELD_FLAG };
+            let field = TextField::of_documents(field, &[]);
             DocumentSource::File { path: path(name), format: InputFormat::Jsonl, field }
         };
         let run = run.map(|[lines, documents]| {
