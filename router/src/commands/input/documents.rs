@@ -7,7 +7,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -20,6 +20,7 @@ use super::{
     format::{Document, InputFormat, Parser, is_compressed},
     is_stdin,
     json_list::JsonList,
+    name_in_messages,
 };
 
 /// The source of documents.
@@ -251,11 +252,6 @@ impl Texts {
 
 /// Bytes read from a file at once.
 const BUFFER: usize = 64 * 1024;
-
-/// The words for a file in messages.
-pub(crate) fn name_in_messages(path: &Path) -> String {
-    if is_stdin(path) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
-}
 
 /// A buffered stream, and with `wanted` a temporary file that receives a copy of everything that is read.
 fn copy_stream(

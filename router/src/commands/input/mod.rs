@@ -13,7 +13,7 @@ use std::path::Path;
 
 use clap::Args;
 
-pub(crate) use documents::{DocumentSource, Documents, Texts, name_in_messages};
+pub(crate) use documents::{DocumentSource, Documents, Texts};
 pub(crate) use fields::{Columns, Field, InputValue, TextField, read_json};
 pub(crate) use format::{Document, InputFormat};
 
@@ -28,6 +28,11 @@ const STDIN: &str = "-";
 /// Whether a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new(STDIN)
+}
+
+/// The words for a file in messages.
+pub(crate) fn name_in_messages(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
 /// How a file of texts is read.
