@@ -1,10 +1,12 @@
 """A running server takes a changed models file, and changed files of its models, on SIGHUP: wholly or not at
 all."""
 
+import http.client
 import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -289,6 +291,27 @@ def test_a_model_that_cannot_be_loaded_late_says_why_to_its_own_clients(late):
         name: model for name, model in before.items() if name not in ("missing", "wrong")
     }
     assert late.post("/embed", {"inputs": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(("headers", "status"), [({}, 424), ({"x-request-timeout": "0.00001"}, 504)])
+def test_a_connection_outlives_the_refusal_of_a_late_model(late, headers, status):
+    body = json.dumps(BODY).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", late.port, timeout=30)
+    connection.connect()
+    first = connection.sock
+    for _ in range(3):
+        connection.putrequest("POST", "/models/missing/rerank")
+        for name, value in {"authorization": "Bearer k", "content-length": str(len(body)), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        # The server knows its answer before the body comes.
+        time.sleep(0.1)
+        connection.send(body)
+        answer = connection.getresponse()
+        assert answer.status == status, answer.read()
+        answer.read()
+        assert connection.sock is first
+    connection.close()
 
 
 def test_a_request_waits_for_a_load_within_its_deadline_only(late):

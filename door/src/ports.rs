@@ -2,12 +2,17 @@
 //!
 //! Input: the addresses to try, or a path. Output: a [`Reserved`] port or a [`ReservedPath`], then a
 //! listener. What must hold: a port in use fails before the model is loaded; until [`Reserved::listen`]
-//! clients are refused instead of left waiting.
+//! clients are refused instead of left waiting; a path has one server at a time, and no server removes the
+//! file of another.
 
 use std::{
+    fs::{File, TryLockError},
     io::ErrorKind,
     net::SocketAddr,
-    os::unix::{fs::FileTypeExt, net::UnixStream},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
 };
 
@@ -81,21 +86,34 @@ impl Reserved {
 }
 
 /// The file of a Unix socket, removed in the end.
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Its device and its inode.
+    identity: (u64, u64),
+    /// The file `PATH.lock`, which stays. Between bind and listen, nothing else tells other processes that
+    /// the path is taken.
+    _lock: File,
+}
 
 impl SocketFile {
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another process may have removed the file.
-        let _ = std::fs::remove_file(&self.0);
+        // The file may be gone, and another process may have made one in its place.
+        if identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity_of(path: &Path) -> std::io::Result<(u64, u64)> {
+    path.symlink_metadata().map(|found| (found.dev(), found.ino()))
 }
 
 /// A Unix socket that is reserved but not open.
@@ -113,6 +131,14 @@ pub fn reserve_path(path: &Path) -> anyhow::Result<ReservedPath> {
     let problem = |problem: &str| {
         anyhow::anyhow!("cannot listen on `--uds-path {}`: {problem}; give another path", path.display())
     };
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock = File::options().create(true).append(true).open(&lock_path);
+    let lock = lock.map_err(|error| problem(&format!("`{}`: {error}", lock_path.display())))?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => problem("another process does"),
+        TryLockError::Error(error) => problem(&format!("`{}`: {error}", lock_path.display())),
+    })?;
     if let Ok(found) = path.symlink_metadata() {
         if !found.file_type().is_socket() {
             return Err(problem("there is a file that is not a socket"));
@@ -125,7 +151,8 @@ pub fn reserve_path(path: &Path) -> anyhow::Result<ReservedPath> {
     }
     let socket = UnixSocket::new_stream()?;
     socket.bind(path).map_err(|error| problem(&error.to_string()))?;
-    Ok(ReservedPath { socket, file: SocketFile(path.to_owned()) })
+    let file = SocketFile { path: path.to_owned(), identity: identity_of(path)?, _lock: lock };
+    Ok(ReservedPath { socket, file })
 }
 
 impl ReservedPath {
@@ -137,7 +164,10 @@ impl ReservedPath {
     pub fn listen(self) -> anyhow::Result<(UnixListener, SocketFile)> {
         let Self { socket, file } = self;
         let listener = socket.listen(BACKLOG).map_err(|error| {
-            anyhow::anyhow!("cannot listen on `--uds-path {}` ({error}): give another path", file.0.display())
+            anyhow::anyhow!(
+                "cannot listen on `--uds-path {}` ({error}): give another path",
+                file.path.display()
+            )
         })?;
         Ok((listener, file))
     }
@@ -176,10 +206,17 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let reserved = reserve_path(&path).unwrap();
         assert!(UnixStream::connect(&path).is_err(), "not open yet");
+        assert_eq!(message(), format!("{about}another process does; give another path"));
         let listening = reserved.listen().unwrap();
         assert_eq!(message(), format!("{about}another process does; give another path"));
         drop(listening);
         assert!(!path.exists());
+        // Somebody removed the file of a server, and another one made its own.
+        let earlier = reserve_path(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        drop(earlier);
+        assert!(path.exists());
     }
 
     #[tokio::test]

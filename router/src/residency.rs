@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -57,6 +57,8 @@ pub(crate) struct Resident {
     backend: Mutex<Option<Box<dyn Backend>>>,
     /// Whether `backend` is there, for those who must not wait for a batch.
     is_loaded: AtomicBool,
+    /// The bytes of its prefix cache, which are in use already, and part of what it was promised.
+    prefixes: AtomicU64,
     /// The end of the last batch.
     last_used: Mutex<Instant>,
     /// Why it could not be loaded the last time.
@@ -80,7 +82,7 @@ impl Residency {
         Self(Arc::new(ResidencyLedger { available, models: Mutex::default() }))
     }
 
-    /// The bytes that batches and prefix caches of the loaded models may take.
+    /// The bytes that batches and prefix caches of the loaded models may still take.
     pub(crate) fn promised_bytes(&self) -> u64 {
         bytes_promised(&lock_value(&self.0.models))
     }
@@ -108,6 +110,7 @@ impl Residency {
             tenant,
             backend: Mutex::new(Some(backend)),
             is_loaded: AtomicBool::new(true),
+            prefixes: AtomicU64::new(0),
             last_used: Mutex::new(Instant::now()),
             failure: Mutex::default(),
             kept_by: AtomicUsize::new(0),
@@ -135,7 +138,7 @@ impl ResidencyLedger {
             let may_leave = loaded_models(models).filter(|model| model.may_leave());
             let Some(model) = may_leave.min_by_key(|model| *lock_value(&model.last_used)) else {
                 return Err(format!(
-                    "it takes {}, {} are in use, batches and prefixes of other models may take {}, and {}: \
+                    "it takes {}, {} are in use, batches and prefixes of other models may take {} more, and {}: \
                      give other models an `--idle-unload`, or give the server more memory",
                     megabytes(bytes),
                     megabytes(held),
@@ -154,7 +157,9 @@ fn loaded_models(models: &[Weak<Resident>]) -> impl Iterator<Item = Arc<Resident
 }
 
 fn bytes_promised(models: &[Weak<Resident>]) -> u64 {
-    loaded_models(models).map(|model| model.tenant.promised).sum()
+    let still_to_take =
+        |model: Arc<Resident>| model.tenant.promised.saturating_sub(model.prefixes.load(Ordering::Relaxed));
+    loaded_models(models).map(still_to_take).sum()
 }
 
 impl Resident {
@@ -185,6 +190,7 @@ impl Resident {
         let mut backend = lock_value(&self.backend);
         if backend.is_some() && self.may_leave() {
             *backend = None;
+            self.prefixes.store(0, Ordering::Relaxed);
             self.note_loaded(false);
             memory::trim();
             tracing::info!("Unloaded the model `{}`: {reason}", self.tenant.name);
@@ -271,6 +277,7 @@ impl Backend for SelfLoading {
                 let predictions = backend.predict(batch);
                 *lock_value(&self.resident.last_used) = Instant::now();
                 let mut predictions = predictions?;
+                self.resident.prefixes.store(predictions.reused.bytes as u64, Ordering::Relaxed);
                 predictions.waited += loading;
                 return Ok(predictions);
             }
@@ -309,10 +316,12 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::{sync::mpsc, thread};
-    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+    use text_embeddings_backend_core::{BatchBuilder, Reused, Wanted};
 
     /// More bytes than any machine has.
     const LARGE: u64 = 1 << 50;
+    /// The bytes of the prefix cache after a batch.
+    const KEPT: u64 = 1 << 30;
 
     /// A model that gives no outputs and waits for leave in each batch.
     struct Waiting(Arc<Mutex<mpsc::Receiver<()>>>);
@@ -320,7 +329,8 @@ mod tests {
     impl Backend for Waiting {
         fn predict(&mut self, _: &Batch) -> Result<Predictions, BackendError> {
             lock_value(&self.0).recv().map_err(|error| BackendError::Inference(error.to_string()))?;
-            Ok(Predictions::default())
+            let reused = Reused { bytes: KEPT as usize, ..Reused::default() };
+            Ok(Predictions { reused, ..Predictions::default() })
         }
 
         fn packing(&self) -> Packing {
@@ -418,6 +428,8 @@ mod tests {
         assert_eq!(residency.promised_bytes(), 2 * LARGE);
         assert!(first.compute().is_ok());
         assert_eq!(loaded(&[&kept, &first, &second]), [true, true, false]);
+        // What its cache holds is in use, and not to come any more.
+        assert_eq!(residency.promised_bytes(), 2 * LARGE - KEPT);
         assert!(second.compute().is_ok() && second.compute().is_ok());
         assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);
         assert_eq!(second.loads.load(Ordering::Relaxed), 1, "the second batch found it loaded");
@@ -437,7 +449,8 @@ mod tests {
         assert!(residency.make_room(2 * LARGE).is_ok());
         let kept = ["a", "b"].map(|name| Model::take_in(&residency, name, None));
         let error = model.compute().unwrap_err().to_string();
-        for part in ["it takes 1125899907 MB", "batches and prefixes of other models may take 2251799814 MB"]
+        for part in
+            ["it takes 1125899907 MB", "batches and prefixes of other models may take 2251799814 MB more"]
         {
             assert!(error.contains(part), "{error}");
         }

@@ -5,7 +5,7 @@
 //! the first that can do the route's task. What must hold: a client without the key learns no names; a name
 //! that no model has is refused; a request that concerns no model is answered for all of them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     Router,
@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::{
     deadline,
     error::{ApiError, refused_answer},
-    extract::RawBody,
+    extract::{self, RawBody},
     format::BodyFormat,
     routes::{Access, Action, Method, Purpose, Route},
 };
@@ -85,15 +85,27 @@ impl RequestDispatcher {
             RequestTarget::Pending(model) => {
                 let limit = deadline::limit_of(request.headers())?;
                 let account = request.extensions().get::<Account>().cloned();
-                let answer = async {
-                    let mut applications = tokio::select! {
-                        loaded = self.state.current.load_model(&model) => loaded?,
-                        cut = until_evicted(account) => return Err(ApiError::cut(cut)),
-                    };
-                    let Ok(response) = applications.first.call(request).await;
-                    Ok(response)
+                let load = async {
+                    tokio::select! {
+                        loaded = self.state.current.load_model(&model) => loaded.map_err(ApiError::from),
+                        cut = until_evicted(account) => Err(ApiError::cut(cut)),
+                    }
                 };
-                deadline::answer_within(limit, answer).await?
+                let came = Instant::now();
+                match deadline::answer_within(limit, load).await.flatten() {
+                    Ok(mut applications) => {
+                        let left = limit.map(|limit| limit.saturating_sub(came.elapsed()));
+                        let Ok(response) =
+                            deadline::answer_within(left, applications.first.call(request)).await?;
+                        Ok(response)
+                    }
+                    Err(error) => {
+                        // Otherwise the connection would end with this answer, and a client may already have
+                        // sent its next request.
+                        extract::discard(request).await;
+                        Err(error)
+                    }
+                }
             }
         }
     }
