@@ -1,9 +1,8 @@
 //! Runs work that untrusted files cause, such as rendering a template, with limits on time and memory.
 //!
 //! Input: the work, and [`Bounds`]. Output: its result, or [`Exceeded`]. What must hold: the caller continues
-//! in time. The work cannot be stopped from outside, so its thread continues, too: a caller that gets
-//! [`Exceeded`] must end the process. This is only used at the start, when no other part of the process
-//! allocates memory.
+//! in time. The work cannot be stopped from outside, so its thread continues, too: a process that gets
+//! [`Exceeded`] must end. So a running server has a child process do the work first (`router/src/trial.rs`).
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -39,6 +39,7 @@ mod telemetry;
 #[cfg(test)]
 mod testing;
 mod transports;
+mod trial;
 mod vector_numbers;
 
 use std::{
@@ -76,7 +77,13 @@ use crate::{
 #[must_use]
 pub fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
-        Invocation::Serve(args, given) => (run_server(*args, &given), given),
+        Invocation::Serve(args, given) => {
+            let ended = match trial::requested_name() {
+                Some(name) => trial::run_trial(&args.list, &name),
+                None => run_server(*args, &given),
+            };
+            (ended, given)
+        }
         #[cfg(feature = "tls")]
         Invocation::Curl(arguments) => {
             (commands::curl::answer_check(&arguments).map(|()| ExitCode::SUCCESS), Given::default())

@@ -6,11 +6,15 @@
 //! that fails to load, or fails its self-check, never answers; a request ends on the models that it began
 //! with; a model without a change stays as it is.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use tokio::{
-    runtime::Handle, signal::unix::Signal, sync::mpsc::Receiver, task::spawn_blocking, time::timeout,
+    runtime::Handle,
+    signal::unix::Signal,
+    sync::{mpsc::Receiver, oneshot},
+    task::spawn_blocking,
+    time::timeout,
 };
 
 use crate::{
@@ -23,10 +27,11 @@ use crate::{
     memory,
     models::{Models, PendingModel, Served},
     residency::StayInMemory,
-    startup::{find_files, start, start_found},
+    startup::{FoundModel, find_files, start_found},
     state::AppState,
     telemetry::metrics::set_to_zero,
     transports::CurrentApplications,
+    trial::try_files,
 };
 
 /// The means to replace the models of a server.
@@ -95,16 +100,16 @@ impl Renewal {
             machine: self.machine.clone(),
         };
         let runtime = Handle::current();
-        let mut work = spawn_blocking(move || runtime.block_on(loading.load_next()));
+        let mut work = pin!(run_on_own_thread(move || runtime.block_on(loading.load_next())));
         if let Some(patience) = self.patience {
             if let Ok(done) = timeout(patience, &mut work).await {
-                return done.context("loading broke off")?;
+                return done?;
             }
             let failure = format!("loading has not ended after {patience:?}, and goes on");
             tracing::error!("the models stay as they were: {failure}");
             self.state.current.note_failure(Some(failure));
         }
-        work.await.context("loading broke off")?
+        work.await?
     }
 
     /// Loads the models of these orders. Requests for the same model get the same answer.
@@ -136,10 +141,12 @@ impl Renewal {
         let (args, machine) = (args.context("it is not in the models file")?.clone(), self.machine.clone());
         tracing::info!("Loading the model `{name}` for the first request");
         let runtime = Handle::current();
-        let work = spawn_blocking(move || runtime.block_on(start(&args, &machine)));
-        let loaded = match work.await.context("loading broke off") {
-            Ok(Ok(served)) => Arc::new(served),
-            Ok(Err(error)) | Err(error) => {
+        let load = run_on_own_thread(move || {
+            runtime.block_on(async { load_found(find_files(&args).await?, &args, &machine) })
+        });
+        let loaded = match load.await.flatten() {
+            Ok(served) => served,
+            Err(error) => {
                 pending[place].note_failure(format!("{error:#}"));
                 return Err(error);
             }
@@ -181,6 +188,18 @@ impl Renewal {
         (self.state, self.list) = (state, list);
         Ok(())
     }
+}
+
+/// Runs work that loads models on a thread of its own: the library of tokenizers keeps the words of each
+/// tokenizer until their thread ends, and tokio's threads end only when they are idle.
+async fn run_on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let (reply, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("loading".to_owned());
+    // The receiver is there until the server ends.
+    thread.spawn(move || drop(reply.send(work()))).context("there is no thread to load on")?;
+    result.await.context("loading broke off")
 }
 
 /// Frees a model after its last request. With a machine, its gauges become zero.
@@ -234,6 +253,12 @@ impl RenewalWork {
     }
 }
 
+/// Loads a model, after a child process tried its files.
+fn load_found(found: FoundModel, args: &Args, machine: &Machine) -> anyhow::Result<Arc<Served>> {
+    try_files(args)?;
+    start_found(found, args, machine).map(Arc::new)
+}
+
 /// The model of these arguments: the one from before if nothing changed, else one that is loaded now.
 async fn renew_model(
     args: &Args,
@@ -249,5 +274,5 @@ async fn renew_model(
         return Ok(if is_same { Arc::clone(served) } else { Arc::new(served.with_aliases(&args.aliases)) });
     }
     tracing::info!("Loading the model `{}`", args.model_name());
-    start_found(found, args, machine).map(Arc::new)
+    load_found(found, args, machine)
 }

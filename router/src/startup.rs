@@ -61,6 +61,25 @@ pub(crate) struct FoundModel {
     steps: StepTimes,
 }
 
+impl FoundModel {
+    /// Reads tokenizer and templates as [`start_found`] does, and keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with them.
+    pub(crate) fn try_texts(&self) -> anyhow::Result<()> {
+        self.encoder().map(drop)
+    }
+
+    /// What the model is, and its encoder.
+    fn encoder(&self) -> anyhow::Result<(Model, Encoder)> {
+        let tokenizer = tokenizer(&self.folder)?;
+        let model = Model::resolve(&self.folder, &tokenizer, &self.flags)?;
+        let encoder = model.encoder(&self.folder, tokenizer, &self.flags)?;
+        Ok((model, encoder))
+    }
+}
+
 /// Finds the files of the model that `args` name, and reads those that are not weights.
 ///
 /// # Errors
@@ -99,10 +118,8 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
 ///
 /// As [`start`].
 pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> anyhow::Result<Served> {
+    let (model, encoder) = found.encoder()?;
     let FoundModel { flags, folder, versions, mut steps } = found;
-    let tokenizer = tokenizer(&folder)?;
-    let model = Model::resolve(&folder, &tokenizer, &flags)?;
-    let encoder = model.encoder(&folder, tokenizer, &flags)?;
     log_model(&model, &flags, machine);
     steps.done("tokenizer");
     if let Some(memory) = machine.memory {

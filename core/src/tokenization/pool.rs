@@ -4,7 +4,8 @@
 //! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
 //! large one is encoded, of whatever model; a panic in a job does not end its thread, and drops everything
 //! that the job holds, so that the waiting side learns that no answer will come; the threads end with the
-//! last [`Tokenization`] on them, after the jobs that were accepted.
+//! last [`Tokenization`] on them, after the jobs that were accepted. When another one goes, new threads take
+//! over, because the library of tokenizers keeps the words of each tokenizer until their thread ends.
 
 use super::Encoder;
 use crate::{error::Error, queue::PATIENCE};
@@ -54,7 +55,17 @@ struct Jobs {
     arrivals: u64,
     /// The total bytes of all jobs ever taken.
     taken: u64,
+    /// The number of encoders that have gone.
+    departures: u64,
     closed: bool,
+}
+
+/// The next step of a thread.
+enum Next {
+    Run(Job),
+    /// An encoder has gone: a new thread takes over.
+    BeginAnew,
+    End,
 }
 
 struct SizedJob {
@@ -72,9 +83,7 @@ impl TokenizerThreads {
         // On failure, dropping this ends the threads that did start.
         let threads = Self::default();
         for index in 0..workers.max(1) {
-            let line = Arc::clone(&threads.line);
-            let thread = thread::Builder::new().name(format!("tokenizer-{index}"));
-            let started = thread.spawn(move || run_jobs(&line));
+            let started = start_thread(Arc::clone(&threads.line), index);
             started.map_err(|error| Error::Tokenizer(format!("cannot start a tokenizer thread: {error}")))?;
         }
         Ok(threads)
@@ -121,6 +130,13 @@ impl Tokenization {
     }
 }
 
+impl Drop for Tokenization {
+    fn drop(&mut self) {
+        self.threads.line.lock().departures += 1;
+        self.threads.line.changed.notify_all();
+    }
+}
+
 impl Drop for TokenizerThreads {
     fn drop(&mut self) {
         self.line.lock().closed = true;
@@ -134,15 +150,18 @@ impl Line {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job. `None` when the line is closed and empty.
-    fn next(&self) -> Option<Job> {
+    /// Waits for a job, for a thread that began after `departures`.
+    fn next(&self, departures: u64) -> Next {
         let mut jobs = self.lock();
         loop {
+            if jobs.departures != departures && !jobs.closed {
+                return Next::BeginAnew;
+            }
             if let Some(job) = jobs.pop() {
-                return Some(job);
+                return Next::Run(job);
             }
             if jobs.closed {
-                return None;
+                return Next::End;
             }
             jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
@@ -163,11 +182,26 @@ impl Jobs {
     }
 }
 
-fn run_jobs(line: &Line) {
-    while let Some(job) = line.next() {
-        // Encoders are immutable, so a panic cannot leave one half changed.
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a tokenizer job panicked; its request gets an error");
+fn start_thread(line: Arc<Line>, index: usize) -> std::io::Result<()> {
+    let thread = thread::Builder::new().name(format!("tokenizer-{index}"));
+    thread.spawn(move || run_jobs(&line, index)).map(drop)
+}
+
+fn run_jobs(line: &Arc<Line>, index: usize) {
+    let mut departures = line.lock().departures;
+    loop {
+        match line.next(departures) {
+            Next::Run(job) => {
+                // Encoders are immutable, so a panic cannot leave one half changed.
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a tokenizer job panicked; its request gets an error");
+                }
+            }
+            // If the system refuses a thread, this one goes on.
+            Next::BeginAnew if start_thread(Arc::clone(line), index).is_err() => {
+                departures = line.lock().departures;
+            }
+            Next::BeginAnew | Next::End => return,
         }
     }
 }
@@ -276,6 +310,22 @@ mod tests {
             assert_eq!(answer.recv_timeout(TIMEOUT), Ok(size));
         }
         assert!(ended.upgrade().is_none());
+    }
+
+    #[test]
+    fn new_threads_take_over_when_an_encoder_has_gone() {
+        let threads = Arc::new(TokenizerThreads::start_threads(1).unwrap());
+        let [first, second] =
+            [100, 1000].map(|size| Tokenization::on_threads(small_encoder(size), Arc::clone(&threads)));
+        let thread_of_job = || {
+            let (reply, answer) = mpsc::channel();
+            run(&second, move |_| reply.send(thread::current().id()).unwrap());
+            answer.recv_timeout(TIMEOUT).unwrap()
+        };
+        let before = thread_of_job();
+        assert_eq!(thread_of_job(), before);
+        drop(first);
+        assert_ne!(thread_of_job(), before);
     }
 
     #[test]
