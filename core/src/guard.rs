@@ -33,6 +33,8 @@ pub enum Exceeded {
     Memory(u64),
     /// The work panicked. The panic itself was reported.
     Panicked,
+    /// The system gives no thread with the stack that the work may need.
+    NoThread,
 }
 
 impl fmt::Display for Exceeded {
@@ -41,6 +43,10 @@ impl fmt::Display for Exceeded {
             Self::Time(time) => write!(formatter, "it takes longer than {time:?}"),
             Self::Memory(bytes) => write!(formatter, "it takes more than {} MiB of memory", bytes >> 20),
             Self::Panicked => write!(formatter, "it is not understood"),
+            Self::NoThread => write!(
+                formatter,
+                "the system gives no thread to read it: raise the limit of processes or of address space"
+            ),
         }
     }
 }
@@ -49,7 +55,7 @@ impl fmt::Display for Exceeded {
 ///
 /// # Errors
 ///
-/// [`Exceeded`] if the work exceeds `bounds` or panics, or if no thread can be started.
+/// [`Exceeded`], also if no thread can be started.
 pub fn run<T: Send + 'static>(
     bounds: Bounds,
     work: impl FnOnce() -> T + Send + 'static,
@@ -62,7 +68,7 @@ pub fn run<T: Send + 'static>(
         drop(sender.send(work()));
     });
     if started.is_err() {
-        return Err(Exceeded::Memory(bounds.stack as u64));
+        return Err(Exceeded::NoThread);
     }
     loop {
         match receiver.recv_timeout(INTERVAL) {

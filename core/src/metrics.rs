@@ -94,8 +94,9 @@ pub const CONNECTIONS: &str = "te_connections";
 pub const UNREAD_BYTES: &str = "te_unread_bytes";
 /// Bytes of answers that their clients have not read yet.
 pub const UNSENT_BYTES: &str = "te_unsent_bytes";
-/// The metrics that belong to no model. The router moves them.
-pub const OF_PROCESS: [&str; 5] = [BUILD_INFO, LOG_LINES_DROPPED, CONNECTIONS, UNREAD_BYTES, UNSENT_BYTES];
+/// The metrics that belong to no model.
+pub const OF_PROCESS: [&str; 6] =
+    [BUILD_INFO, LOG_LINES_DROPPED, CONNECTIONS, UNREAD_BYTES, UNSENT_BYTES, SCORE_CACHE_BYTES];
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
 

@@ -96,6 +96,8 @@ fn all(flag: Option<Fingerprint>, file: Option<&Path>) -> anyhow::Result<Vec<Fin
         let text = read_small_file("--api-key-file", path)?;
         let text =
             String::from_utf8(text).with_context(|| format!("`--api-key-file {name}` is not UTF-8"))?;
+        // Some editors begin a file with a byte order mark.
+        let text = text.trim_start_matches('\u{feff}');
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = keys.len();
         keys.extend(lines.map(|line| fingerprint(line.as_bytes())));
@@ -159,7 +161,7 @@ mod tests {
         fs::write(&path, "# for the search\n one \r\n\ntwo\n").unwrap();
         let keys = ApiKeys::load(Some(&Secret::new("flag".to_owned())), Some(&path)).unwrap();
         let held = |expected: &[&str]| {
-            for key in ["flag", "one", "two", "three", "", "# for the search"] {
+            for key in ["flag", "one", "two", "three", "four", "", "# for the search"] {
                 assert_eq!(carries(&keys, &format!("Bearer {key}")), expected.contains(&key), "{key}");
             }
         };
@@ -175,9 +177,12 @@ mod tests {
         );
         assert_eq!(keys.reload().unwrap_err().to_string(), message);
         held(&["flag", "three"]);
+        fs::write(&path, "\u{feff}# nobody\nfour\n").unwrap();
+        keys.reload().unwrap();
+        held(&["flag", "four"]);
         fs::remove_file(&path).unwrap();
         assert!(keys.reload().is_err());
-        held(&["flag", "three"]);
+        held(&["flag", "four"]);
         assert!(ApiKeys::load(None, Some(&path)).is_err());
     }
 }
