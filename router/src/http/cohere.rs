@@ -24,7 +24,7 @@ use super::{
     responses::CohereEmbedErrors,
     routes::COHERE_V2_EMBED_PATH,
     schemas::{TAG, only_null},
-    shared::{InputTypeName, respond},
+    shared::{InputTypeName, null_as_default, respond},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
@@ -57,8 +57,8 @@ pub(crate) struct CohereEmbedBody {
     #[schema(default = json!(null))]
     output_dimension: Option<usize>,
     /// The end at which a text that is too long is cut; with `NONE` it is refused.
-    #[serde(default)]
-    #[schema(default = "END")]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[schema(value_type = Option<CohereTruncation>, default = "END")]
     truncate: CohereTruncation,
     /// Refused unless null: a text is cut where it is too long for the model.
     #[schema(schema_with = only_null)]
@@ -363,7 +363,7 @@ mod tests {
         let part = |text| json!({"content": [{"type": "text", "text": text}]});
         let nulls = json!({
             "inputs": [part("a"), part("b")], "texts": null, "images": null, "max_tokens": null,
-            "input_type": null, "embedding_types": null, "output_dimension": null, "model": null
+            "truncate": null, "input_type": null, "embedding_types": null, "output_dimension": null, "model": null
         });
         assert_eq!(request(nulls), expected);
         for (name, input_type) in [

@@ -18,7 +18,7 @@ use super::{
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
     schemas::TAG,
-    shared::{InputTypeName, respond},
+    shared::{InputTypeName, null_as_default, respond},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
@@ -29,7 +29,7 @@ use crate::state::AppState;
 pub(crate) struct OpenAiBody {
     #[schema(value_type = EmbedInputsSchema)]
     input: EmbedInputsBody,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = "float")]
     encoding_format: EncodingFormat,
     /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes. vLLM's
@@ -248,7 +248,7 @@ mod tests {
         assert!(encoding.is_base64_of_others());
         let (request, encoding) = split(json!({
             "input": ["a"], "output_dtype": null, "input_type": null, "truncation": null,
-            "embedding_type": "ubinary"
+            "encoding_format": null, "embedding_type": "ubinary"
         }));
         let expected = EmbedEncoding::default();
         assert_eq!(
@@ -301,7 +301,7 @@ mod tests {
                 "Validation",
             ),
             (
-                r#"{"input":"a","encoding_format":null}"#,
+                r#"{"input":"a","encoding_format":3}"#,
                 400,
                 "invalid request: `encoding_format`: expected a text, one of those that this field takes",
                 "Validation",

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use text_embeddings_core::{
     model::InputType,
     service::{Answer, EmbedEncoding},
@@ -19,6 +19,16 @@ use crate::{cost, state::AppState};
 /// The default of fields that are on unless a request turns them off.
 pub(crate) fn yes() -> bool {
     true
+}
+
+/// A field's value, or the default if the field is null: clients that are made from a schema send every
+/// field.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// The end of a text that is cut, in TEI's two spellings.
