@@ -223,7 +223,9 @@ def test_routes_of_embedding_models(server: Server, path):
 def test_routes_of_embedding_models_in_openais_words(server: Server, path):
     answer = server.post(path, {"input": "a"})
     assert answer.status_code == 424
-    assert answer.json() == {"message": "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank", "code": 424, "type": "Backend"}
+    message = "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank"
+    error = {"message": message, "type": "Backend", "param": None, "code": 424}
+    assert answer.json() == {"message": message, "code": 424, "type": "Backend", "error": error, "detail": message}
 
 
 class TestKey:

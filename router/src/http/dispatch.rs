@@ -19,9 +19,8 @@ use tower_service::Service;
 
 use super::{
     deadline,
-    error::{ApiError, refused_answer},
+    error::{ApiError, ErrorForm},
     extract::RawBody,
-    format::BodyFormat,
     routes::{Access, Action, Method, Purpose, Route},
 };
 use crate::{
@@ -60,13 +59,12 @@ impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
         // The route decides the form of an error.
         let own = self.own_path(request.uri()).map(|(_, rest)| rest);
-        let path = own.as_ref().unwrap_or(request.uri()).path().to_owned();
-        let format = BodyFormat::of_answer(request.headers());
+        let form = ErrorForm::from_headers(own.as_ref().unwrap_or(request.uri()).path(), request.headers());
         let answered = match self.choose_model(request).await {
             Ok((target, request)) => self.answer_from(target, request).await,
             Err(error) => Err(error),
         };
-        answered.unwrap_or_else(|error| refused_answer(error, &path, format))
+        answered.unwrap_or_else(|error| form.refused_answer(error))
     }
 
     async fn answer_from(&self, target: RequestTarget, request: Request) -> Result<Response, ApiError> {
@@ -225,7 +223,7 @@ fn query_model(uri: &Uri) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use crate::http::testing::Server;
+    use crate::http::testing::{Server, openai_error};
     use serde_json::{Value, json};
 
     /// A server with an embedding model, a re-ranker and a classifier.
@@ -323,7 +321,7 @@ mod tests {
         let body = r#"{"model":"x","query":"q","documents":["a"],"input":"a","inputs":"a"}"#;
         for (path, expected) in [
             ("/embed", format!(r#"{{"error":"{message}","error_type":"Validation"}}"#)),
-            ("/v1/embeddings", format!(r#"{{"message":"{message}","code":404,"type":"Validation"}}"#)),
+            ("/v1/embeddings", openai_error(message, 404, "Validation")),
             ("/v1/rerank", format!(r#"{{"detail":"{message}","message":"{message}"}}"#)),
         ] {
             let answer = server.post(path, body, &[("Authorization", "Bearer k")]).await;

@@ -3,7 +3,7 @@
 //! Input: `input`, as `/embed` takes `inputs`, and the fields of Voyage and Jina for prompts and the form of
 //! vectors. Output: `{object, data, model, usage}`, with each vector as `vector_encoding.rs` writes it. What
 //! must hold: the numbers equal those that `/embed` gives; every error has `OpenAI`'s error body, also one of
-//! the key or the body's format.
+//! the key or the body's format, unless Voyage's client asks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -202,7 +202,10 @@ pub(crate) async fn embeddings(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{inputs, testing::Server};
+    use crate::http::{
+        inputs,
+        testing::{Server, openai_error},
+    };
     use base64::{Engine, prelude::BASE64_STANDARD};
     use serde_json::{Value, json};
     use text_embeddings_core::model::InputType;
@@ -341,7 +344,7 @@ mod tests {
         for path in ["/embeddings", "/v1/embeddings"] {
             for (body, status, message, kind) in table {
                 let answer = server.post(path, body, &[]).await;
-                let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+                let expected = openai_error(message, status, kind);
                 assert_eq!((answer.status, answer.body), (status, expected));
                 assert_eq!(answer.head.matches("content-length").count(), 1);
             }
@@ -349,12 +352,29 @@ mod tests {
             assert_eq!(answer.status, 415);
             assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
             let answer = server.get(path).await;
-            let expected =
-                format!(r#"{{"message":"`{path}` takes POST, not GET","code":405,"type":"Validation"}}"#);
+            let expected = openai_error(&format!("`{path}` takes POST, not GET"), 405, "Validation");
             assert_eq!(
                 (answer.status, answer.header("allow"), answer.body.as_str()),
                 (405, Some("post"), expected.as_str())
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn voyages_client_finds_its_sentence_and_no_object() {
+        let server = Server::start_with("--model-type embedding --api-key k").await;
+        let voyage = ("X-Voyage-Client-User-Agent", "{}");
+        for (path, body, headers, status, part) in [
+            ("/v1/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer k")], 400, "empty"),
+            ("/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer x")], 401, "its key"),
+            ("/rerank", r#"{"documents":[]}"#, [voyage, ("Authorization", "Bearer k")], 422, "`query`"),
+            ("/nothing", "{}", [voyage, ("Authorization", "Bearer k")], 404, "no such route"),
+        ] {
+            let answer = server.post(path, body, &headers).await;
+            let body: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((answer.status, body.as_object().unwrap().len()), (status, 2), "{body}");
+            assert!(body["detail"].as_str().unwrap().contains(part), "{body}");
+            assert_eq!(body["detail"], body["message"]);
         }
     }
 
@@ -471,7 +491,7 @@ mod tests {
         ];
         for (fields, status, message, kind) in table {
             let answer = server.post("/v1/embeddings", &fields.to_string(), &[]).await;
-            let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+            let expected = openai_error(message, status, kind);
             assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
         }
         narrow.control.hold(true);
@@ -484,6 +504,6 @@ mod tests {
         };
         let (_, refused) = tokio::join!(narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-        assert_eq!(refused.body, r#"{"message":"Model is overloaded","code":429,"type":"Overloaded"}"#);
+        assert_eq!(refused.body, openai_error("Model is overloaded", 429, "Overloaded"));
     }
 }
