@@ -43,6 +43,7 @@ mod shared;
 mod similarity;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tidy_paths;
 mod tokenize;
 mod trace;
 mod unknown_fields;
@@ -67,6 +68,7 @@ use error::ApiError;
 use error_shapes::ErrorShape;
 use extract::discard;
 use routes::{Access, Action, Method, Route};
+use tidy_paths::tidy_paths;
 use unknown_fields::FieldRules;
 
 pub(crate) use decide::answer_decisions;
@@ -85,7 +87,7 @@ pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
         let alone = states.map(|state| model_app(state, settings)).collect();
         RequestDispatcher { routes: settings.platform.routes(), shared, alone, state: state.clone() }.into()
     };
-    router.layer(settings.cors())
+    tidy_paths(router.layer(settings.cors()), &settings.platform.routes())
 }
 
 /// The router of all routes, for a model.
