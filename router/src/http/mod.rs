@@ -477,7 +477,8 @@ mod tests {
         let preflight = [
             ("Origin", "https://a.example"),
             ("Access-Control-Request-Method", "POST"),
-            ("Access-Control-Request-Headers", "content-type"),
+            // OpenAI's client sends many headers of its own.
+            ("Access-Control-Request-Headers", "authorization,content-type,x-stainless-lang"),
         ];
         for (flags, expected) in [
             ("", Some("*")),
@@ -491,6 +492,9 @@ mod tests {
                 (200, expected),
                 "{flags}"
             );
+            assert_eq!(answer.header("access-control-allow-headers"), Some(preflight[2].1));
+            let answer = server.send("GET", "/health", b"", &preflight[..1]).await;
+            assert_eq!(answer.header("access-control-expose-headers"), Some("*"));
         }
     }
 }
