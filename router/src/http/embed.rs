@@ -83,7 +83,7 @@ impl EmbedBody {
 }
 
 /// Refuses numbers whose scale is made for vectors of length one for vectors that keep their length.
-fn check_scaling(vectors: VectorEncoding, normalize: bool) -> Result<(), Error> {
+pub(crate) fn check_scaling(vectors: VectorEncoding, normalize: bool) -> Result<(), Error> {
     if vectors.numbers.needs_unit_length() && !normalize {
         return Err(Error::Validation(NEEDS_UNIT_LENGTH.to_owned()));
     }

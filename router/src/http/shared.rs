@@ -51,6 +51,32 @@ impl From<TruncationSide> for TruncationDirection {
     }
 }
 
+/// The end at which a text that is too long is cut, in the words of Cohere and `NVIDIA`'s NIM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub(crate) enum CohereTruncation {
+    /// It is refused.
+    None,
+    Start,
+    #[default]
+    End,
+}
+
+impl CohereTruncation {
+    /// Whether a text may be cut.
+    pub(crate) fn is_allowed(self) -> bool {
+        self != Self::None
+    }
+
+    /// The end at which a text is cut.
+    pub(crate) fn cut_side(self) -> TruncationDirection {
+        match self {
+            Self::Start => TruncationDirection::Left,
+            Self::None | Self::End => TruncationDirection::Right,
+        }
+    }
+}
+
 /// The use of a vector, by the names of Cohere and Voyage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[schema(as = EmbedInputType)]
