@@ -8,6 +8,7 @@
 pub(crate) mod answers;
 pub(crate) mod dialect;
 mod documents;
+mod lenient;
 pub(crate) mod options;
 pub(crate) mod parts;
 mod tei;
