@@ -111,6 +111,35 @@ impl InputTypeName {
     }
 }
 
+/// `parameters`, in which the clients of Hugging Face's inference API put the fields of a body. A field of
+/// the body itself has priority.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = InferenceParameters)]
+pub(crate) struct InferenceParameters {
+    /// For embeddings.
+    #[schema(default = json!(null))]
+    pub(crate) prompt_name: Option<String>,
+    /// For embeddings: false leaves vectors as long as they are.
+    #[schema(default = json!(null))]
+    pub(crate) normalize: Option<bool>,
+    #[schema(default = json!(null))]
+    pub(crate) truncate: Option<bool>,
+    #[schema(default = json!(null))]
+    pub(crate) truncation_direction: Option<TruncationSide>,
+    /// For predictions: `none` is `raw_scores`. The others are the function that the model has.
+    #[schema(default = json!(null))]
+    pub(crate) function_to_apply: Option<AppliedFunction>,
+}
+
+/// The function that makes scores of a model's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AppliedFunction {
+    Sigmoid,
+    Softmax,
+    None,
+}
+
 /// The tokenization settings that a body's fields ask for.
 pub(crate) fn encoding(
     truncate: Option<bool>,
