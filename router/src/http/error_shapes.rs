@@ -19,7 +19,7 @@ pub(crate) enum ErrorShape {
     /// `{error, error_type}`: text-embeddings-inference.
     Tei,
     /// `{message, code, type, error, detail}`, on the routes of embeddings. text-embeddings-inference has the
-    /// first three fields. `OpenAI`'s clients read `error`, Jina's and LangChain's read `detail`.
+    /// first three fields. `OpenAI`'s clients read `error`, Jina's and `LangChain`'s read `detail`.
     OpenAi,
     /// `{id, message}`: Cohere's second version.
     Cohere,

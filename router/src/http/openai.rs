@@ -41,7 +41,7 @@ pub(crate) struct OpenAiBody {
     #[serde(alias = "embed_dtype")]
     #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
-    /// Jina's name for `encoding_format`. LlamaIndex's client for Jina says `encoding_type`.
+    /// Jina's name for `encoding_format`. `LlamaIndex`'s client for Jina says `encoding_type`.
     #[serde(alias = "encoding_type")]
     #[schema(default = json!(null))]
     embedding_type: Option<EncodingFormat>,
