@@ -277,7 +277,7 @@ class TestOpenAI:
             with pytest.raises(kind) as error:
                 self.client(server, "wrong").embeddings.create(model="any", **body)
             assert error.value.status_code == status
-            assert set(error.value.body) == {"message", "code", "type"}
+            assert set(error.value.body) == {"message", "type", "param", "code"}
             assert (error.value.body["code"], error.value.body["type"]) == (status, name)
         check([self.client(keyed, KEY).embeddings.create(model="any", input=QUERY).data[0].embedding], [self.plain(embedder)])
 

@@ -71,7 +71,9 @@ def test_an_error_in_openais_words(served, path, name):
     answer = served("embedding-last", *LIMITS).post(path, body)
     assert answer.status_code == status, answer.text
     content = answer.json()
-    assert set(content) == {"message", "code", "type"} and (content["code"], content["type"]) == (status, kind)
+    message = content["message"]
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    assert content == {"message": message, "code": status, "type": kind, "error": error, "detail": message}
     assert all(word in content["message"] for word in words), content
 
 

@@ -103,15 +103,15 @@ def test_the_answer_is_that_of_tei(started, index):
     for name, value in request.get("answer_headers", {}).items():
         found = answer.headers.get(name, "")
         if name == "access-control-allow-headers":
-            # Ours also allows the header with the key.
-            assert found.split(",") == ["authorization", value]
+            # Ours allows whatever a page asks for.
+            assert found == request["headers"].get("Access-Control-Request-Headers", "")
         else:
             assert found.lower() == value.lower(), name
     if answer.status_code >= 400:
         if request["method"] == "HEAD":
             return
         body = answer.json()
-        kind = body["type"] if request["path"] in ("/embeddings", "/v1/embeddings") else body["error_type"]
+        kind = body.get("type") or body["error_type"]
         text = body.get("message", body.get("error"))
         assert text
         if "kind" in expected:

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use text_embeddings_core::{
     error::Error,
     service::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest},
-    tokenization::TruncationDirection,
 };
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -24,7 +23,7 @@ use super::{
     responses::CohereEmbedErrors,
     routes::COHERE_V2_EMBED_PATH,
     schemas::{TAG, only_null},
-    shared::{InputTypeName, respond},
+    shared::{CohereTruncation, InputTypeName, null_as_default, respond},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
@@ -57,8 +56,8 @@ pub(crate) struct CohereEmbedBody {
     #[schema(default = json!(null))]
     output_dimension: Option<usize>,
     /// The end at which a text that is too long is cut; with `NONE` it is refused.
-    #[serde(default)]
-    #[schema(default = "END")]
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[schema(value_type = Option<CohereTruncation>, default = "END")]
     truncate: CohereTruncation,
     /// Refused unless null: a text is cut where it is too long for the model.
     #[schema(schema_with = only_null)]
@@ -66,16 +65,6 @@ pub(crate) struct CohereEmbedBody {
     /// The name of one of several models. Without effect if the server has one.
     #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
     model: Option<String>,
-}
-
-/// The end at which a text is cut.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, ToSchema)]
-#[serde(rename_all = "UPPERCASE")]
-enum CohereTruncation {
-    None,
-    Start,
-    #[default]
-    End,
 }
 
 /// An input with its parts.
@@ -130,11 +119,8 @@ impl CohereEmbedBody {
             return Err(Error::Empty { field: "texts" }.into());
         }
         let encoding = EmbedEncoding {
-            truncate: Some(self.truncate != CohereTruncation::None),
-            truncation_direction: match self.truncate {
-                CohereTruncation::Start => TruncationDirection::Left,
-                CohereTruncation::None | CohereTruncation::End => TruncationDirection::Right,
-            },
+            truncate: Some(self.truncate.is_allowed()),
+            truncation_direction: self.truncate.cut_side(),
             input_type: input_type.map_err(ApiError::invalid)?,
             ..EmbedEncoding::default()
         };
@@ -338,7 +324,7 @@ mod tests {
     use super::*;
     use crate::http::testing::Server;
     use serde_json::{Value, json};
-    use text_embeddings_core::model::InputType;
+    use text_embeddings_core::{model::InputType, tokenization::TruncationDirection};
 
     fn request(fields: Value) -> CohereEmbedRequest {
         serde_json::from_value::<CohereEmbedBody>(fields).unwrap().build_request().unwrap()
@@ -363,7 +349,7 @@ mod tests {
         let part = |text| json!({"content": [{"type": "text", "text": text}]});
         let nulls = json!({
             "inputs": [part("a"), part("b")], "texts": null, "images": null, "max_tokens": null,
-            "input_type": null, "embedding_types": null, "output_dimension": null, "model": null
+            "truncate": null, "input_type": null, "embedding_types": null, "output_dimension": null, "model": null
         });
         assert_eq!(request(nulls), expected);
         for (name, input_type) in [

@@ -19,15 +19,17 @@ use tower_service::Service;
 
 use super::{
     deadline,
-    error::{ApiError, refused_answer},
-    extract::{self, RawBody},
-    format::BodyFormat,
+    error::{ApiError, ErrorForm},
+    extract::{RawBody, discard},
     routes::{Access, Action, Method, Purpose, Route},
 };
 use crate::{
     models::{ChosenModel, Models, PendingModel, RequestTask},
     state::AppState,
 };
+
+/// The beginning of the paths that name a model.
+const MODELS: &str = "/models/";
 
 /// Sends each request to the router of its model.
 pub(super) struct RequestDispatcher {
@@ -60,13 +62,19 @@ impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
         // The route decides the form of an error.
         let own = self.own_path(request.uri()).map(|(_, rest)| rest);
-        let path = own.as_ref().unwrap_or(request.uri()).path().to_owned();
-        let format = BodyFormat::of_answer(request.headers());
+        if own.is_none()
+            && let Some((error, path)) = self.misnamed_model(&request)
+        {
+            let form = ErrorForm::from_headers(&path, request.headers());
+            discard(request).await;
+            return form.refused_answer(error);
+        }
+        let form = ErrorForm::from_headers(own.as_ref().unwrap_or(request.uri()).path(), request.headers());
         let answered = match self.choose_model(request).await {
             Ok((target, request)) => self.answer_from(target, request).await,
             Err(error) => Err(error),
         };
-        answered.unwrap_or_else(|error| refused_answer(error, &path, format))
+        answered.unwrap_or_else(|error| form.refused_answer(error))
     }
 
     async fn answer_from(&self, target: RequestTarget, request: Request) -> Result<Response, ApiError> {
@@ -102,7 +110,7 @@ impl RequestDispatcher {
                     Err(error) => {
                         // Otherwise the connection would end with this answer, and a client may already have
                         // sent its next request.
-                        extract::discard(request).await;
+                        discard(request).await;
                         Err(error)
                     }
                 }
@@ -169,7 +177,23 @@ impl RequestDispatcher {
         let (name, rest) = find_by_path(&self.state.models, &path)?;
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let model = self.state.models.find_model(Some(name), None).ok()?;
+        // The address of a model alone is its main route, as on a server with one model.
+        let rest = if rest.is_empty() { "/" } else { rest };
         Some((model, format!("{rest}{query}").parse().ok()?))
+    }
+
+    /// The error for a path `/models/NAME/…` with a name that no model has, and the rest of the path. The
+    /// name may have slashes: it ends where the longest path of a route begins.
+    fn misnamed_model(&self, request: &Request) -> Option<(ApiError, String)> {
+        let path = percent_decode_str(request.uri().path()).decode_utf8().ok()?;
+        let path = path.strip_prefix(MODELS)?;
+        let rests = self.routes.iter().map(|route| route.path.as_ref()).filter(|rest| path.ends_with(rest));
+        let rest = rests.max_by_key(|rest| rest.len()).unwrap_or_default();
+        let name = path.strip_suffix(rest).filter(|name| !name.is_empty())?;
+        let error = self.state.models.find_model(Some(name), None).err()?;
+        let may_learn = self.state.keys.may_pass(request.headers());
+        let error = ApiError::unknown_model(&if may_learn { error } else { error.without_names() });
+        Some((error, rest.to_owned()))
     }
 
     /// The model whose health a probe asks for, `/health?model=NAME`. One that is loaded later is as healthy
@@ -217,12 +241,12 @@ async fn until_evicted(account: Option<Account>) -> UploadError {
 
 /// The name of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
 fn find_by_path<'a>(models: &Models, path: &'a str) -> Option<(&'a str, &'a str)> {
-    let path = path.strip_prefix("/models/")?;
+    let path = path.strip_prefix(MODELS)?;
     let served = models.all_models().iter().flat_map(|served| served.all_names());
     let pending = models.pending_models().iter().flat_map(|pending| pending.all_names());
     let fitting = served
         .chain(pending)
-        .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')));
+        .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
     let name = fitting.max_by_key(|name| name.len())?;
     Some(path.split_at(name.len()))
@@ -237,7 +261,7 @@ fn query_model(uri: &Uri) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use crate::http::testing::Server;
+    use crate::http::testing::{Server, openai_error};
     use serde_json::{Value, json};
 
     /// A server with an embedding model, a re-ranker and a classifier.
@@ -269,6 +293,8 @@ mod tests {
             ("/models/org/e/embed", EMBED.to_owned(), 200, "[["),
             ("/models/org%2Fe/", EMBED.to_owned(), 200, "[["),
             ("/models/r/", RERANK.to_owned(), 200, r#""index":0"#),
+            ("/models/r", RERANK.to_owned(), 200, r#""index":0"#),
+            ("/models/org/e", EMBED.to_owned(), 200, "[["),
             ("/models/r/embed", EMBED.to_owned(), 424, "not an embedding model"),
             ("/models/c/predict", EMBED.to_owned(), 200, "sleepy"),
             // The path's model wins.
@@ -335,7 +361,7 @@ mod tests {
         let body = r#"{"model":"x","query":"q","documents":["a"],"input":"a","inputs":"a"}"#;
         for (path, expected) in [
             ("/embed", format!(r#"{{"error":"{message}","error_type":"Validation"}}"#)),
-            ("/v1/embeddings", format!(r#"{{"message":"{message}","code":404,"type":"Validation"}}"#)),
+            ("/v1/embeddings", openai_error(message, 404, "Validation")),
             ("/v1/rerank", format!(r#"{{"detail":"{message}","message":"{message}"}}"#)),
         ] {
             let answer = server.post(path, body, &[("Authorization", "Bearer k")]).await;
@@ -348,7 +374,21 @@ mod tests {
         }
         let answer = server.send("GET", "/info?model=x", b"", &[("Authorization", "Bearer k")]).await;
         assert_eq!(answer.status, 404);
-        assert_eq!(server.post("/models/x/embed", body, &[("Authorization", "Bearer k")]).await.status, 404);
+        let key = [("Authorization", "Bearer k")];
+        for (path, name) in [
+            ("/models/x/embed", "x"),
+            ("/models/org/x/v2/embed", "org/x"),
+            ("/models/ra", "ra"),
+            ("/models/x/y", "x/y"),
+        ] {
+            let start = format!("there is no model `{name}`");
+            let answer = server.post(path, body, &key).await;
+            let expected =
+                format!("{start}: choose one of org/e, text-embedding-3-small, r, rerank-v3.5, c\"");
+            assert!(answer.status == 404 && answer.body.contains(&expected), "{}", answer.body);
+            let answer = server.post(path, body, &[]).await;
+            assert!(answer.status == 404 && answer.body.contains(&format!("{start}\"")), "{}", answer.body);
+        }
     }
 
     #[tokio::test]

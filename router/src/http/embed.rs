@@ -20,7 +20,7 @@ use super::{
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::InferenceErrors,
     schemas::TAG,
-    shared::{TruncationSide, encoding, respond, yes},
+    shared::{InferenceParameters, TruncationSide, encoding, respond, yes},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::{state::AppState, vector_numbers::NEEDS_UNIT_LENGTH};
@@ -59,6 +59,9 @@ pub(crate) struct EmbedBody {
     #[serde(alias = "embed_dtype")]
     #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
+    /// The other fields, as the clients of Hugging Face's inference API send them.
+    #[schema(default = json!(null))]
+    parameters: Option<InferenceParameters>,
 }
 
 impl EmbedBody {
@@ -66,11 +69,17 @@ impl EmbedBody {
     pub(crate) async fn embed_inputs(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
         let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
             .map_err(Error::Validation)?;
-        check_scaling(vectors, self.normalize)?;
+        let parameters = self.parameters.unwrap_or_default();
+        let normalize = self.normalize && parameters.normalize.unwrap_or(true);
+        check_scaling(vectors, normalize)?;
         let request = EmbedRequest {
             inputs: self.inputs.0,
-            encoding: encoding(self.truncate, self.truncation_direction, self.prompt_name),
-            normalize: self.normalize,
+            encoding: encoding(
+                self.truncate.or(parameters.truncate),
+                parameters.truncation_direction.unwrap_or(self.truncation_direction),
+                self.prompt_name.or(parameters.prompt_name),
+            ),
+            normalize,
             dimensions: self.dimensions,
         };
         let Some(outputs) = self.outputs else {
@@ -83,7 +92,7 @@ impl EmbedBody {
 }
 
 /// Refuses numbers whose scale is made for vectors of length one for vectors that keep their length.
-fn check_scaling(vectors: VectorEncoding, normalize: bool) -> Result<(), Error> {
+pub(crate) fn check_scaling(vectors: VectorEncoding, normalize: bool) -> Result<(), Error> {
     if vectors.numbers.needs_unit_length() && !normalize {
         return Err(Error::Validation(NEEDS_UNIT_LENGTH.to_owned()));
     }
@@ -435,6 +444,23 @@ mod tests {
         let vectors = vec![vec![SparseValue { index: 7, value: 0.5 }], vec![]];
         let written = serde_json::to_string(&SparseVectorsBody::from(vectors)).unwrap();
         assert_eq!(written, r#"[[{"index":7,"value":0.5}],[]]"#);
+    }
+
+    #[tokio::test]
+    async fn hugging_faces_parameters_are_fields() {
+        let server = Server::start_with("--model-type embedding").await;
+        for (parameters, status, part) in [
+            (json!({"normalize": false}), 200, "[[3.0,0.0,4.0]]"),
+            (json!({"normalize": null, "truncate": true, "unknown": 1}), 200, "[[0.6,0.0,0.8]]"),
+            (json!({"prompt_name": "query"}), 422, "`default-prompt-name` is set to `query`"),
+            (Value::Null, 200, "[[0.6,0.0,0.8]]"),
+        ] {
+            for path in ["/embed", "/"] {
+                let body = json!({"inputs": "ZZZb", "parameters": parameters}).to_string();
+                let answer = server.post(path, &body, &[]).await;
+                assert!(answer.status == status && answer.body.contains(part), "{body}: {}", answer.body);
+            }
+        }
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@
 use axum::{
     extract::Request,
     http::{
-        HeaderValue, StatusCode,
+        HeaderMap, HeaderValue, StatusCode,
         header::{RETRY_AFTER, WWW_AUTHENTICATE},
     },
     middleware::Next,
@@ -28,6 +28,8 @@ use text_embeddings_door::UploadError;
 
 /// The message for a client without the key.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
+/// The header in which Voyage's Python client names itself.
+const VOYAGE_CLIENT: &str = "x-voyage-client-user-agent";
 /// A message repeats at most this many characters of a path.
 const MAX_PATH: usize = 200;
 
@@ -211,34 +213,54 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Rewrites the body of an error: in the shape that the request's body or else its path asks for, and in the
-/// format that the client reads.
+/// Rewrites the body of an error in the form that the client reads.
 pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
-    let shape_of_path = routes::error_shape(request.uri().path());
-    let format = BodyFormat::of_answer(request.headers());
-    in_error_shape(next.run(request).await, shape_of_path, format)
+    let form = ErrorForm::from_headers(request.uri().path(), request.headers());
+    form.rewrite_error(next.run(request).await)
 }
 
-/// The answer with an error before the request came to its handler: in the shape of its path, and in the
-/// format that the client reads.
-pub(crate) fn refused_answer(error: ApiError, path: &str, format: BodyFormat) -> Response {
-    in_error_shape(error.into_response(), routes::error_shape(path), format)
+/// The form in which a client reads an error.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ErrorForm {
+    shape_of_path: ErrorShape,
+    /// The shape for a client that names itself. It has priority over the shapes of path and body.
+    shape_of_client: Option<ErrorShape>,
+    format: BodyFormat,
 }
 
-fn in_error_shape(mut response: Response, shape_of_path: ErrorShape, format: BodyFormat) -> Response {
-    if let Some(error) = response.extensions().get::<ApiError>() {
-        let rewritten = error.respond(error.shape.unwrap_or(shape_of_path), format);
-        let (head, body) = rewritten.into_parts();
-        response.headers_mut().extend(head.headers);
-        *response.body_mut() = body;
+impl ErrorForm {
+    /// The form for a request on `path` with these headers.
+    pub(crate) fn from_headers(path: &str, headers: &HeaderMap) -> Self {
+        // It reads `detail`, and up to 0.3.7 fails with an `AttributeError` on an object `error`.
+        let is_voyages = headers.contains_key(VOYAGE_CLIENT);
+        Self {
+            shape_of_path: routes::error_shape(path),
+            shape_of_client: is_voyages.then_some(ErrorShape::MessageAndDetail),
+            format: BodyFormat::of_answer(headers),
+        }
     }
-    response
+
+    /// The answer with an error before the request came to its handler.
+    pub(crate) fn refused_answer(self, error: ApiError) -> Response {
+        self.rewrite_error(error.into_response())
+    }
+
+    fn rewrite_error(self, mut response: Response) -> Response {
+        if let Some(error) = response.extensions().get::<ApiError>() {
+            let shape = self.shape_of_client.or(error.shape).unwrap_or(self.shape_of_path);
+            let (head, body) = error.respond(shape, self.format).into_parts();
+            response.headers_mut().extend(head.headers);
+            *response.body_mut() = body;
+        }
+        response
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::http::testing::openai_error;
     use http_body_util::BodyExt;
     use text_embeddings_core::error::NOT_A_RERANKER;
 
@@ -293,7 +315,7 @@ mod tests {
         for (error, status, message, kind) in table {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
             assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
-            let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+            let body = openai_error(message, status, kind);
             let answer = ApiError::from(error).respond(ErrorShape::OpenAi, BodyFormat::Json);
             assert_eq!(wire(answer).await, (status, body));
         }

@@ -18,7 +18,8 @@ const TEIS_PREFIXES: [&str; 2] = ["Input validation error: ", "Backend error: "]
 pub(crate) enum ErrorShape {
     /// `{error, error_type}`: text-embeddings-inference.
     Tei,
-    /// `{message, code, type}`: `OpenAI`, on the routes of embeddings.
+    /// `{message, code, type, error, detail}`, on the routes of embeddings. text-embeddings-inference has the
+    /// first three fields. `OpenAI`'s clients read `error`, Jina's and `LangChain`'s read `detail`.
     OpenAi,
     /// `{id, message}`: Cohere's second version.
     Cohere,
@@ -81,7 +82,10 @@ impl ErrorShape {
         match self {
             Self::Tei => format.respond(status, &ErrorBody { error: message, error_type: kind }),
             Self::OpenAi => {
-                format.respond(status, &OpenAiErrorBody { message, code, kind, error_type: None })
+                let error = NestedError { message: message.clone(), kind, param: None, code };
+                let detail = message.clone();
+                let body = OpenAiErrorBody { message, code, kind, error, detail, error_type: None };
+                format.respond(status, &body)
             }
             Self::Cohere => {
                 format.respond(status, &CohereErrorBody { id: Uuid::new_v4().to_string(), message })
@@ -106,7 +110,8 @@ pub(crate) struct ErrorBody {
     error_type: ErrorType,
 }
 
-/// An error in `OpenAI`'s format.
+/// An error in the format that text-embeddings-inference has for `OpenAI`'s clients, and in the formats that
+/// these clients read.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OpenAICompatErrorResponse)]
 pub(crate) struct OpenAiErrorBody {
@@ -117,6 +122,10 @@ pub(crate) struct OpenAiErrorBody {
     code: u16,
     #[serde(rename = "type")]
     kind: ErrorType,
+    /// The same, where `OpenAI`'s clients look for it.
+    error: NestedError,
+    /// The message, where Jina's clients look for it.
+    detail: String,
     /// Never sent. The description of text-embeddings-inference has this name for `type`, but it sends `type`
     /// too.
     #[schema(value_type = ErrorType, required = false)]

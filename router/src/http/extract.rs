@@ -7,6 +7,7 @@
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     fmt, str,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -34,7 +35,7 @@ use super::{
     compression::BodyEncoding,
     error::ApiError,
     format::{BodyFormat, read_message_pack},
-    json::without_position,
+    json::{JsonText, without_position},
     named_fields::WithNames,
     near_misses::hint,
     unknown_fields::{IgnoredPaths, UnknownFields},
@@ -374,6 +375,35 @@ impl DecodedBody {
         Ok(Checked { found: check(&names).map_err(ApiError::invalid)?, body })
     }
 
+    /// The body as `read` reads it. If it is refused, it is read again without its fields of these `names`
+    /// that are null: clients that are made from a schema send every field of it.
+    ///
+    /// # Errors
+    ///
+    /// As `read` says of the whole body.
+    pub(crate) fn read_without_nulls<F, T>(
+        &self,
+        names: &[&str],
+        read: impl Fn(&Self) -> Result<Checked<F, T>, ApiError>,
+    ) -> Result<Checked<F, T>, ApiError> {
+        let first = read(self);
+        if matches!(&first, Ok(Checked { body: Ok(_), .. })) {
+            return first;
+        }
+        let Some(json) = without_nulls(&self.json, names) else { return first };
+        let shorter = Self {
+            json,
+            format: self.format,
+            unknown: self.unknown.clone(),
+            #[cfg(test)]
+            readings: std::sync::atomic::AtomicUsize::new(0),
+        };
+        match read(&shorter) {
+            Ok(Checked { found, body: Ok(body) }) => Ok(Checked { found, body: Ok(body) }),
+            _ => first,
+        }
+    }
+
     /// The body as `T`. Unknown fields are ignored.
     ///
     /// # Errors
@@ -399,6 +429,23 @@ impl DecodedBody {
         };
         BodyMistake::Invalid(message + &question.unwrap_or_default())
     }
+}
+
+/// An object without its fields of these names that are null, if there are any.
+fn without_nulls(json: &[u8], names: &[&str]) -> Option<Vec<u8>> {
+    let WithNames { names: fields, body }: WithNames<HashMap<String, Option<JsonText>>> =
+        serde_json::from_slice(json).ok()?;
+    let mut nulls = names.to_vec();
+    nulls.retain(|name| body.get(*name).is_some_and(Option::is_none));
+    // A field that is there twice is refused elsewhere.
+    if fields.len() > body.len() || nulls.is_empty() {
+        return None;
+    }
+    let kept = fields.iter().filter(|name| !nulls.contains(&name.as_str())).map(|name| {
+        let value = body.get(name).and_then(Option::as_ref).map_or("null", JsonText::as_str);
+        format!("{}:{value}", JsonText::from_string(name).as_str())
+    });
+    Some(format!("{{{}}}", kept.collect::<Vec<_>>().join(",")).into_bytes())
 }
 
 /// A mistake in a body.

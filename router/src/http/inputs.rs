@@ -9,7 +9,10 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
+    de::{
+        Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
 };
 use text_embeddings_core::service::{EmbedInput, EmbedInputs};
 use utoipa::ToSchema;
@@ -32,6 +35,10 @@ pub(crate) enum EmbedInputsSchema {
 pub(crate) enum EmbedInputSchema {
     Text(String),
     Ids(Vec<u32>),
+    /// As Jina's clients send it. Only in a list.
+    Object {
+        text: String,
+    },
 }
 
 /// The inputs in their order.
@@ -110,6 +117,24 @@ impl<'de> Visitor<'de> for EmbedElementVisitor {
             .map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &"u32"))
     }
 
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<EmbedElement, A::Error> {
+        /// An input of Jina's clients.
+        #[derive(Deserialize)]
+        struct InputObject {
+            text: Option<String>,
+            image: Option<IgnoredAny>,
+        }
+        match InputObject::deserialize(MapAccessDeserializer::new(fields))? {
+            InputObject { image: Some(IgnoredAny), .. } => {
+                Err(A::Error::custom("`image` is not supported: this model reads text only; send `text`"))
+            }
+            InputObject { text: Some(text), .. } => Ok(EmbedElement::Input(EmbedInput::Text(text))),
+            InputObject { text: None, .. } => {
+                Err(A::Error::custom("an input that is an object must have a `text`"))
+            }
+        }
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<EmbedElement, A::Error> {
         Vec::deserialize(SeqAccessDeserializer::new(list))
             .map(|ids| EmbedElement::Input(EmbedInput::Ids(ids)))
@@ -135,6 +160,10 @@ pub(crate) mod tests {
             (json!(""), single(text(""))),
             (json!("\u{1F600}\u{0}"), single(text("\u{1F600}\u{0}"))),
             (json!(["a"]), batch(vec![text("a")])),
+            (
+                json!([{"text": "a"}, "b", {"text": "", "image": null}]),
+                batch(vec![text("a"), text("b"), text("")]),
+            ),
             (json!(["a", "b", "a"]), batch(vec![text("a"), text("b"), text("a")])),
             (json!([1, 2, 3]), single(ids(&[1, 2, 3]))),
             (json!([0]), single(ids(&[0]))),
@@ -183,6 +212,13 @@ pub(crate) mod tests {
             ("[\"a\",[1,-2]]", "[1][1]", "invalid value: integer `-2`, expected u32"),
             ("[[1,[2]]]", "[0][1]", "invalid type: sequence, expected u32"),
             ("[[\"a\"]]", "[0][0]", "invalid type: string \"a\", expected u32"),
+            ("[{}]", "[0]", "an input that is an object must have a `text`"),
+            (
+                "[\"a\",{\"text\":\"b\",\"image\":\"c\"}]",
+                "[1]",
+                "`image` is not supported: this model reads text only; send `text`",
+            ),
+            ("[{\"text\":3}]", "[0].text", "invalid type: integer `3`, expected a string"),
             ("[1,\"a\"]", "", mixed),
             ("[\"a\",1]", "", mixed),
             ("[[1],1]", "", mixed),

@@ -43,6 +43,7 @@ mod shared;
 mod similarity;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tidy_paths;
 mod tokenize;
 mod trace;
 mod unknown_fields;
@@ -64,8 +65,10 @@ use text_embeddings_door::Protocol;
 use crate::state::AppState;
 use dispatch::RequestDispatcher;
 use error::ApiError;
+use error_shapes::ErrorShape;
 use extract::discard;
 use routes::{Access, Action, Method, Route};
+use tidy_paths::tidy_paths;
 use unknown_fields::FieldRules;
 
 pub(crate) use decide::answer_decisions;
@@ -84,7 +87,7 @@ pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
         let alone = states.map(|state| model_app(state, settings)).collect();
         RequestDispatcher { routes: settings.platform.routes(), shared, alone, state: state.clone() }.into()
     };
-    router.layer(settings.cors())
+    tidy_paths(router.layer(settings.cors()), &settings.platform.routes())
 }
 
 /// The router of all routes, for a model.
@@ -177,7 +180,10 @@ fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState
 async fn not_found(routes: &[Route], request: Request) -> ApiError {
     let path = request.uri().path().to_owned();
     discard(request).await;
-    ApiError::not_found(routes, &path)
+    let error = ApiError::not_found(routes, &path);
+    // text-embeddings-inference has no routes there but OpenAI's, so its clients do not read this.
+    let is_dialects = ["/v1/", "/v2/"].iter().any(|start| path.starts_with(start));
+    if is_dialects { error.in_shape(ErrorShape::OpenAi) } else { error }
 }
 
 // As in text-embeddings-inference, a client without the key does not learn which methods there are.
@@ -200,7 +206,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
         routes::{Listed, Method, ROUTES, tests::paths},
-        testing::Server,
+        testing::{Server, openai_error},
     };
     use std::time::{Duration, Instant};
     use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -253,9 +259,7 @@ mod tests {
             let answer = server.post(path, BODY, &[]).await;
             let message = "this server wants its key as `Authorization: Bearer KEY`";
             let expected = match path {
-                "/embeddings" | "/v1/embeddings" => {
-                    format!(r#"{{"message":"{message}","code":401,"type":"Unauthorized"}}"#)
-                }
+                "/embeddings" | "/v1/embeddings" => openai_error(message, 401, "Unauthorized"),
                 "/v1/rerank" | "/v1/embed" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
                 "/v2/rerank" | "/v2/embed" => format!(r#","message":"{message}"}}"#),
                 "/reranking" | "/v1/reranking" | "/score" | "/v1/score" | "/v1/decisions"
@@ -309,8 +313,8 @@ mod tests {
         }
         for path in ["/embeddings", "/v1/embeddings"] {
             let answer = server.post(path, r#"{"input":"a"}"#, &[]).await;
-            let expected = r#"{"message":"Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank","code":424,"type":"Backend"}"#;
-            assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
+            let message = "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank";
+            assert_eq!((answer.status, answer.body), (424, openai_error(message, 424, "Backend")), "{path}");
         }
     }
 
@@ -326,7 +330,11 @@ mod tests {
             ("/v1/completions", "no such route `/v1/completions`: `GET /docs` lists the routes"),
         ] {
             let answer = server.post(path, BODY, &[]).await;
-            let expected = format!(r#"{{"error":"{advice}","error_type":"Validation"}}"#);
+            let expected = if path.starts_with("/v1/") {
+                openai_error(advice, 404, "Validation")
+            } else {
+                format!(r#"{{"error":"{advice}","error_type":"Validation"}}"#)
+            };
             assert_eq!((answer.status, answer.body), (404, expected));
         }
         let long = format!("/{}", "a".repeat(5000));
@@ -469,7 +477,8 @@ mod tests {
         let preflight = [
             ("Origin", "https://a.example"),
             ("Access-Control-Request-Method", "POST"),
-            ("Access-Control-Request-Headers", "content-type"),
+            // OpenAI's client sends many headers of its own.
+            ("Access-Control-Request-Headers", "authorization,content-type,x-stainless-lang"),
         ];
         for (flags, expected) in [
             ("", Some("*")),
@@ -483,6 +492,9 @@ mod tests {
                 (200, expected),
                 "{flags}"
             );
+            assert_eq!(answer.header("access-control-allow-headers"), Some(preflight[2].1));
+            let answer = server.send("GET", "/health", b"", &preflight[..1]).await;
+            assert_eq!(answer.header("access-control-expose-headers"), Some("*"));
         }
     }
 }

@@ -3,22 +3,26 @@
 //! Input: `input`, as `/embed` takes `inputs`, and the fields of Voyage and Jina for prompts and the form of
 //! vectors. Output: `{object, data, model, usage}`, with each vector as `vector_encoding.rs` writes it. What
 //! must hold: the numbers equal those that `/embed` gives; every error has `OpenAI`'s error body, also one of
-//! the key or the body's format.
+//! the key or the body's format, unless Voyage's client asks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::{extract::State, http::HeaderMap, response::Response};
-use serde::{Deserialize, Serialize};
-use text_embeddings_core::service::{EmbedEncoding, EmbedInputs, EmbedRequest};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use text_embeddings_core::{
+    model::{InputType, Prompts},
+    service::{EmbedEncoding, EmbedInputs, EmbedRequest},
+};
 use utoipa::ToSchema;
 
 use super::{
+    embed::check_scaling,
     error::ApiError,
     extract::ParsedBody,
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
-    schemas::TAG,
-    shared::{InputTypeName, respond},
+    schemas::{TAG, only_null, prompt_tokens},
+    shared::{CohereTruncation, InputTypeName, null_as_default, respond},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
@@ -29,7 +33,7 @@ use crate::state::AppState;
 pub(crate) struct OpenAiBody {
     #[schema(value_type = EmbedInputsSchema)]
     input: EmbedInputsBody,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = "float")]
     encoding_format: EncodingFormat,
     /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes. vLLM's
@@ -37,7 +41,8 @@ pub(crate) struct OpenAiBody {
     #[serde(alias = "embed_dtype")]
     #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
-    /// Jina's name for `encoding_format`.
+    /// Jina's name for `encoding_format`. `LlamaIndex`'s client for Jina says `encoding_type`.
+    #[serde(alias = "encoding_type")]
     #[schema(default = json!(null))]
     embedding_type: Option<EncodingFormat>,
     /// The number of a vector's first values to return (Matryoshka). Voyage's name is `output_dimension`.
@@ -51,9 +56,30 @@ pub(crate) struct OpenAiBody {
     /// says.
     #[schema(default = json!(null))]
     truncation: Option<bool>,
+    /// The same as a boolean, or with the end at which an input is cut.
+    #[schema(default = json!(null))]
+    truncate: Option<TruncateChoice>,
+    /// `vLLM`: the most tokens of an input. Refused if it is below the model's own limit; -1 stands for that.
+    #[schema(schema_with = prompt_tokens)]
+    truncate_prompt_tokens: Option<i64>,
+    /// Whether vectors are scaled to length one. Another name is `normalize`. Absent or null: they are.
+    #[serde(alias = "normalize")]
+    #[schema(default = json!(null))]
+    normalized: Option<bool>,
     /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
+    /// Jina: the use of the vectors, where neither `prompt_name` nor `input_type` is there. The name of one
+    /// of the model's prompts chooses it; else `retrieval.query` and `retrieval.passage` are as `input_type`
+    /// `query` and `document`. Other tasks have no effect.
+    #[schema(default = json!(null))]
+    task: Option<String>,
+    /// Refused if true: each input is embedded by itself.
+    #[schema(default = json!(null))]
+    late_chunking: Option<bool>,
+    /// Refused unless null: the model's prompts have names.
+    #[schema(schema_with = only_null)]
+    prompt: Option<IgnoredAny>,
     /// The name of one of several models. Without effect if the server has one.
     #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
     model: Option<String>,
@@ -63,23 +89,90 @@ pub(crate) struct OpenAiBody {
 }
 
 impl OpenAiBody {
-    /// The request, and the encoding of its vectors.
+    /// The request to a model with these prompts, which reads at most `max_tokens` tokens, and the encoding
+    /// of its vectors.
     ///
     /// # Errors
     ///
-    /// Fields that contradict each other, or ask for images.
-    pub(crate) fn split(self) -> Result<(EmbedRequest, VectorEncoding), String> {
+    /// Fields that contradict each other, or that would change the vectors and are not supported.
+    pub(crate) fn split(
+        self,
+        prompts: &Prompts,
+        max_tokens: usize,
+    ) -> Result<(EmbedRequest, VectorEncoding), ApiError> {
+        self.refuse_unsupported(max_tokens).map_err(ApiError::invalid)?;
         let vectors =
-            VectorEncoding::from_fields(self.encoding_format, self.output_dtype, self.embedding_type)?;
-        let encoding = EmbedEncoding {
-            truncate: self.truncation,
-            prompt_name: self.prompt_name,
-            input_type: self.input_type.map(InputTypeName::input_type).transpose()?,
-            ..EmbedEncoding::default()
+            VectorEncoding::from_fields(self.encoding_format, self.output_dtype, self.embedding_type)
+                .map_err(ApiError::invalid)?;
+        let normalize = self.normalized.unwrap_or(true);
+        check_scaling(vectors, normalize)?;
+        let (truncate, end) = match self.truncate {
+            Some(TruncateChoice::Cut(is_cut)) => (Some(is_cut), CohereTruncation::End),
+            Some(TruncateChoice::End(end)) => (Some(end.is_allowed()), end),
+            None => (None, CohereTruncation::End),
         };
-        let request =
-            EmbedRequest { inputs: self.input.0, encoding, normalize: true, dimensions: self.dimensions };
+        let input_type = self.input_type.map(InputTypeName::input_type).transpose();
+        let mut encoding = EmbedEncoding {
+            truncate: self.truncation.or(truncate).or(self.truncate_prompt_tokens.map(|_| true)),
+            truncation_direction: end.cut_side(),
+            prompt_name: self.prompt_name,
+            input_type: input_type.map_err(ApiError::invalid)?,
+        };
+        if let (Some(task), None, None) = (self.task, &encoding.prompt_name, encoding.input_type) {
+            if prompts.named.contains_key(&task) {
+                encoding.prompt_name = Some(task);
+            } else {
+                encoding.input_type = task_type(&task);
+            }
+        }
+        let request = EmbedRequest { inputs: self.input.0, encoding, normalize, dimensions: self.dimensions };
         Ok((request, vectors))
+    }
+
+    /// Refuses fields that would change the vectors and are not supported.
+    fn refuse_unsupported(&self, max_tokens: usize) -> Result<(), String> {
+        if self.late_chunking == Some(true) {
+            return Err(
+                "`late_chunking` is not supported: each input is embedded by itself; send false, or \
+                        leave it out"
+                    .to_owned(),
+            );
+        }
+        if self.prompt.is_some() {
+            return Err(
+                "`prompt` is not supported: name one of the model's prompts in `prompt_name`, or put \
+                        the prompt before each text of `input`"
+                    .to_owned(),
+            );
+        }
+        match self.truncate_prompt_tokens {
+            None | Some(-1) => Ok(()),
+            Some(tokens) if usize::try_from(tokens).is_ok_and(|tokens| tokens >= max_tokens) => Ok(()),
+            Some(tokens) => Err(format!(
+                "`truncate_prompt_tokens` must be -1 or at least the {max_tokens} tokens that this model reads, \
+                 because inputs are cut there only. Given: {tokens}"
+            )),
+        }
+    }
+}
+
+/// Whether an input that is too long is cut, and at which end.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[schema(as = OpenAICompatTruncation)]
+#[serde(untagged, expecting = "expected true, false, `NONE`, `START` or `END`")]
+enum TruncateChoice {
+    Cut(bool),
+    End(CohereTruncation),
+}
+
+/// The use of vectors that a task of Jina's names, also by its last part: `retrieval.query`, `code.query`.
+fn task_type(task: &str) -> Option<InputType> {
+    match task.rsplit('.').next()? {
+        "query" => Some(InputType::Query),
+        "passage" | "document" => Some(InputType::Document),
+        "classification" => Some(InputType::Classification),
+        "clustering" | "separation" => Some(InputType::Clustering),
+        _ => None,
     }
 }
 
@@ -187,7 +280,8 @@ pub(crate) async fn embeddings(
     headers: HeaderMap,
     ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
-    let (request, encoding) = body.split().map_err(ApiError::invalid)?;
+    let model = &state.served().service.config().model;
+    let (request, encoding) = body.split(model.prompts(), model.limits.max_input_length)?;
     check_base64(encoding, &headers)?;
     check_token_ids(&request.inputs, &headers, state.server.accept_openai_token_ids)?;
     let answer = state.served().service.embed_openai(request).await?;
@@ -202,13 +296,65 @@ pub(crate) async fn embeddings(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{inputs, testing::Server};
+    use crate::http::{
+        inputs,
+        testing::{Server, openai_error},
+    };
     use base64::{Engine, prelude::BASE64_STANDARD};
     use serde_json::{Value, json};
-    use text_embeddings_core::model::InputType;
+    use text_embeddings_core::tokenization::TruncationDirection;
 
     fn split(fields: Value) -> (EmbedRequest, VectorEncoding) {
-        serde_json::from_value::<OpenAiBody>(fields).unwrap().split().unwrap()
+        serde_json::from_value::<OpenAiBody>(fields).unwrap().split(Prompts::NONE, 600).unwrap()
+    }
+
+    #[test]
+    fn a_task_is_a_prompt_or_a_use_of_the_vectors() {
+        let prompts = ["code.query", "separation"].map(|name| (name.to_owned(), "p: ".to_owned()));
+        let prompts = Prompts { named: prompts.into(), default: String::new() };
+        for (fields, name, input_type) in [
+            (json!({"task": "retrieval.query"}), None, Some(InputType::Query)),
+            (json!({"task": "retrieval.passage"}), None, Some(InputType::Document)),
+            (json!({"task": "nl2code.query"}), None, Some(InputType::Query)),
+            (json!({"task": "code.query"}), Some("code.query"), None),
+            (json!({"task": "separation"}), Some("separation"), None),
+            (json!({"task": "classification"}), None, Some(InputType::Classification)),
+            (json!({"task": "text-matching"}), None, None),
+            (json!({"task": null}), None, None),
+            (json!({"task": "retrieval.query", "prompt_name": "a"}), Some("a"), None),
+            (json!({"task": "retrieval.query", "input_type": "document"}), None, Some(InputType::Document)),
+        ] {
+            let mut body = fields.clone();
+            body["input"] = json!("a");
+            let body: OpenAiBody = serde_json::from_value(body).unwrap();
+            let (EmbedRequest { encoding, .. }, _) = body.split(&prompts, 600).unwrap();
+            assert_eq!(
+                (encoding.prompt_name.as_deref(), encoding.input_type),
+                (name, input_type),
+                "{fields}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_end_that_is_cut_has_the_words_of_several_servers() {
+        let (left, right) = (TruncationDirection::Left, TruncationDirection::Right);
+        for (fields, truncate, direction) in [
+            (json!({"truncate": true}), Some(true), right),
+            (json!({"truncate": false}), Some(false), right),
+            (json!({"truncate": "NONE"}), Some(false), right),
+            (json!({"truncate": "START"}), Some(true), left),
+            (json!({"truncate": "END"}), Some(true), right),
+            (json!({"truncate": null, "truncation": false}), Some(false), right),
+            (json!({"truncate_prompt_tokens": -1}), Some(true), right),
+            (json!({"truncate_prompt_tokens": 600, "truncate": false}), Some(false), right),
+            (json!({"truncate_prompt_tokens": null, "late_chunking": false, "prompt": null}), None, right),
+        ] {
+            let mut body = fields.clone();
+            body["input"] = json!("a");
+            let (EmbedRequest { encoding, .. }, _) = split(body);
+            assert_eq!((encoding.truncate, encoding.truncation_direction), (truncate, direction), "{fields}");
+        }
     }
 
     #[test]
@@ -248,7 +394,7 @@ mod tests {
         assert!(encoding.is_base64_of_others());
         let (request, encoding) = split(json!({
             "input": ["a"], "output_dtype": null, "input_type": null, "truncation": null,
-            "embedding_type": "ubinary"
+            "encoding_format": null, "encoding_type": "ubinary"
         }));
         let expected = EmbedEncoding::default();
         assert_eq!(
@@ -301,7 +447,7 @@ mod tests {
                 "Validation",
             ),
             (
-                r#"{"input":"a","encoding_format":null}"#,
+                r#"{"input":"a","encoding_format":3}"#,
                 400,
                 "invalid request: `encoding_format`: expected a text, one of those that this field takes",
                 "Validation",
@@ -341,7 +487,7 @@ mod tests {
         for path in ["/embeddings", "/v1/embeddings"] {
             for (body, status, message, kind) in table {
                 let answer = server.post(path, body, &[]).await;
-                let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+                let expected = openai_error(message, status, kind);
                 assert_eq!((answer.status, answer.body), (status, expected));
                 assert_eq!(answer.head.matches("content-length").count(), 1);
             }
@@ -349,12 +495,29 @@ mod tests {
             assert_eq!(answer.status, 415);
             assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
             let answer = server.get(path).await;
-            let expected =
-                format!(r#"{{"message":"`{path}` takes POST, not GET","code":405,"type":"Validation"}}"#);
+            let expected = openai_error(&format!("`{path}` takes POST, not GET"), 405, "Validation");
             assert_eq!(
                 (answer.status, answer.header("allow"), answer.body.as_str()),
                 (405, Some("post"), expected.as_str())
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn voyages_client_finds_its_sentence_and_no_object() {
+        let server = Server::start_with("--model-type embedding --api-key k").await;
+        let voyage = ("X-Voyage-Client-User-Agent", "{}");
+        for (path, body, headers, status, part) in [
+            ("/v1/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer k")], 400, "empty"),
+            ("/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer x")], 401, "its key"),
+            ("/rerank", r#"{"documents":[]}"#, [voyage, ("Authorization", "Bearer k")], 422, "`query`"),
+            ("/nothing", "{}", [voyage, ("Authorization", "Bearer k")], 404, "no such route"),
+        ] {
+            let answer = server.post(path, body, &headers).await;
+            let body: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((answer.status, body.as_object().unwrap().len()), (status, 2), "{body}");
+            assert!(body["detail"].as_str().unwrap().contains(part), "{body}");
+            assert_eq!(body["detail"], body["message"]);
         }
     }
 
@@ -397,6 +560,8 @@ mod tests {
             (json!({"output_dtype": "ubinary", "encoding_format": "float"}), json!([160])),
             (json!({"output_dtype": "int8", "encoding_format": "base64"}), json!("TABm")),
             (json!({"output_dtype": "int8", "output_dimension": 1}), json!([127])),
+            (json!({"normalized": false}), json!([3.0, 0.0, 4.0])),
+            (json!({"normalize": true}), json!([0.6, 0.0, 0.8])),
         ] {
             let mut body = fields;
             body["input"] = json!("ZZZb");
@@ -414,6 +579,12 @@ mod tests {
                 "contradicts another field",
             ),
             (json!({"input": "a", "input_type": "image"}), "`input_type` `image` is not supported"),
+            (json!({"input": "a", "late_chunking": true}), "`late_chunking` is not supported"),
+            (json!({"input": "a", "prompt": "q: "}), "`prompt` is not supported"),
+            (json!({"input": "a", "truncate_prompt_tokens": 5}), "at least the 600 tokens"),
+            (json!({"input": "a", "truncate": "MIDDLE"}), "expected true, false, `NONE`, `START` or `END`"),
+            (json!({"input": "a", "normalized": false, "output_dtype": "int8"}), "length"),
+            (json!({"input": "a".repeat(601), "truncate": "NONE"}), "must have less than 600 tokens"),
             (json!({"input": "a".repeat(601), "truncation": false}), "must have less than 600 tokens"),
         ] {
             let answer = server.post("/v1/embeddings", &body.to_string(), &[]).await;
@@ -471,7 +642,7 @@ mod tests {
         ];
         for (fields, status, message, kind) in table {
             let answer = server.post("/v1/embeddings", &fields.to_string(), &[]).await;
-            let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+            let expected = openai_error(message, status, kind);
             assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
         }
         narrow.control.hold(true);
@@ -484,6 +655,6 @@ mod tests {
         };
         let (_, refused) = tokio::join!(narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-        assert_eq!(refused.body, r#"{"message":"Model is overloaded","code":429,"type":"Overloaded"}"#);
+        assert_eq!(refused.body, openai_error("Model is overloaded", 429, "Overloaded"));
     }
 }

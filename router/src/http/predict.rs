@@ -10,10 +10,7 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{PredictInput, PredictRequest, Prediction};
 use utoipa::{
     ToSchema,
-    openapi::{
-        Object, RefOr, Schema, Type,
-        schema::{ArrayBuilder, OneOfBuilder},
-    },
+    openapi::{Object, RefOr, Schema, Type, schema::ArrayBuilder},
 };
 
 use super::{
@@ -21,7 +18,7 @@ use super::{
     extract::ParsedBody,
     responses::InferenceErrors,
     schemas::TAG,
-    shared::{TruncationSide, respond},
+    shared::{AppliedFunction, InferenceParameters, TruncationSide, respond},
 };
 use crate::state::AppState;
 
@@ -43,6 +40,9 @@ pub(crate) struct PredictBody {
     #[serde(default)]
     #[schema(default = false)]
     raw_scores: bool,
+    /// The other fields, as the clients of Hugging Face's inference API send them.
+    #[schema(default = json!(null))]
+    parameters: Option<InferenceParameters>,
 }
 
 /// The schema of [`PredictInputsBody`]: one text, one pair, or a batch of texts and pairs.
@@ -56,6 +56,8 @@ impl ToSchema for PredictInputsSchema {
 
 impl utoipa::PartialSchema for PredictInputsSchema {
     fn schema() -> RefOr<Schema> {
+        // Imported above, it makes a qualification of the macros needless, which is a warning.
+        use utoipa::openapi::schema::OneOfBuilder;
         let text = || Object::with_type(Type::String);
         let texts =
             |count| ArrayBuilder::new().items(text()).min_items(Some(count)).max_items(Some(count)).build();
@@ -134,12 +136,13 @@ impl PredictBody {
             PredictInputsBody::One(input) => (vec![input], false),
             PredictInputsBody::Batch(inputs) => (inputs, true),
         };
+        let parameters = self.parameters.unwrap_or_default();
         let request = PredictRequest {
             inputs,
             is_batch,
-            truncate: self.truncate,
-            truncation_direction: self.truncation_direction.into(),
-            raw_scores: self.raw_scores,
+            truncate: self.truncate.or(parameters.truncate),
+            truncation_direction: parameters.truncation_direction.unwrap_or(self.truncation_direction).into(),
+            raw_scores: self.raw_scores || parameters.function_to_apply == Some(AppliedFunction::None),
         };
         (request, is_batch)
     }
@@ -250,6 +253,16 @@ mod tests {
         let table = [
             (json!({"inputs": ["q", "ZZ"]}), 200, r#"[{"score":0.7310586,"label":"yes"}]"#),
             (json!({"inputs": ["q", "ZZ"], "raw_scores": true}), 200, r#"[{"score":1.0,"label":"yes"}]"#),
+            (
+                json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "none"}}),
+                200,
+                r#"[{"score":1.0,"label":"yes"}]"#,
+            ),
+            (
+                json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "sigmoid", "top_k": 1}}),
+                200,
+                r#"[{"score":0.7310586,"label":"yes"}]"#,
+            ),
             (
                 json!({"inputs": [["q", "Z"], ["q", "ZZ"]]}),
                 200,

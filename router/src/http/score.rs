@@ -130,7 +130,8 @@ struct ScoreDatum {
     ))]
 pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let format = body.answer_format;
-    let Checked { found: names, body: pairs } = body.read_with(read).await??;
+    let Checked { found: names, body: pairs } =
+        body.read_with(|body| body.read_without_nulls(NAMES.as_flattened(), read)).await??;
     let WithOptions { options, body: pairs } = pairs?;
     options.note_model(state.served());
     let request = request(pairs, &options).map_err(ApiError::invalid)?;

@@ -3,11 +3,8 @@
 //! Input: [`Args`]. Output: [`HttpSettings`]. What must hold: a flag that cannot be honoured is refused by
 //! name before anything is loaded.
 
-use axum::http::{
-    HeaderValue, Method,
-    header::{AUTHORIZATION, CONTENT_TYPE},
-};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use axum::http::{HeaderValue, Method};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use super::platform::Platform;
 use crate::{args::Args, config::ConfigError};
@@ -31,7 +28,8 @@ impl HttpSettings {
         Ok(Self { origins: origins(&args.cors_allow_origin)?, platform: Platform::resolve(args)? })
     }
 
-    /// The headers that tell browsers which pages may call.
+    /// The headers that tell browsers which pages may call. A page may send any header, because clients have
+    /// headers of their own (`OpenAI`'s a dozen), and may read every header of an answer.
     pub(super) fn cors(&self) -> CorsLayer {
         let origins = match &self.origins {
             Some(origins) => AllowOrigin::list(origins.iter().cloned()),
@@ -40,7 +38,8 @@ impl HttpSettings {
         CorsLayer::new()
             .allow_origin(origins)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers([AUTHORIZATION, CONTENT_TYPE])
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers(Any)
     }
 }
 

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use text_embeddings_core::{
     model::InputType,
     service::{Answer, EmbedEncoding},
@@ -19,6 +19,16 @@ use crate::{cost, state::AppState};
 /// The default of fields that are on unless a request turns them off.
 pub(crate) fn yes() -> bool {
     true
+}
+
+/// A field's value, or the default if the field is null: clients that are made from a schema send every
+/// field.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// The end of a text that is cut, in TEI's two spellings.
@@ -37,6 +47,32 @@ impl From<TruncationSide> for TruncationDirection {
         match side {
             TruncationSide::Right => Self::Right,
             TruncationSide::Left => Self::Left,
+        }
+    }
+}
+
+/// The end at which a text that is too long is cut, in the words of Cohere and `NVIDIA`'s NIM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub(crate) enum CohereTruncation {
+    /// It is refused.
+    None,
+    Start,
+    #[default]
+    End,
+}
+
+impl CohereTruncation {
+    /// Whether a text may be cut.
+    pub(crate) fn is_allowed(self) -> bool {
+        self != Self::None
+    }
+
+    /// The end at which a text is cut.
+    pub(crate) fn cut_side(self) -> TruncationDirection {
+        match self {
+            Self::Start => TruncationDirection::Left,
+            Self::None | Self::End => TruncationDirection::Right,
         }
     }
 }
@@ -73,6 +109,35 @@ impl InputTypeName {
             }
         }
     }
+}
+
+/// `parameters`, in which the clients of Hugging Face's inference API put the fields of a body. A field of
+/// the body itself has priority.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = InferenceParameters)]
+pub(crate) struct InferenceParameters {
+    /// For embeddings.
+    #[schema(default = json!(null))]
+    pub(crate) prompt_name: Option<String>,
+    /// For embeddings: false leaves vectors as long as they are.
+    #[schema(default = json!(null))]
+    pub(crate) normalize: Option<bool>,
+    #[schema(default = json!(null))]
+    pub(crate) truncate: Option<bool>,
+    #[schema(default = json!(null))]
+    pub(crate) truncation_direction: Option<TruncationSide>,
+    /// For predictions: `none` is `raw_scores`. The others are the function that the model has.
+    #[schema(default = json!(null))]
+    pub(crate) function_to_apply: Option<AppliedFunction>,
+}
+
+/// The function that makes scores of a model's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AppliedFunction {
+    Sigmoid,
+    Softmax,
+    None,
 }
 
 /// The tokenization settings that a body's fields ask for.

@@ -19,6 +19,12 @@ use crate::{
     transports::Listeners,
 };
 
+/// The body of an error on `OpenAI`'s routes.
+pub(crate) fn openai_error(message: &str, code: u16, kind: &str) -> String {
+    let error = format!(r#"{{"message":"{message}","type":"{kind}","param":null,"code":{code}}}"#);
+    format!(r#"{{"message":"{message}","code":{code},"type":"{kind}","error":{error},"detail":"{message}"}}"#)
+}
+
 /// A server on a port of its own.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

@@ -18,7 +18,11 @@ use text_embeddings_backend_core::amount;
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
-use super::{dialect::Dialect, options::Options};
+use super::{
+    dialect::Dialect,
+    lenient::{lenient_bool, lenient_count},
+    options::Options,
+};
 use crate::http::{json::JsonText, schemas::only_null};
 
 /// The field of a document that is ranked if the request names no fields.
@@ -37,14 +41,16 @@ pub(crate) struct DocumentsBody {
     #[schema(value_type = DocumentListSchema)]
     documents: DocumentList,
     /// The number of results, best first; all if it is absent, null or 0.
+    #[serde(default, deserialize_with = "lenient_count")]
     #[schema(default = json!(null))]
     top_n: Option<usize>,
     /// Voyage's and Mixedbread's name for `top_n`. If it is there without `top_n`, the answer has Voyage's
     /// `data` too.
+    #[serde(default, deserialize_with = "lenient_count")]
     #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the documents.
-    #[serde(alias = "return_input", alias = "return_text")]
+    #[serde(alias = "return_input", alias = "return_text", default, deserialize_with = "lenient_bool")]
     #[schema(default = json!(null))]
     return_documents: Option<bool>,
     /// The fields of documents that are ranked, as lines of `field: value` in this order, for documents that

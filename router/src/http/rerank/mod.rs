@@ -8,6 +8,7 @@
 pub(crate) mod answers;
 pub(crate) mod dialect;
 mod documents;
+mod lenient;
 pub(crate) mod options;
 pub(crate) mod parts;
 mod tei;
@@ -107,7 +108,8 @@ struct BuiltDocuments {
 
 /// Reads a body and builds its texts, which have at most `limit` bytes where they are built from objects.
 fn read_and_build(body: &DecodedBody, limit: usize) -> Result<Checked<Dialect, ReadRequest>, ApiError> {
-    let Checked { found: dialect, body } = read(body)?;
+    let names = Dialect::ALL.map(Dialect::texts_field);
+    let Checked { found: dialect, body } = body.read_without_nulls(&names, read)?;
     let built = body.and_then(|body| match body {
         ReadBody::Texts(body) => Ok(ReadRequest::Texts(body.into())),
         ReadBody::Documents(WithOptions { options, body }) => {

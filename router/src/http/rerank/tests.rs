@@ -501,6 +501,32 @@ async fn a_body_that_is_nobodys_or_two_dialects_is_told_what_was_understood() {
     }
 }
 
+#[tokio::test]
+async fn a_null_field_of_another_dialect_is_as_if_it_were_absent() {
+    let server = Server::start().await;
+    for (path, body, nulls) in [
+        ("/rerank", json!({"query": "q", "texts": ["a"]}), json!({"documents": null, "input": null})),
+        ("/v2/rerank", json!({"query": "q", "documents": ["a"]}), json!({"input": null, "texts": null})),
+        ("/rerank", json!({"query": "q", "input": ["a"], "top_k": null}), json!({"documents": null})),
+        ("/score", json!({"queries": "q", "documents": ["a"]}), json!({"items": null, "text_1": null})),
+    ] {
+        let mut padded = nulls.as_object().unwrap().clone();
+        padded.extend(body.as_object().unwrap().clone());
+        let [plain, padded] = [body.to_string(), Value::from(padded).to_string()];
+        let (plain, padded) = (server.post(path, &plain, &[]).await, server.post(path, &padded, &[]).await);
+        assert_eq!((plain.status, padded.status), (200, 200), "{}", padded.body);
+        assert_eq!(plain.body.len(), padded.body.len(), "{}", padded.body);
+    }
+    // A field that is needed, and a mistake elsewhere, are still named.
+    for (body, part) in [
+        (json!({"query": "q", "documents": null}), "invalid type: null"),
+        (json!({"query": "q", "documents": [3], "input": null}), "has both `documents` and `input`"),
+    ] {
+        let answer = ask(&server, "/rerank", &body).await;
+        assert!(answer.status == 422 && answer.body.contains(part), "{}", answer.body);
+    }
+}
+
 /// An error in a dialect's shape, with null for the id.
 fn said(words: &str, message: &str, kind: &str, status: u16) -> Value {
     match words {
