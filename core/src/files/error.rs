@@ -208,6 +208,15 @@ pub enum FilesError {
         /// The family.
         family: &'static str,
     },
+    /// An adapter in the folder of a model that has no place for one.
+    #[error(
+        "{place} has an adapter (PEFT, adapter_config.json), which is not supported: merge it into its base \
+         (`merge_and_unload` of peft), or choose `--backend python`"
+    )]
+    Adapter {
+        /// The folder or the repository.
+        place: String,
+    },
     /// An adapter without the model to which it is added.
     #[error(
         "{place} is an adapter of the model `{base}`, which must be given with it, and must not be an adapter \

@@ -241,9 +241,13 @@ mod tests {
         two_gguf.extend(["a.gguf", "b.gguf"].map(|name| (name.to_owned(), vec![0; 8])));
         let mut only_onnx = without("model.safetensors");
         only_onnx.insert("onnx/model.onnx".to_owned(), vec![0; 8]);
+        let mut only_adapter = without("config.json");
+        only_adapter.insert("adapter_config.json".to_owned(), b"{}".to_vec());
         let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
         let table = [
             (without("config.json"), ["`config.json` is missing", "--model-id"]),
+            (with("adapter_config.json", "{}"), ["adapter (PEFT, adapter_config.json)", "--backend python"]),
+            (only_adapter, ["adapter (PEFT, adapter_config.json)", "merge"]),
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
             (
                 without("model.safetensors"),

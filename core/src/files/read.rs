@@ -19,8 +19,8 @@ use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS, is_graph,
-    module_config,
+    ADAPTER, Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS,
+    is_graph, module_config,
 };
 use super::pointer::{self, PointerFiles};
 use super::reading::{check_small_file, read_text, remedy, run_ready};
@@ -185,6 +185,10 @@ impl<'r, 'a> Sources<'r, 'a> {
         describe: &Describe,
     ) -> Result<ModelFolder, FilesError> {
         let files = self.files;
+        // sentence-transformers adds the adapter to the base, or loads the base that it names.
+        if reader.backend != BackendKind::Python && files.has(ADAPTER) {
+            return Err(FilesError::Adapter { place: files.place() });
+        }
         let config = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
         let mut config = ModelConfig::from_text(&read_text(&config)?)?;
         let description = describe(&config.raw)
