@@ -66,6 +66,9 @@ pub struct ModelFolder {
     /// The longest input in tokens, from `tokenizer_config.json`. Often it is more than the model's positions
     /// allow.
     pub model_max_length: Option<usize>,
+    /// Whether `model_max_length` is the longest input with every backend, because version 6 of
+    /// sentence-transformers saved the model and writes no `max_seq_length`.
+    pub tokenizer_cuts: bool,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
     /// The tokens that do not stand for a part of a text (such as `[CLS]`), as far as `tokenizer_config.json`
@@ -293,6 +296,15 @@ mod tests {
             );
         }
         assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":false}"#)).unwrap().max_seq_length, None);
+        for (content, expected) in [
+            (r#"{"transformer_task":"feature-extraction"}"#, true),
+            (r#"{"transformer_task":"feature-extraction","max_seq_length":null}"#, true),
+            (r#"{"transformer_task":"feature-extraction","max_seq_length":77}"#, false),
+            (r#"{"do_lower_case":false}"#, false),
+        ] {
+            let folder = open(&with(SENTENCE_BERT[0], content)).unwrap();
+            assert_eq!(folder.tokenizer_cuts, expected, "{content}");
+        }
         let message = open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap_err().to_string();
         assert!(message.contains("`do_lower_case` of") && message.contains("only false"), "{message}");
     }

@@ -256,6 +256,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             modules,
             default_prompt_name: prompts_config.default_prompt_name,
             prompts: named_prompts(prompts_config.prompts),
+            tokenizer_cuts: sentence_bert.as_ref().is_some_and(SentenceBert::leaves_length_to_tokenizer),
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
             late_interaction,
             // The callers know the other fields.
