@@ -441,6 +441,17 @@ pub enum FilesError {
         /// The path.
         path: String,
     },
+    /// A module outside the model's folder.
+    #[error(
+        "modules.json names `{path}` as the folder of the module `{class}`, which is not a folder below the \
+         model's: correct it to a name such as `1_{class}`"
+    )]
+    ModulePath {
+        /// The class.
+        class: String,
+        /// The path.
+        path: String,
+    },
     /// `--dense-path` for a model with several dense modules.
     #[error(
         "`--dense-path {path}` stands in for one dense module, but modules.json names several ({named}): \

@@ -286,8 +286,13 @@ mod tests {
     fn pooling_and_longest_input_are_found_under_every_name() {
         let folder = open(&with("1_Pooling/config.json", r#"{"pooling_mode_lasttoken":true}"#)).unwrap();
         assert_eq!(folder.pooling.unwrap().modes, ["lasttoken"]);
-        let modules = r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Pooling"}]"#;
-        assert_eq!(open(&with("modules.json", modules)).unwrap().pooling, Some(PoolingConfig::default()));
+        let named = |path: &str| {
+            format!(r#"[{{"path":"{path}","type":"x.Transformer"}},{{"path":"{path}","type":"x.Pooling"}}]"#)
+        };
+        let folder = open(&with("modules.json", named("1_Pooling"))).unwrap();
+        assert_eq!(folder.pooling, Some(PoolingConfig::default()));
+        let message = open(&with("modules.json", named(""))).unwrap_err().to_string();
+        assert!(message.contains("names `` as the folder of the module `Pooling`"), "{message}");
         for name in SENTENCE_BERT {
             assert_eq!(
                 open(&with(name, r#"{"max_seq_length":77}"#)).unwrap().max_seq_length,

@@ -54,7 +54,7 @@ pub(super) async fn read_pooling(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<PoolingConfig>, FilesError> {
-    let path = modules::config_of(modules, "Pooling").unwrap_or_else(|| POOLING.to_owned());
+    let path = modules::required_config_of(modules, "Pooling")?.unwrap_or_else(|| POOLING.to_owned());
     if let Some(text) = files.read_text(&path).await? {
         return PoolingConfig::from_text(&text).map(Some);
     }
@@ -67,7 +67,7 @@ pub(super) async fn read_splade(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<SpladeFile>, FilesError> {
-    let Some(path) = modules::config_of(modules, "SpladePooling") else { return Ok(None) };
+    let Some(path) = modules::required_config_of(modules, "SpladePooling")? else { return Ok(None) };
     let Some(text) = files.read_text(&path).await? else { return Ok(None) };
     let config = text.parse()?;
     Ok(Some(SpladeFile { path: text.path, config }))
