@@ -306,6 +306,7 @@ mod tests {
             (r#"{"transformer_task":"feature-extraction","max_seq_length":null}"#, true),
             (r#"{"transformer_task":"feature-extraction","max_seq_length":77}"#, false),
             (r#"{"do_lower_case":false}"#, false),
+            (r#"{"do_lower_case":null}"#, false),
         ] {
             let folder = open(&with(SENTENCE_BERT[0], content)).unwrap();
             assert_eq!(folder.tokenizer_cuts, expected, "{content}");
