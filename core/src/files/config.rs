@@ -276,8 +276,8 @@ const NOT_VARIABLES: [&str; 8] = [
 ];
 
 impl SentenceBert {
-    /// Whether the longest input is the tokenizer's `model_max_length`. Since version 6, sentence-transformers
-    /// saves it nowhere else.
+    /// Whether the longest input is the tokenizer's `model_max_length`. Since version 6,
+    /// sentence-transformers saves it nowhere else.
     pub(super) fn leaves_length_to_tokenizer(&self) -> bool {
         self.max_seq_length.is_none() && self.others.contains_key("transformer_task")
     }

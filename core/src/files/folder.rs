@@ -341,6 +341,23 @@ mod tests {
     }
 
     #[test]
+    fn shortened_sparse_vectors_are_refused() {
+        let modules = r#"[{"path":"","type":"x.Transformer"},{"path":"1_S","type":"x.SpladePooling"}]"#;
+        for (content, expected) in [
+            ("{}", None),
+            (r#"{"max_active_dims":null}"#, None),
+            (r#"{"max_active_dims":64}"#, Some("`max_active_dims` of")),
+        ] {
+            let mut files = with("modules.json", modules);
+            files.insert("1_S/config.json".to_owned(), b"{}".to_vec());
+            files.insert("config_sentence_transformers.json".to_owned(), content.into());
+            let message = open(&files).err().map(|error| error.to_string());
+            assert_eq!(message.is_some(), expected.is_some(), "{message:?}");
+            assert!(message.unwrap_or_default().contains(expected.unwrap_or_default()));
+        }
+    }
+
+    #[test]
     fn the_name_is_the_model_s_own() {
         let base = tempfile::tempdir().unwrap();
         let table = [

@@ -4,7 +4,7 @@
 //! and the files that they need. What must hold: every path stays inside the model's folder; a module that
 //! would change the result is used, or refused by name, but never left out.
 
-use text_embeddings_backend_core::HeadModule;
+use text_embeddings_backend_core::{BackendKind, HeadModule};
 
 use super::config::Module;
 use super::error::FilesError;
@@ -77,10 +77,11 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
 
 /// Refuses a module of an unknown class in an embedding model. It needs nothing but
 /// modules.json, so it comes before tokenizer and weights are looked for.
-pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
+pub(super) fn refuse_unknown(modules: &[Module], backend: BackendKind) -> Result<(), FilesError> {
     let mut classes = modules.iter().map(Module::class_name);
     let poolings = classes.clone().filter(|class| *class == "Pooling").count();
-    if poolings == 0 {
+    // sentence-transformers reads the modules itself with the Python backend.
+    if poolings == 0 || backend == BackendKind::Python {
         return Ok(());
     }
     if poolings > 1 {
@@ -204,8 +205,10 @@ mod tests {
 
     #[test]
     fn a_second_pooling_is_refused() {
-        assert!(refuse_unknown(&modules(&["1_Pooling"])).is_ok());
-        let message = refuse_unknown(&modules(&["1_Pooling", "2_Pooling"])).unwrap_err().to_string();
+        assert!(refuse_unknown(&modules(&["1_Pooling"]), BackendKind::Candle).is_ok());
+        let message = refuse_unknown(&modules(&["1_Pooling", "2_Pooling"]), BackendKind::Candle)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("`Pooling` more than once"), "{message}");
     }
 

@@ -88,6 +88,10 @@ pub(super) async fn read_model(
         Err(error) if error.is_about_gguf() => Err(error),
         Ok(Selection::Gguf(name)) => read_gguf(repository, name, reader, describe).await,
         selected => {
+            // sentence-transformers adds the adapter to the base, or loads the base that it names.
+            if reader.backend != BackendKind::Python && repository.has(ADAPTER) {
+                return Err(FilesError::Adapter { place: repository.place() });
+            }
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
             }
@@ -185,10 +189,6 @@ impl<'r, 'a> Sources<'r, 'a> {
         describe: &Describe,
     ) -> Result<ModelFolder, FilesError> {
         let files = self.files;
-        // sentence-transformers adds the adapter to the base, or loads the base that it names.
-        if reader.backend != BackendKind::Python && files.has(ADAPTER) {
-            return Err(FilesError::Adapter { place: files.place() });
-        }
         let config = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
         let mut config = ModelConfig::from_text(&read_text(&config)?)?;
         let description = describe(&config.raw)
@@ -198,9 +198,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let sentence_bert = read_sentence_bert(files).await?;
         let late_interaction =
             self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
-        if reader.backend != BackendKind::Python {
-            modules::refuse_unknown(&modules)?;
-        }
+        modules::refuse_unknown(&modules, reader.backend)?;
         if !files.has(TOKENIZER) {
             return Err(files.missing(TOKENIZER, remedy(TOKENIZER)));
         }
@@ -217,7 +215,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let ends_in_scores = ends_in_scores(files, &modules).await?;
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
-        let splade = read_splade(files, &modules).await?;
+        let splade = read_splade(files, &modules, &prompts_config).await?;
         let is_late = late_interaction.is_some();
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;

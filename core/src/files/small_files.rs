@@ -7,9 +7,11 @@ use std::path::Path;
 
 use text_embeddings_checkpoint::CheckpointFile;
 
-use super::config::{LogitScore, ModelConfig, Module, PoolingConfig, SentenceBert, SpladeFile};
+use super::config::{
+    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
+};
 use super::error::FilesError;
-use super::names::{Bound, LOGIT_SCORE, POOLING, SENTENCE_BERT};
+use super::names::{Bound, LOGIT_SCORE, POOLING, PROMPTS, SENTENCE_BERT};
 use super::reading::FileText;
 use super::repository::Repository;
 use super::{modules, onnx};
@@ -20,6 +22,9 @@ const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
 /// The output of an ONNX file with that head.
 const LOGITS: &str = "logits";
+
+/// The setting that leaves out all but the largest weights of a sparse vector.
+const MAX_ACTIVE: &str = "max_active_dims";
 
 pub(super) async fn read_logit_score(
     files: &Repository<'_>,
@@ -66,11 +71,26 @@ pub(super) async fn read_pooling(
 pub(super) async fn read_splade(
     files: &Repository<'_>,
     modules: &[Module],
+    prompts: &PromptsConfig,
 ) -> Result<Option<SpladeFile>, FilesError> {
     let Some(path) = modules::required_config_of(modules, "SpladePooling")? else { return Ok(None) };
+    refuse_max_active(files, prompts)?;
     let Some(text) = files.read_text(&path).await? else { return Ok(None) };
     let config = text.parse()?;
     Ok(Some(SpladeFile { path: text.path, config }))
+}
+
+/// Refuses a number of weights to which sentence-transformers shortens sparse vectors.
+fn refuse_max_active(files: &Repository<'_>, config: &PromptsConfig) -> Result<(), FilesError> {
+    match config.others.get(MAX_ACTIVE).filter(|value| !value.is_null()) {
+        Some(value) => Err(FilesError::UnsupportedField {
+            path: files.root().join(PROMPTS),
+            field: MAX_ACTIVE,
+            value: value.to_string(),
+            known: "null (all weights) is",
+        }),
+        None => Ok(()),
+    }
 }
 
 /// `sentence_bert_config.json`, or the first of its older names that exists.
