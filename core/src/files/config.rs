@@ -287,6 +287,11 @@ impl SentenceBert {
         self.chat_kwargs()?.get("chat_template")?.as_str()
     }
 
+    /// Whether sentence-transformers makes a message of every text, and a prompt of that by the template.
+    pub(super) fn reads_messages(&self) -> bool {
+        self.modality_config.as_ref().is_some_and(|kinds| kinds.contains_key("message"))
+    }
+
     /// The form in which the template gets its messages. By default without the beginning of an answer.
     pub(super) fn message_style(&self) -> MessageStyle {
         let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));

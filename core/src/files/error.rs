@@ -441,6 +441,16 @@ pub enum FilesError {
         /// The path.
         path: String,
     },
+    /// An embedding model that reads a text as a message of a conversation.
+    #[error(
+        "{place} says that each text is put into the tokenizer's chat template (`message` in `modality_config` \
+         of sentence_bert_config.json), which is not supported for vectors: remove `message` there if the \
+         model was trained on plain texts"
+    )]
+    TextAsMessage {
+        /// The folder or the repository.
+        place: String,
+    },
     /// A module outside the model's folder.
     #[error(
         "modules.json names `{path}` as the folder of the module `{class}`, which is not a folder below the \

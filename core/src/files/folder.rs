@@ -341,6 +341,31 @@ mod tests {
     }
 
     #[test]
+    fn vectors_of_texts_in_a_chat_template_are_refused() {
+        let message = r#"{"modality_config":{"text":{},"message":{"format":"flat"}}}"#;
+        let text = r#"{"modality_config":{"text":{}}}"#;
+        let template = Some("chat_template.jinja");
+        for (class, settings, template, is_refused) in [
+            ("Pooling", message, template, true),
+            ("SpladePooling", message, template, true),
+            ("Pooling", message, None, false),
+            ("Pooling", text, template, false),
+            ("Other", message, template, false),
+        ] {
+            let modules =
+                format!(r#"[{{"path":"","type":"x.Transformer"}},{{"path":"1","type":"x.{class}"}}]"#);
+            let mut files = with("modules.json", modules);
+            files.insert(SENTENCE_BERT[0].to_owned(), settings.into());
+            if template.is_none() {
+                files.remove("chat_template.jinja");
+                files.insert("tokenizer_config.json".to_owned(), b"{}".to_vec());
+            }
+            let message = open(&files).err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(message.contains("`message` in `modality_config`"), is_refused, "{class}: {message}");
+        }
+    }
+
+    #[test]
     fn shortened_sparse_vectors_are_refused() {
         let modules = r#"[{"path":"","type":"x.Transformer"},{"path":"1_S","type":"x.SpladePooling"}]"#;
         for (content, expected) in [
