@@ -417,9 +417,9 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
-    /// `include_prompt` is off, and the pooling is the mean.
+    /// `include_prompt` is off, and the pooling is not the last token.
     #[error(
-        "1_Pooling/config.json leaves the prompt out of the mean (`include_prompt` is false), which is not \
+        "1_Pooling/config.json leaves the prompt out of the pooling (`include_prompt` is false), which is not \
          supported: choose another pooling with `--pooling`, if the model works with it"
     )]
     PromptExcluded,

@@ -36,7 +36,8 @@ pub fn embedding_head(folder: &ModelFolder, pool: Pool) -> Result<Head, FilesErr
     if quantises && folder.config.model_type.as_deref() != Some(QUANTISED_MODEL) {
         return Err(FilesError::UnsupportedModule { class: QUANTIZER.to_owned(), after: String::new() });
     }
-    if pooling == Pooling::Mean && folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt) {
+    // Cls would be the first token behind the prompt.
+    if pooling != Pooling::Last && folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt) {
         return Err(FilesError::PromptExcluded);
     }
     let BgeM3Files { lexical, token_vectors } = &folder.bge_m3;
@@ -222,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_without_the_prompt_is_refused_and_nothing_else_minds() {
+    fn a_pooling_without_the_prompt_is_refused_unless_it_takes_the_last_token() {
         let classes = ["Transformer", "Pooling"];
-        let message = head(&classes, Pool::Mean, None).unwrap_err().to_string();
-        assert!(message.contains("`include_prompt`") && message.contains("--pooling"), "{message}");
-        for pool in [Pool::Cls, Pool::LastToken] {
-            assert!(head(&classes, pool, None).is_ok());
+        for pool in [Pool::Mean, Pool::Cls] {
+            let message = head(&classes, pool, None).unwrap_err().to_string();
+            assert!(message.contains("`include_prompt`") && message.contains("--pooling"), "{message}");
         }
+        assert!(head(&classes, Pool::LastToken, None).is_ok());
     }
 
     #[test]
