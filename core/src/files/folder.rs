@@ -366,6 +366,34 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_change_tokens_or_states_are_refused() {
+        for (content, field) in [
+            (r#"{"modality_config":{"text":{"method_output_name":"logits"}}}"#, None),
+            (r#"{"processing_kwargs":{"text":{"max_length":null,"add_special_tokens":true}}}"#, None),
+            (r#"{"tokenizer_args":{"trust_remote_code":true}}"#, None),
+            (
+                r#"{"modality_config":{"text":{"method_output_name":"pooler_output"}}}"#,
+                Some("/modality_config/text/method_output_name"),
+            ),
+            (
+                r#"{"processing_kwargs":{"text":{"max_length":9}}}"#,
+                Some("/processing_kwargs/text/max_length"),
+            ),
+            (
+                r#"{"processing_kwargs":{"text":{"add_special_tokens":false}}}"#,
+                Some("/processing_kwargs/text/add_special_tokens"),
+            ),
+            (r#"{"processor_kwargs":{"model_max_length":9}}"#, Some("/processor_kwargs/model_max_length")),
+            (r#"{"tokenizer_args":{"model_max_length":9}}"#, Some("/tokenizer_args/model_max_length")),
+        ] {
+            let message = open(&with(SENTENCE_BERT[0], content)).err().map(|error| error.to_string());
+            assert_eq!(message.is_some(), field.is_some(), "{content}: {message:?}");
+            let message = message.unwrap_or_default();
+            assert!(field.is_none_or(|field| message.starts_with(&format!("`{field}` of"))), "{message}");
+        }
+    }
+
+    #[test]
     fn shortened_sparse_vectors_are_refused() {
         let modules = r#"[{"path":"","type":"x.Transformer"},{"path":"1_S","type":"x.SpladePooling"}]"#;
         for (content, expected) in [

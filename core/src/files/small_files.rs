@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use text_embeddings_checkpoint::CheckpointFile;
 
 use super::config::{
@@ -103,7 +104,34 @@ pub(super) async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<
             let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
             return Err(FilesError::UnsupportedField { path, field, value, known });
         }
+        refuse_others(&text)?;
         return Ok(Some(found));
     }
     Ok(None)
+}
+
+/// Settings of `sentence_bert_config.json` that change tokens or states, by their path in the file, with the
+/// values that change nothing.
+const OTHERS: [(&str, &[&str], &str); 5] = [
+    (
+        "/modality_config/text/method_output_name",
+        &["\"last_hidden_state\"", "\"logits\""],
+        "`last_hidden_state` and `logits` are",
+    ),
+    ("/processing_kwargs/text/max_length", &[], "null is"),
+    ("/processing_kwargs/text/add_special_tokens", &["true"], "true is"),
+    ("/processor_kwargs/model_max_length", &[], "null is"),
+    ("/tokenizer_args/model_max_length", &[], "null is"),
+];
+
+fn refuse_others(text: &FileText) -> Result<(), FilesError> {
+    let fields: Value = text.parse()?;
+    for (field, harmless, known) in OTHERS {
+        let Some(value) = fields.pointer(field).filter(|value| !value.is_null()) else { continue };
+        let value = value.to_string();
+        if !harmless.contains(&value.as_str()) {
+            return Err(FilesError::UnsupportedField { path: text.path.clone(), field, value, known });
+        }
+    }
+    Ok(())
 }
