@@ -24,7 +24,17 @@ const MODEL_TYPE: &str = "jina_embeddings_v5";
 const DEFAULT_TASK: &str = "retrieval";
 const REMEDY: &str = "the adapter of each task is in the folder `adapters`: download the model again with it";
 /// Settings of other kinds of adapters.
-const UNUSED: [&str; 7] = [
+const UNUSED: [&str; 17] = [
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "monteclora_config",
+    "target_parameters",
+    "use_bdlora",
+    "use_qalora",
+    "velora_config",
     "use_dora",
     "use_rslora",
     "fan_in_fan_out",
@@ -161,6 +171,8 @@ mod tests {
             (None, changed("none", "all"), "`bias`"),
             (None, changed("\"use_dora\":false", "\"use_dora\":true"), "`use_dora`"),
             (None, changed("{}", r#"{"q_proj":8}"#), "`rank_pattern`"),
+            (None, changed("use_dora\":false", "alora_invocation_tokens\":[5]"), "`alora_invocation_tokens`"),
+            (None, changed("use_dora\":false", "layer_replication\":[[0,2]]"), "`layer_replication`"),
             (
                 None,
                 USUAL.to_owned() + r#","trainable_token_indices":{"lm_head":[1]}"#,

@@ -124,21 +124,22 @@ pub struct PoolingConfig {
 }
 
 impl PoolingConfig {
-    /// Reads the file. It has one switch per mode or, in later versions, `pooling_mode` with the name.
+    /// Reads the file. It has one switch per mode or, in later versions, `pooling_mode` with the name. As in
+    /// sentence-transformers, the name takes precedence over switches, and without either it is the mean.
     pub(super) fn from_text(text: &FileText) -> Result<Self, FilesError> {
         let fields: BTreeMap<String, Value> = text.parse()?;
-        let mut modes: Vec<String> = fields
-            .iter()
-            .filter(|(_, value)| **value == Value::Bool(true))
-            .filter_map(|(name, _)| name.strip_prefix("pooling_mode_"))
-            .map(str::to_owned)
-            .collect();
-        match fields.get("pooling_mode") {
-            Some(Value::String(mode)) => modes.push(mode.clone()),
-            Some(Value::Array(names)) => {
-                modes.extend(names.iter().filter_map(Value::as_str).map(str::to_owned));
-            }
-            _ => {}
+        let mut modes: Vec<String> = match fields.get("pooling_mode") {
+            Some(Value::String(mode)) => vec![mode.clone()],
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => fields
+                .iter()
+                .filter(|(_, value)| **value == Value::Bool(true))
+                .filter_map(|(name, _)| name.strip_prefix("pooling_mode_"))
+                .map(str::to_owned)
+                .collect(),
+        };
+        if modes.is_empty() {
+            modes.push("mean".to_owned());
         }
         let excludes_prompt = fields.get("include_prompt") == Some(&Value::Bool(false));
         Ok(Self { modes, excludes_prompt })
@@ -242,7 +243,7 @@ pub(super) struct SentenceBert {
     #[serde(default)]
     pub(super) max_seq_length: Option<usize>,
     /// Whether texts are lower-cased before tokenization.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub(super) do_lower_case: bool,
     #[serde(default)]
     processing_kwargs: Option<ProcessingKwargs>,
@@ -275,9 +276,20 @@ const NOT_VARIABLES: [&str; 8] = [
 ];
 
 impl SentenceBert {
+    /// Whether the longest input is the tokenizer's `model_max_length`. Since version 6,
+    /// sentence-transformers saves it nowhere else.
+    pub(super) fn leaves_length_to_tokenizer(&self) -> bool {
+        self.max_seq_length.is_none() && self.others.contains_key("transformer_task")
+    }
+
     /// The name of the chat template to use, or its text.
     pub(super) fn chat_template(&self) -> Option<&str> {
         self.chat_kwargs()?.get("chat_template")?.as_str()
+    }
+
+    /// Whether sentence-transformers makes a message of every text, and a prompt of that by the template.
+    pub(super) fn reads_messages(&self) -> bool {
+        self.modality_config.as_ref().is_some_and(|kinds| kinds.contains_key("message"))
     }
 
     /// The form in which the template gets its messages. By default without the beginning of an answer.
@@ -485,7 +497,9 @@ mod tests {
             (r#"{"pooling_mode":"mean"}"#, Some(Pool::Mean)),
             (r#"{"pooling_mode_max_tokens":true}"#, None),
             (r#"{"pooling_mode_cls_token":true,"pooling_mode_mean_tokens":true}"#, None),
-            ("{}", None),
+            (r#"{"pooling_mode":"cls","pooling_mode_mean_tokens":true}"#, Some(Pool::Cls)),
+            (r#"{"pooling_mode_cls_token":false,"pooling_mode_mean_tokens":false}"#, Some(Pool::Mean)),
+            ("{}", Some(Pool::Mean)),
         ];
         for (text, expected) in table {
             let text = file(text);

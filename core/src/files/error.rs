@@ -208,6 +208,15 @@ pub enum FilesError {
         /// The family.
         family: &'static str,
     },
+    /// An adapter in the folder of a model that has no place for one.
+    #[error(
+        "{place} has an adapter (PEFT, adapter_config.json), which is not supported: merge it into its base \
+         (`merge_and_unload` of peft), or choose `--backend python`"
+    )]
+    Adapter {
+        /// The folder or the repository.
+        place: String,
+    },
     /// An adapter without the model to which it is added.
     #[error(
         "{place} is an adapter of the model `{base}`, which must be given with it, and must not be an adapter \
@@ -408,9 +417,9 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
-    /// `include_prompt` is off, and the pooling is the mean.
+    /// `include_prompt` is off, and the pooling is not the last token.
     #[error(
-        "1_Pooling/config.json leaves the prompt out of the mean (`include_prompt` is false), which is not \
+        "1_Pooling/config.json leaves the prompt out of the pooling (`include_prompt` is false), which is not \
          supported: choose another pooling with `--pooling`, if the model works with it"
     )]
     PromptExcluded,
@@ -429,6 +438,27 @@ pub enum FilesError {
          `--dense-path` a name such as `2_Dense`"
     )]
     DensePath {
+        /// The path.
+        path: String,
+    },
+    /// An embedding model that reads a text as a message of a conversation.
+    #[error(
+        "{place} says that each text is put into the tokenizer's chat template (`message` in `modality_config` \
+         of sentence_bert_config.json), which is not supported for vectors: remove `message` there if the \
+         model was trained on plain texts"
+    )]
+    TextAsMessage {
+        /// The folder or the repository.
+        place: String,
+    },
+    /// A module outside the model's folder.
+    #[error(
+        "modules.json names `{path}` as the folder of the module `{class}`, which is not a folder below the \
+         model's: correct it to a name such as `1_{class}`"
+    )]
+    ModulePath {
+        /// The class.
+        class: String,
         /// The path.
         path: String,
     },

@@ -66,6 +66,9 @@ pub struct ModelFolder {
     /// The longest input in tokens, from `tokenizer_config.json`. Often it is more than the model's positions
     /// allow.
     pub model_max_length: Option<usize>,
+    /// Whether `model_max_length` is the longest input with every backend, because version 6 of
+    /// sentence-transformers saved the model and writes no `max_seq_length`.
+    pub tokenizer_cuts: bool,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
     /// The tokens that do not stand for a part of a text (such as `[CLS]`), as far as `tokenizer_config.json`
@@ -241,9 +244,13 @@ mod tests {
         two_gguf.extend(["a.gguf", "b.gguf"].map(|name| (name.to_owned(), vec![0; 8])));
         let mut only_onnx = without("model.safetensors");
         only_onnx.insert("onnx/model.onnx".to_owned(), vec![0; 8]);
+        let mut only_adapter = without("config.json");
+        only_adapter.insert("adapter_config.json".to_owned(), b"{}".to_vec());
         let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
         let table = [
             (without("config.json"), ["`config.json` is missing", "--model-id"]),
+            (with("adapter_config.json", "{}"), ["adapter (PEFT, adapter_config.json)", "--backend python"]),
+            (only_adapter, ["adapter (PEFT, adapter_config.json)", "merge"]),
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
             (
                 without("model.safetensors"),
@@ -279,8 +286,13 @@ mod tests {
     fn pooling_and_longest_input_are_found_under_every_name() {
         let folder = open(&with("1_Pooling/config.json", r#"{"pooling_mode_lasttoken":true}"#)).unwrap();
         assert_eq!(folder.pooling.unwrap().modes, ["lasttoken"]);
-        let modules = r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Pooling"}]"#;
-        assert_eq!(open(&with("modules.json", modules)).unwrap().pooling, Some(PoolingConfig::default()));
+        let named = |path: &str| {
+            format!(r#"[{{"path":"{path}","type":"x.Transformer"}},{{"path":"{path}","type":"x.Pooling"}}]"#)
+        };
+        let folder = open(&with("modules.json", named("1_Pooling"))).unwrap();
+        assert_eq!(folder.pooling, Some(PoolingConfig::default()));
+        let message = open(&with("modules.json", named(""))).unwrap_err().to_string();
+        assert!(message.contains("names `` as the folder of the module `Pooling`"), "{message}");
         for name in SENTENCE_BERT {
             assert_eq!(
                 open(&with(name, r#"{"max_seq_length":77}"#)).unwrap().max_seq_length,
@@ -289,6 +301,16 @@ mod tests {
             );
         }
         assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":false}"#)).unwrap().max_seq_length, None);
+        for (content, expected) in [
+            (r#"{"transformer_task":"feature-extraction"}"#, true),
+            (r#"{"transformer_task":"feature-extraction","max_seq_length":null}"#, true),
+            (r#"{"transformer_task":"feature-extraction","max_seq_length":77}"#, false),
+            (r#"{"do_lower_case":false}"#, false),
+            (r#"{"do_lower_case":null}"#, false),
+        ] {
+            let folder = open(&with(SENTENCE_BERT[0], content)).unwrap();
+            assert_eq!(folder.tokenizer_cuts, expected, "{content}");
+        }
         let message = open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap_err().to_string();
         assert!(message.contains("`do_lower_case` of") && message.contains("only false"), "{message}");
     }
@@ -316,6 +338,76 @@ mod tests {
         }
         let plain = r#"{"model_type":"SentenceTransformer","similarity_fn_name":"cosine"}"#;
         assert!(open(&with("config_sentence_transformers.json", plain)).is_ok());
+    }
+
+    #[test]
+    fn vectors_of_texts_in_a_chat_template_are_refused() {
+        let message = r#"{"modality_config":{"text":{},"message":{"format":"flat"}}}"#;
+        let text = r#"{"modality_config":{"text":{}}}"#;
+        let template = Some("chat_template.jinja");
+        for (class, settings, template, is_refused) in [
+            ("Pooling", message, template, true),
+            ("SpladePooling", message, template, true),
+            ("Pooling", message, None, false),
+            ("Pooling", text, template, false),
+            ("Other", message, template, false),
+        ] {
+            let modules =
+                format!(r#"[{{"path":"","type":"x.Transformer"}},{{"path":"1","type":"x.{class}"}}]"#);
+            let mut files = with("modules.json", modules);
+            files.insert(SENTENCE_BERT[0].to_owned(), settings.into());
+            if template.is_none() {
+                files.remove("chat_template.jinja");
+                files.insert("tokenizer_config.json".to_owned(), b"{}".to_vec());
+            }
+            let message = open(&files).err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(message.contains("`message` in `modality_config`"), is_refused, "{class}: {message}");
+        }
+    }
+
+    #[test]
+    fn settings_that_change_tokens_or_states_are_refused() {
+        for (content, field) in [
+            (r#"{"modality_config":{"text":{"method_output_name":"logits"}}}"#, None),
+            (r#"{"processing_kwargs":{"text":{"max_length":null,"add_special_tokens":true}}}"#, None),
+            (r#"{"tokenizer_args":{"trust_remote_code":true}}"#, None),
+            (
+                r#"{"modality_config":{"text":{"method_output_name":"pooler_output"}}}"#,
+                Some("/modality_config/text/method_output_name"),
+            ),
+            (
+                r#"{"processing_kwargs":{"text":{"max_length":9}}}"#,
+                Some("/processing_kwargs/text/max_length"),
+            ),
+            (
+                r#"{"processing_kwargs":{"text":{"add_special_tokens":false}}}"#,
+                Some("/processing_kwargs/text/add_special_tokens"),
+            ),
+            (r#"{"processor_kwargs":{"model_max_length":9}}"#, Some("/processor_kwargs/model_max_length")),
+            (r#"{"tokenizer_args":{"model_max_length":9}}"#, Some("/tokenizer_args/model_max_length")),
+        ] {
+            let message = open(&with(SENTENCE_BERT[0], content)).err().map(|error| error.to_string());
+            assert_eq!(message.is_some(), field.is_some(), "{content}: {message:?}");
+            let message = message.unwrap_or_default();
+            assert!(field.is_none_or(|field| message.starts_with(&format!("`{field}` of"))), "{message}");
+        }
+    }
+
+    #[test]
+    fn shortened_sparse_vectors_are_refused() {
+        let modules = r#"[{"path":"","type":"x.Transformer"},{"path":"1_S","type":"x.SpladePooling"}]"#;
+        for (content, expected) in [
+            ("{}", None),
+            (r#"{"max_active_dims":null}"#, None),
+            (r#"{"max_active_dims":64}"#, Some("`max_active_dims` of")),
+        ] {
+            let mut files = with("modules.json", modules);
+            files.insert("1_S/config.json".to_owned(), b"{}".to_vec());
+            files.insert("config_sentence_transformers.json".to_owned(), content.into());
+            let message = open(&files).err().map(|error| error.to_string());
+            assert_eq!(message.is_some(), expected.is_some(), "{message:?}");
+            assert!(message.unwrap_or_default().contains(expected.unwrap_or_default()));
+        }
     }
 
     #[test]

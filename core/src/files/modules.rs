@@ -4,7 +4,7 @@
 //! and the files that they need. What must hold: every path stays inside the model's folder; a module that
 //! would change the result is used, or refused by name, but never left out.
 
-use text_embeddings_backend_core::HeadModule;
+use text_embeddings_backend_core::{BackendKind, HeadModule};
 
 use super::config::Module;
 use super::error::FilesError;
@@ -77,10 +77,16 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
 
 /// Refuses a module of an unknown class in an embedding model. It needs nothing but
 /// modules.json, so it comes before tokenizer and weights are looked for.
-pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
+pub(super) fn refuse_unknown(modules: &[Module], backend: BackendKind) -> Result<(), FilesError> {
     let mut classes = modules.iter().map(Module::class_name);
-    if !classes.clone().any(|class| class == "Pooling") {
+    let poolings = classes.clone().filter(|class| *class == "Pooling").count();
+    // sentence-transformers reads the modules itself with the Python backend.
+    if poolings == 0 || backend == BackendKind::Python {
         return Ok(());
+    }
+    if poolings > 1 {
+        let after = " more than once".to_owned();
+        return Err(FilesError::UnsupportedModule { class: "Pooling".to_owned(), after });
     }
     match classes.find(|class| *class != "LogitScore" && ORDER.iter().all(|(known, _)| known != class)) {
         Some(class) => Err(FilesError::UnsupportedModule { class: class.to_owned(), after: String::new() }),
@@ -125,6 +131,16 @@ pub(super) async fn load_steps(
         });
     }
     Ok(modules)
+}
+
+/// The same for a module without which the vectors would be others. Its folder must be below the model's.
+pub(super) fn required_config_of(modules: &[Module], class: &str) -> Result<Option<String>, FilesError> {
+    let Some(module) = modules.iter().find(|module| module.class_name() == class) else { return Ok(None) };
+    let path = module.path.strip_prefix("./").unwrap_or(&module.path);
+    if is_inside(path) {
+        return Ok(Some(module_config(path)));
+    }
+    Err(FilesError::ModulePath { class: class.to_owned(), path: module.path.clone() })
 }
 
 #[cfg(test)]
@@ -174,12 +190,26 @@ mod tests {
             let class = "x.Dense".to_owned();
             let by_file = steps(&[Module { class, path: path.to_owned() }], None).unwrap_err().to_string();
             assert!(by_flag.contains(&format!("`{path}`")) && by_flag == by_file, "{by_flag}");
-            let class = "x.Pooling".to_owned();
-            assert_eq!(config_of(&[Module { class, path: path.to_owned() }], "Pooling"), None);
+            let pooling = Module { class: "x.Pooling".to_owned(), path: path.to_owned() };
+            assert_eq!(config_of(std::slice::from_ref(&pooling), "Pooling"), None);
+            let found = required_config_of(&[pooling], "Pooling");
+            match found {
+                Ok(found) => assert_eq!((path, found.as_deref()), ("./2_Dense", Some("2_Dense/config.json"))),
+                Err(error) => assert!(error.to_string().contains(&format!("`{path}`")), "{error}"),
+            }
         }
         let pooling = modules(&["1_Pooling"]);
         assert_eq!(config_of(&pooling, "Pooling").as_deref(), Some("1_Pooling/config.json"));
         assert_eq!(config_of(&pooling, "SpladePooling"), None);
+    }
+
+    #[test]
+    fn a_second_pooling_is_refused() {
+        assert!(refuse_unknown(&modules(&["1_Pooling"]), BackendKind::Candle).is_ok());
+        let message = refuse_unknown(&modules(&["1_Pooling", "2_Pooling"]), BackendKind::Candle)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("`Pooling` more than once"), "{message}");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 use std::path::{Component, Path};
 
 pub(super) const CONFIG: &str = "config.json";
+/// The settings of an adapter (PEFT) that is added to the model, or to the base that it names.
+pub(super) const ADAPTER: &str = "adapter_config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(super) const MODULES: &str = "modules.json";

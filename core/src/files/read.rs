@@ -19,8 +19,8 @@ use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS, is_graph,
-    module_config,
+    ADAPTER, Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS,
+    is_graph, module_config,
 };
 use super::pointer::{self, PointerFiles};
 use super::reading::{check_small_file, read_text, remedy, run_ready};
@@ -88,6 +88,10 @@ pub(super) async fn read_model(
         Err(error) if error.is_about_gguf() => Err(error),
         Ok(Selection::Gguf(name)) => read_gguf(repository, name, reader, describe).await,
         selected => {
+            // sentence-transformers adds the adapter to the base, or loads the base that it names.
+            if reader.backend != BackendKind::Python && repository.has(ADAPTER) {
+                return Err(FilesError::Adapter { place: repository.place() });
+            }
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
             }
@@ -194,9 +198,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let sentence_bert = read_sentence_bert(files).await?;
         let late_interaction =
             self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
-        if reader.backend != BackendKind::Python {
-            modules::refuse_unknown(&modules)?;
-        }
+        modules::refuse_unknown(&modules, reader.backend)?;
         if !files.has(TOKENIZER) {
             return Err(files.missing(TOKENIZER, remedy(TOKENIZER)));
         }
@@ -213,7 +215,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let ends_in_scores = ends_in_scores(files, &modules).await?;
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
-        let splade = read_splade(files, &modules).await?;
+        let splade = read_splade(files, &modules, &prompts_config).await?;
         let is_late = late_interaction.is_some();
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
@@ -252,6 +254,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             modules,
             default_prompt_name: prompts_config.default_prompt_name,
             prompts: named_prompts(prompts_config.prompts),
+            tokenizer_cuts: sentence_bert.as_ref().is_some_and(SentenceBert::leaves_length_to_tokenizer),
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
             late_interaction,
             // The callers know the other fields.

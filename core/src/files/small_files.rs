@@ -5,11 +5,14 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use text_embeddings_checkpoint::CheckpointFile;
 
-use super::config::{LogitScore, ModelConfig, Module, PoolingConfig, SentenceBert, SpladeFile};
+use super::config::{
+    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
+};
 use super::error::FilesError;
-use super::names::{Bound, LOGIT_SCORE, POOLING, SENTENCE_BERT};
+use super::names::{Bound, LOGIT_SCORE, POOLING, PROMPTS, SENTENCE_BERT};
 use super::reading::FileText;
 use super::repository::Repository;
 use super::{modules, onnx};
@@ -20,6 +23,9 @@ const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
 /// The output of an ONNX file with that head.
 const LOGITS: &str = "logits";
+
+/// The setting that leaves out all but the largest weights of a sparse vector.
+const MAX_ACTIVE: &str = "max_active_dims";
 
 pub(super) async fn read_logit_score(
     files: &Repository<'_>,
@@ -54,7 +60,7 @@ pub(super) async fn read_pooling(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<PoolingConfig>, FilesError> {
-    let path = modules::config_of(modules, "Pooling").unwrap_or_else(|| POOLING.to_owned());
+    let path = modules::required_config_of(modules, "Pooling")?.unwrap_or_else(|| POOLING.to_owned());
     if let Some(text) = files.read_text(&path).await? {
         return PoolingConfig::from_text(&text).map(Some);
     }
@@ -66,11 +72,26 @@ pub(super) async fn read_pooling(
 pub(super) async fn read_splade(
     files: &Repository<'_>,
     modules: &[Module],
+    prompts: &PromptsConfig,
 ) -> Result<Option<SpladeFile>, FilesError> {
-    let Some(path) = modules::config_of(modules, "SpladePooling") else { return Ok(None) };
+    let Some(path) = modules::required_config_of(modules, "SpladePooling")? else { return Ok(None) };
+    refuse_max_active(files, prompts)?;
     let Some(text) = files.read_text(&path).await? else { return Ok(None) };
     let config = text.parse()?;
     Ok(Some(SpladeFile { path: text.path, config }))
+}
+
+/// Refuses a number of weights to which sentence-transformers shortens sparse vectors.
+fn refuse_max_active(files: &Repository<'_>, config: &PromptsConfig) -> Result<(), FilesError> {
+    match config.others.get(MAX_ACTIVE).filter(|value| !value.is_null()) {
+        Some(value) => Err(FilesError::UnsupportedField {
+            path: files.root().join(PROMPTS),
+            field: MAX_ACTIVE,
+            value: value.to_string(),
+            known: "null (all weights) is",
+        }),
+        None => Ok(()),
+    }
 }
 
 /// `sentence_bert_config.json`, or the first of its older names that exists.
@@ -83,7 +104,34 @@ pub(super) async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<
             let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
             return Err(FilesError::UnsupportedField { path, field, value, known });
         }
+        refuse_others(&text)?;
         return Ok(Some(found));
     }
     Ok(None)
+}
+
+/// Settings of `sentence_bert_config.json` that change tokens or states, by their path in the file, with the
+/// values that change nothing.
+const OTHERS: [(&str, &[&str], &str); 5] = [
+    (
+        "/modality_config/text/method_output_name",
+        &["\"last_hidden_state\"", "\"logits\""],
+        "`last_hidden_state` and `logits` are",
+    ),
+    ("/processing_kwargs/text/max_length", &[], "null is"),
+    ("/processing_kwargs/text/add_special_tokens", &["true"], "true is"),
+    ("/processor_kwargs/model_max_length", &[], "null is"),
+    ("/tokenizer_args/model_max_length", &[], "null is"),
+];
+
+fn refuse_others(text: &FileText) -> Result<(), FilesError> {
+    let fields: Value = text.parse()?;
+    for (field, harmless, known) in OTHERS {
+        let Some(value) = fields.pointer(field).filter(|value| !value.is_null()) else { continue };
+        let value = value.to_string();
+        if !harmless.contains(&value.as_str()) {
+            return Err(FilesError::UnsupportedField { path: text.path.clone(), field, value, known });
+        }
+    }
+    Ok(())
 }

@@ -45,6 +45,10 @@ pub(super) async fn choose(
     sentence_bert: Option<&SentenceBert>,
     modules: &[Module],
 ) -> Result<Option<ChosenTemplate>, FilesError> {
+    let has_template = config.chat_template.is_some() || repository.has(CHAT_TEMPLATE);
+    if has_template && sentence_bert.is_some_and(SentenceBert::reads_messages) && makes_vectors(modules) {
+        return Err(FilesError::TextAsMessage { place: repository.place() });
+    }
     // Without modules, `sentence_bert_config.json` does not describe a re-ranker's template.
     let style = match sentence_bert {
         Some(settings) if !modules.is_empty() => settings.message_style(),
@@ -76,6 +80,13 @@ pub(super) async fn choose(
     found.extend(of_config.map(|source| ("tokenizer_config.json".to_owned(), source.clone())));
     let place = found.iter().position(|(_, source)| template_has_roles(source)).unwrap_or(0);
     Ok(if found.is_empty() { None } else { Some(chosen(found.swap_remove(place))) })
+}
+
+/// Whether the modules compute vectors of texts or of their tokens.
+fn makes_vectors(modules: &[Module]) -> bool {
+    modules
+        .iter()
+        .any(|module| ["Pooling", "MultiVectorMask", "SpladePooling"].contains(&module.class_name()))
 }
 
 /// The template with this name, and its place.

@@ -12,7 +12,7 @@ use tokenizers::Tokenizer;
 
 use super::{EmbedderRanking, ModelFlags, Refusal};
 use crate::families::ScoreRule;
-use crate::files::{ModelFolder, StaticTokens, embedding_head};
+use crate::files::{ModelFolder, StaticTokens, embedding_head, refuse_excluded_prompt};
 use crate::tokenization::BareTokens;
 
 /// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
@@ -201,6 +201,12 @@ impl EmbeddingModel {
             return Err(Refusal::NoTokenVectors);
         }
         let (outputs, prompts) = (head.outputs(), Prompts::resolve(files, flags)?);
+        if let Some(pooling) = Pooling::from_flag(pool)
+            && flags.backend != BackendKind::Python
+            && !prompts.default.is_empty()
+        {
+            refuse_excluded_prompt(files, pooling)?;
+        }
         let model = Self {
             pool,
             outputs,

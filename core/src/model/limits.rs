@@ -142,12 +142,14 @@ fn choose_max_length(
             Err(Refusal::BeyondPositions { asked, positions })
         };
     }
+    // Tokenizers of generative models often name a length that no re-ranker was trained with.
+    let recommended = bounds.recommended.map_or(usize::MAX, |recommended| recommended.prompt);
     let (max_length, reason) = if let Some(length) = bounds.max_seq_length {
         (length, "max_seq_length in the model's files")
-    } else if let Some(length) = bounds.model_max_length {
+    } else if let Some(length) = bounds.model_max_length.filter(|length| *length <= recommended) {
         (length, "model_max_length in tokenizer_config.json")
-    } else if let Some(recommended) = bounds.recommended {
-        (recommended.prompt, "as recommended for this kind of re-ranker")
+    } else if bounds.recommended.is_some() {
+        (recommended, "as recommended for this kind of re-ranker")
     } else {
         (usize::MAX, "")
     };
@@ -287,6 +289,16 @@ mod tests {
             (FLAGS, embedding, "16384 tokens (the default bound, although the model takes 40960)"),
             (FLAGS, with(Some(300), Some(256)), "300 tokens (max_seq_length in the model's files)"),
             (FLAGS, with(None, Some(256)), "256 tokens (model_max_length in tokenizer_config.json)"),
+            (
+                FLAGS,
+                LengthBounds { model_max_length: Some(256), ..QWEN },
+                "256 tokens (model_max_length in tokenizer_config.json)",
+            ),
+            (
+                FLAGS,
+                LengthBounds { model_max_length: Some(131_072), ..QWEN },
+                "8192 tokens (as recommended for this kind of re-ranker)",
+            ),
             (FLAGS, with(None, Some(usize::MAX)), "512 tokens (all that the model's positions allow)"),
             (
                 FLAGS,

@@ -249,14 +249,14 @@ impl Model {
 
 fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> LengthBounds {
     // sentence-transformers cuts inputs there.
-    let is_python = flags.backend == BackendKind::Python;
+    let tokenizer_cuts = flags.backend == BackendKind::Python || files.tokenizer_cuts;
     LengthBounds {
         // PyLate leaves the length of its last call in the file.
         max_seq_length: match &files.late_interaction {
             Some(late) => late.lengths[1].map(|length| length.max(late.lengths[0].unwrap_or(0))),
             None => files.max_seq_length,
         },
-        model_max_length: if is_python { files.model_max_length } else { None },
+        model_max_length: if tokenizer_cuts { files.model_max_length } else { None },
         positions: files.description.max_length,
         recommended: reranker::recommended_limits(files, flags, kind.model_type()),
         reads_lists: matches!(kind, ModelKind::Reranker(model) if model.reads_lists()),
