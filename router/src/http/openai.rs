@@ -18,7 +18,9 @@ use utoipa::ToSchema;
 use super::{
     embed::check_scaling,
     error::ApiError,
+    error_shapes::ErrorShape,
     extract::ParsedBody,
+    format::BodyFormat,
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
     schemas::{TAG, only_null, prompt_tokens},
@@ -280,14 +282,26 @@ pub(crate) async fn embeddings(
     headers: HeaderMap,
     ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
+    // Up to 0.3.7, Voyage's Python client sends no header with its name, but always `truncation`.
+    let is_voyages = body.truncation.is_some();
+    let answer = answer_embeddings(&state, &headers, body, format).await;
+    answer.map_err(|error| if is_voyages { error.in_shape(ErrorShape::MessageAndDetail) } else { error })
+}
+
+async fn answer_embeddings(
+    state: &AppState,
+    headers: &HeaderMap,
+    body: OpenAiBody,
+    format: BodyFormat,
+) -> Result<Response, ApiError> {
     let model = &state.served().service.config().model;
     let (request, encoding) = body.split(model.prompts(), model.limits.max_input_length)?;
-    check_base64(encoding, &headers)?;
-    check_token_ids(&request.inputs, &headers, state.server.accept_openai_token_ids)?;
+    check_base64(encoding, headers)?;
+    check_token_ids(&request.inputs, headers, state.server.accept_openai_token_ids)?;
     let answer = state.served().service.embed_openai(request).await?;
     let tokens = answer.cost.tokens;
     let model = &state.served().info.served_model_name;
-    Ok(respond(&state, format, "v1/embeddings", answer, |vectors| {
+    Ok(respond(state, format, "v1/embeddings", answer, |vectors| {
         EmbeddingsBody::new(vectors, encoding, model, tokens)
     }))
 }
@@ -509,6 +523,13 @@ mod tests {
         let voyage = ("X-Voyage-Client-User-Agent", "{}");
         for (path, body, headers, status, part) in [
             ("/v1/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer k")], 400, "empty"),
+            (
+                "/v1/embeddings",
+                r#"{"input":[],"truncation":true}"#,
+                [("X", "y"), ("Authorization", "Bearer k")],
+                400,
+                "empty",
+            ),
             ("/embeddings", r#"{"input":[]}"#, [voyage, ("Authorization", "Bearer x")], 401, "its key"),
             ("/rerank", r#"{"documents":[]}"#, [voyage, ("Authorization", "Bearer k")], 422, "`query`"),
             ("/nothing", "{}", [voyage, ("Authorization", "Bearer k")], 404, "no such route"),
