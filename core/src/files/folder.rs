@@ -21,6 +21,7 @@ pub type Describe = dyn Fn(&Value) -> Result<Description, BackendError> + Sync;
 
 /// A complete model folder.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the files")]
 pub struct ModelFolder {
     /// The path of the folder.
     pub root: PathBuf,
