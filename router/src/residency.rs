@@ -57,7 +57,7 @@ pub(crate) struct Resident {
     backend: Mutex<Option<Box<dyn Backend>>>,
     /// Whether `backend` is there, for those who must not wait for a batch.
     is_loaded: AtomicBool,
-    /// The bytes of its prefix cache, which are in use already, and part of what it was promised.
+    /// The bytes of its prefix cache: the part of the promised bytes that is in use already.
     prefixes: AtomicU64,
     /// The end of the last batch.
     last_used: Mutex<Instant>,
@@ -157,9 +157,9 @@ fn loaded_models(models: &[Weak<Resident>]) -> impl Iterator<Item = Arc<Resident
 }
 
 fn bytes_promised(models: &[Weak<Resident>]) -> u64 {
-    let still_to_take =
-        |model: Arc<Resident>| model.tenant.promised.saturating_sub(model.prefixes.load(Ordering::Relaxed));
-    loaded_models(models).map(still_to_take).sum()
+    loaded_models(models)
+        .map(|model| model.tenant.promised.saturating_sub(model.prefixes.load(Ordering::Relaxed)))
+        .sum()
 }
 
 impl Resident {
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(residency.promised_bytes(), 2 * LARGE);
         assert!(first.compute().is_ok());
         assert_eq!(loaded(&[&kept, &first, &second]), [true, true, false]);
-        // What its cache holds is in use, and not to come any more.
+        // The bytes in its cache are in use, and no longer to come.
         assert_eq!(residency.promised_bytes(), 2 * LARGE - KEPT);
         assert!(second.compute().is_ok() && second.compute().is_ok());
         assert_eq!(loaded(&[&kept, &first, &second]), [true, false, true]);

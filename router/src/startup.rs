@@ -7,35 +7,34 @@
 pub(crate) mod backend;
 mod check;
 pub(crate) mod flags;
+mod found;
 pub(crate) mod memory;
 mod python;
 mod steps;
 mod suggestion;
 
-use std::{num::NonZeroU32, path::Path};
+use std::num::NonZeroU32;
 
-use anyhow::Context;
 use serde_json::Value;
-use text_embeddings_backend::{Backend, BackendKind, DEVICE, LoadOptions, Loaded};
-use text_embeddings_backend_core::{BackendError, Description, ModelFile, WeightChoices, amount};
+use text_embeddings_backend::{Backend, BackendKind, LoadOptions, Loaded};
+use text_embeddings_backend_core::{BackendError, Description, WeightChoices, amount};
 use text_embeddings_core::{
-    files::{self, DEMO_MODEL_ID, HubOptions, ModelFolder, ModelSettings, ModelSource},
+    files::{self, HubOptions, ModelFolder, ModelSettings, ModelSource},
     infer::Engine,
     model::{MadeFor, Model, ModelFlags, ModelKind, RerankScoring, check_head},
     service::Service,
-    tokenization::{Encoder, Tokenization, load_tokenizer},
+    tokenization::{Encoder, Tokenization},
 };
-use tokenizers::Tokenizer;
 
+use found::weight_versions;
+pub(crate) use found::{FoundModel, find_files, tokenizer};
 use memory::MemoryPlan;
-use steps::StepTimes;
 
 use crate::{
-    args::{Args, ChatTemplateSource, DEFAULT_MODEL_ID, HubArgs},
+    args::{Args, HubArgs},
     available::megabytes,
     device_turn::DeviceTurns,
     features::flash_attention,
-    file_versions::FileVersions,
     info::{Computation, Info},
     machine::Machine,
     memory::held_bytes,
@@ -53,64 +52,6 @@ pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Serv
     start_found(find_files(args).await?, args, machine)
 }
 
-/// The files of a model that `args` name, which were read but for the weights.
-pub(crate) struct FoundModel {
-    flags: ModelFlags,
-    folder: ModelFolder,
-    pub(crate) versions: FileVersions,
-    steps: StepTimes,
-}
-
-impl FoundModel {
-    /// Reads tokenizer and templates as [`start_found`] does, and keeps nothing.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with them.
-    pub(crate) fn try_texts(&self) -> anyhow::Result<()> {
-        self.encoder().map(drop)
-    }
-
-    /// What the model is, and its encoder.
-    fn encoder(&self) -> anyhow::Result<(Model, Encoder)> {
-        let tokenizer = tokenizer(&self.folder)?;
-        let model = Model::resolve(&self.folder, &tokenizer, &self.flags)?;
-        let encoder = model.encoder(&self.folder, tokenizer, &self.flags)?;
-        Ok((model, encoder))
-    }
-}
-
-/// Finds the files of the model that `args` name, and reads those that are not weights.
-///
-/// # Errors
-///
-/// If there is no model, or none that is served with these flags.
-pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
-    let flags = flags::model_flags(args)?;
-    flags.check_backend(DEVICE)?;
-    let mut steps = StepTimes::start();
-    let mut source = model_source(&args.model_id, &args.model.hub);
-    source.reader.dense_path.clone_from(&flags.dense_path);
-    source.reader.lora_task.clone_from(&flags.weights.lora_task);
-    // A change while they are read makes another version.
-    let mut versions = FileVersions::read_model(Path::new(&args.model_id));
-    let folder =
-        load(&source, Some(&flags)).await.map_err(|error| with_default_model(error, &args.model_id))?;
-    if folder.revision_sha.is_some() {
-        versions = FileVersions::read_model(&folder.root);
-    }
-    if let Some(ChatTemplateSource::File(path)) = &args.model.chat_template {
-        versions = versions.with_others(FileVersions::read_files([path.as_path()]));
-    }
-    if let Some(path) = &args.model.calibration {
-        versions = versions.with_others(FileVersions::read_files([path.as_path()]));
-    }
-    // An adapter's base is in another folder.
-    versions = versions.with_others(weight_versions(&folder.weights));
-    steps.done("files");
-    Ok(FoundModel { flags, folder, versions, steps })
-}
-
 /// Loads a model that was found, checks it and starts the engine. This takes seconds and blocks. It needs a
 /// tokio runtime.
 ///
@@ -118,7 +59,7 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
 ///
 /// As [`start`].
 pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> anyhow::Result<Served> {
-    let (model, encoder) = found.encoder()?;
+    let (model, encoder) = found.read_texts()?;
     let FoundModel { flags, folder, versions, mut steps } = found;
     log_model(&model, &flags, machine);
     steps.done("tokenizer");
@@ -292,22 +233,6 @@ fn weights_loader(
     })
 }
 
-fn weight_versions(weights: &[ModelFile]) -> FileVersions {
-    FileVersions::read_files(weights.iter().map(ModelFile::path))
-}
-
-/// The error, and if the model is the default one, how to choose another: the user may not have meant this
-/// model.
-fn with_default_model(error: anyhow::Error, model_id: &str) -> anyhow::Error {
-    if model_id != DEFAULT_MODEL_ID {
-        return error;
-    }
-    anyhow::anyhow!(
-        "{error:#}; `{DEFAULT_MODEL_ID}` is the default model: `--model-id` names another, and `--model-id \
-         {DEMO_MODEL_ID}` one that needs no download"
-    )
-}
-
 /// Fetches and reads a model. With `flags`, a model that is not served with them is refused before its
 /// weights are fetched.
 pub(crate) async fn load(source: &ModelSource, flags: Option<&ModelFlags>) -> anyhow::Result<ModelFolder> {
@@ -359,11 +284,6 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
 /// A [`text_embeddings_core::model::Refusal`], or the tokenizer's error.
 pub(crate) fn resolve_model(args: &Args, folder: &ModelFolder) -> anyhow::Result<Model> {
     Ok(Model::resolve(folder, &tokenizer(folder)?, &flags::model_flags(args)?)?)
-}
-
-/// The tokenizer of a model.
-pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
-    load_tokenizer(folder.tokenizer.clone()).with_context(|| folder.tokenizer.path().display().to_string())
 }
 
 /// Logs the kind of the model, and consequences of flags that the user may not have meant.

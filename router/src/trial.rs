@@ -45,7 +45,7 @@ pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode
 ///
 /// # Errors
 ///
-/// What the child says, or how it ended.
+/// The child's error, or the way in which it ended.
 pub(crate) fn try_files(args: &Args) -> anyhow::Result<()> {
     // The binary may have been replaced since the start.
     let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };

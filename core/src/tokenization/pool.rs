@@ -61,7 +61,7 @@ struct Jobs {
 }
 
 /// The next step of a thread.
-enum Next {
+enum WorkerStep {
     Run(Job),
     /// An encoder has gone: a new thread takes over.
     BeginAnew,
@@ -151,17 +151,17 @@ impl Line {
     }
 
     /// Waits for a job, for a thread that began after `departures`.
-    fn next(&self, departures: u64) -> Next {
+    fn wait_for_step(&self, departures: u64) -> WorkerStep {
         let mut jobs = self.lock();
         loop {
             if jobs.departures != departures && !jobs.closed {
-                return Next::BeginAnew;
+                return WorkerStep::BeginAnew;
             }
             if let Some(job) = jobs.pop() {
-                return Next::Run(job);
+                return WorkerStep::Run(job);
             }
             if jobs.closed {
-                return Next::End;
+                return WorkerStep::End;
             }
             jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
@@ -190,18 +190,18 @@ fn start_thread(line: Arc<Line>, index: usize) -> std::io::Result<()> {
 fn run_jobs(line: &Arc<Line>, index: usize) {
     let mut departures = line.lock().departures;
     loop {
-        match line.next(departures) {
-            Next::Run(job) => {
+        match line.wait_for_step(departures) {
+            WorkerStep::Run(job) => {
                 // Encoders are immutable, so a panic cannot leave one half changed.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a tokenizer job panicked; its request gets an error");
                 }
             }
             // If the system refuses a thread, this one goes on.
-            Next::BeginAnew if start_thread(Arc::clone(line), index).is_err() => {
+            WorkerStep::BeginAnew if start_thread(Arc::clone(line), index).is_err() => {
                 departures = line.lock().departures;
             }
-            Next::BeginAnew | Next::End => return,
+            WorkerStep::BeginAnew | WorkerStep::End => return,
         }
     }
 }

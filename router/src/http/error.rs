@@ -28,8 +28,6 @@ use text_embeddings_door::UploadError;
 
 /// The message for a client without the key.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
-/// The header in which Voyage's Python client names itself.
-const VOYAGE_CLIENT: &str = "x-voyage-client-user-agent";
 /// A message repeats at most this many characters of a path.
 const MAX_PATH: usize = 200;
 
@@ -223,21 +221,13 @@ pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ErrorForm {
     shape_of_path: ErrorShape,
-    /// The shape for a client that names itself. It has priority over the shapes of path and body.
-    shape_of_client: Option<ErrorShape>,
     format: BodyFormat,
 }
 
 impl ErrorForm {
     /// The form for a request on `path` with these headers.
     pub(crate) fn from_headers(path: &str, headers: &HeaderMap) -> Self {
-        // It reads `detail`, and up to 0.3.7 fails with an `AttributeError` on an object `error`.
-        let is_voyages = headers.contains_key(VOYAGE_CLIENT);
-        Self {
-            shape_of_path: routes::error_shape(path),
-            shape_of_client: is_voyages.then_some(ErrorShape::MessageAndDetail),
-            format: BodyFormat::of_answer(headers),
-        }
+        Self { shape_of_path: routes::error_shape(path), format: BodyFormat::of_answer(headers) }
     }
 
     /// The answer with an error before the request came to its handler.
@@ -247,8 +237,8 @@ impl ErrorForm {
 
     fn rewrite_error(self, mut response: Response) -> Response {
         if let Some(error) = response.extensions().get::<ApiError>() {
-            let shape = self.shape_of_client.or(error.shape).unwrap_or(self.shape_of_path);
-            let (head, body) = error.respond(shape, self.format).into_parts();
+            let rewritten = error.respond(error.shape.unwrap_or(self.shape_of_path), self.format);
+            let (head, body) = rewritten.into_parts();
             response.headers_mut().extend(head.headers);
             *response.body_mut() = body;
         }

@@ -35,7 +35,6 @@ pub(super) fn tidy_paths(router: Router, routes: &[Route]) -> Router {
 fn tidy_uri(uri: &Uri, kept: &[String]) -> Option<Uri> {
     let path = uri.path();
     let is_untidy = path.contains("//") || (path.len() > 1 && path.ends_with('/'));
-    let is_kept = |path: &str| kept.iter().any(|kept| path.ends_with(kept.as_str()));
     if !is_untidy || kept.iter().any(|kept| kept == path) {
         return None;
     }
@@ -45,7 +44,7 @@ fn tidy_uri(uri: &Uri, kept: &[String]) -> Option<Uri> {
             tidy.push(letter);
         }
     }
-    if tidy.len() > 1 && tidy.ends_with('/') && !is_kept(&tidy) {
+    if tidy.len() > 1 && tidy.ends_with('/') && !kept.iter().any(|kept| tidy.ends_with(kept)) {
         tidy.pop();
     }
     if tidy == path {
