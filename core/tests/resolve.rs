@@ -33,11 +33,21 @@ fn describe(config: &Value) -> Result<Description, BackendError> {
 }
 
 fn resolve(name: &str, flags: &ModelFlags) -> Result<Model, Refusal> {
+    resolve_changed(name, flags, |_| ())
+}
+
+/// The same for other content of the fixture's files.
+fn resolve_changed(
+    name: &str,
+    flags: &ModelFlags,
+    change: impl FnOnce(&mut ModelFolder),
+) -> Result<Model, Refusal> {
     let fixtures =
         PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures"));
     let found = ["rerankers", "served", "models"].map(|folder| fixtures.join(folder).join(name));
     let folder = found.into_iter().find(|folder| folder.join("config.json").exists()).unwrap();
-    let files = ModelFolder::open(&folder, &Reader::default(), &describe).unwrap();
+    let mut files = ModelFolder::open(&folder, &Reader::default(), &describe).unwrap();
+    change(&mut files);
     Model::resolve(&files, &Tokenizer::from_file(folder.join("tokenizer.json")).unwrap(), flags)
 }
 
@@ -227,6 +237,18 @@ fn an_activation_of_the_files_that_does_not_apply_is_said_with_the_one_that_does
         let reranker = model.reranker().unwrap();
         assert_eq!(reranker.score_activation.as_deref(), Some("identity"));
         assert_eq!(reranker.score.source, expected);
+    }
+}
+
+#[test]
+fn a_prompt_that_plain_pairs_have_no_place_for_is_refused() {
+    for (prompt, is_refused) in [("red: ", true), ("", false)] {
+        let found = resolve_changed("bert-cross-encoder", &flags(|_| ()), |files| {
+            files.default_prompt_name = Some("query".to_owned());
+            files.prompts.insert("query".to_owned(), prompt.to_owned());
+        });
+        let message = found.err().map(|refusal| refusal.to_string()).unwrap_or_default();
+        assert_eq!(message.contains("puts `red: ` before each query"), is_refused, "{message}");
     }
 }
 

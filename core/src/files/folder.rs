@@ -395,12 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn shortened_sparse_vectors_are_refused() {
+    fn vectors_that_sentence_transformers_shortens_are_refused() {
         let modules = r#"[{"path":"","type":"x.Transformer"},{"path":"1_S","type":"x.SpladePooling"}]"#;
         for (content, expected) in [
             ("{}", None),
             (r#"{"max_active_dims":null}"#, None),
             (r#"{"max_active_dims":64}"#, Some("`max_active_dims` of")),
+            (r#"{"truncate_dim":8}"#, Some("`truncate_dim` of")),
         ] {
             let mut files = with("modules.json", modules);
             files.insert("1_S/config.json".to_owned(), b"{}".to_vec());

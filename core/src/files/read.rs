@@ -26,7 +26,7 @@ use super::pointer::{self, PointerFiles};
 use super::reading::{check_small_file, read_text, remedy, run_ready};
 use super::repository::Repository;
 use super::small_files::{
-    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
+    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade, refuse_shortening,
 };
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
@@ -195,6 +195,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
         let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
+        refuse_shortening(files, &prompts_config)?;
         let sentence_bert = read_sentence_bert(files).await?;
         let late_interaction =
             self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
@@ -215,7 +216,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let ends_in_scores = ends_in_scores(files, &modules).await?;
         let logit_score = read_logit_score(files, &modules).await?;
         let pooling = read_pooling(files, &modules).await?;
-        let splade = read_splade(files, &modules, &prompts_config).await?;
+        let splade = read_splade(files, &modules).await?;
         let is_late = late_interaction.is_some();
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;

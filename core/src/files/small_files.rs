@@ -24,8 +24,11 @@ const CLASSIFIER: &str = "classifier.weight";
 /// The output of an ONNX file with that head.
 const LOGITS: &str = "logits";
 
-/// The setting that leaves out all but the largest weights of a sparse vector.
-const MAX_ACTIVE: &str = "max_active_dims";
+/// Settings of `config_sentence_transformers.json` that shorten vectors, with the supported values.
+const SHORTENED: [(&str, &str); 2] = [
+    ("max_active_dims", "null (all weights) is"),
+    ("truncate_dim", "null is; requests shorten their vectors by `dimensions`"),
+];
 
 pub(super) async fn read_logit_score(
     files: &Repository<'_>,
@@ -72,26 +75,22 @@ pub(super) async fn read_pooling(
 pub(super) async fn read_splade(
     files: &Repository<'_>,
     modules: &[Module],
-    prompts: &PromptsConfig,
 ) -> Result<Option<SpladeFile>, FilesError> {
     let Some(path) = modules::required_config_of(modules, "SpladePooling")? else { return Ok(None) };
-    refuse_max_active(files, prompts)?;
     let Some(text) = files.read_text(&path).await? else { return Ok(None) };
     let config = text.parse()?;
     Ok(Some(SpladeFile { path: text.path, config }))
 }
 
-/// Refuses a number of weights to which sentence-transformers shortens sparse vectors.
-fn refuse_max_active(files: &Repository<'_>, config: &PromptsConfig) -> Result<(), FilesError> {
-    match config.others.get(MAX_ACTIVE).filter(|value| !value.is_null()) {
-        Some(value) => Err(FilesError::UnsupportedField {
-            path: files.root().join(PROMPTS),
-            field: MAX_ACTIVE,
-            value: value.to_string(),
-            known: "null (all weights) is",
-        }),
-        None => Ok(()),
+/// Refuses lengths to which sentence-transformers shortens every vector.
+pub(super) fn refuse_shortening(files: &Repository<'_>, config: &PromptsConfig) -> Result<(), FilesError> {
+    for (field, known) in SHORTENED {
+        if let Some(value) = config.others.get(field).filter(|value| !value.is_null()) {
+            let (path, value) = (files.root().join(PROMPTS), value.to_string());
+            return Err(FilesError::UnsupportedField { path, field, value, known });
+        }
     }
+    Ok(())
 }
 
 /// `sentence_bert_config.json`, or the first of its older names that exists.

@@ -281,6 +281,16 @@ pub enum Refusal {
         /// The model.
         model_id: String,
     },
+    /// A prompt of the files for a model that reads pairs without one.
+    #[error(
+        "`default_prompt_name` of config_sentence_transformers.json puts `{prompt}` before each query, which is not \
+         supported for a re-ranker that reads query and document without a prompt: remove it there, and put the \
+         text into the queries"
+    )]
+    PromptOfPairs {
+        /// The prompt.
+        prompt: String,
+    },
     /// An instruction for a prompt without a place for it.
     #[error(
         "`--default-instruction` has no place in this model's prompt: leave it out, or choose another prompt \
@@ -312,9 +322,10 @@ impl Refusal {
                 | EncoderError::AnswerToken { .. }
                 | EncoderError::SameAnswers { .. },
             ) => "answers",
-            Self::InstructionWithoutPrompt { .. } | Self::InstructionWithoutSlot | Self::NoInstruction => {
-                "prompt"
-            }
+            Self::InstructionWithoutPrompt { .. }
+            | Self::PromptOfPairs { .. }
+            | Self::InstructionWithoutSlot
+            | Self::NoInstruction => "prompt",
             Self::Kind(_)
             | Self::OtherBackend { .. }
             | Self::OtherDevice { .. }

@@ -340,16 +340,22 @@ fn default_instruction(
 ) -> Result<Option<String>, Refusal> {
     let flag = flags.default_instruction.as_deref();
     let is_given = flag.is_some_and(|instruction| !instruction.is_empty());
+    let named = files.default_prompt_name.as_ref().and_then(|name| files.prompts.get(name));
     let template = match reading {
         Reading::Joined if is_given => {
             return Err(Refusal::InstructionWithoutPrompt { model_id: files.model_id.clone() });
         }
         Reading::Template(template) if template.has_instruction() => template,
         Reading::Template(_) if is_given => return Err(Refusal::InstructionWithoutSlot),
-        Reading::Joined | Reading::Template(_) => return Ok(None),
+        Reading::Joined => {
+            return match named.filter(|prompt| !prompt.is_empty()) {
+                Some(prompt) => Err(Refusal::PromptOfPairs { prompt: prompt.clone() }),
+                None => Ok(None),
+            };
+        }
+        Reading::Template(_) => return Ok(None),
     };
     let has_bare_form = template.has_bare_form();
-    let named = files.default_prompt_name.as_ref().and_then(|name| files.prompts.get(name));
     let of_family = if has_bare_form { None } else { family.and_then(|family| family.default_instruction) };
     let instruction = flag.or(named.map(String::as_str)).or(template.default_instruction()).or(of_family);
     if instruction.is_none() && !has_bare_form {
