@@ -282,7 +282,7 @@ def test_a_mistake_has_teis_status_and_one_sentence(serving, case):
     name, path, body, status, part = REFUSED[case]
     answer = serving(name).post(path, body)
     assert answer.status_code == status, answer.text
-    assert part in answer.json().get("error", answer.json().get("message"))
+    assert part in answer.json().get("message", answer.json().get("error"))
 
 
 class TestOverGrpc:

@@ -21,6 +21,8 @@ pub(crate) enum ErrorShape {
     /// `{message, code, type, error, detail}`, on the routes of embeddings. text-embeddings-inference has the
     /// first three fields. `OpenAI`'s clients read `error`, Jina's and `LangChain`'s read `detail`.
     OpenAi,
+    /// The same without `error`, on whose object Voyage's Python client fails up to version 0.3.7.
+    Voyage,
     /// `{id, message}`: Cohere's second version.
     Cohere,
     /// `{message, detail}`: Cohere's first version and Mixedbread read `message`, Jina reads `detail`.
@@ -73,7 +75,7 @@ impl ErrorShape {
         format: BodyFormat,
     ) -> Response {
         let message = match self {
-            Self::Tei | Self::OpenAi => message,
+            Self::Tei | Self::OpenAi | Self::Voyage => message,
             Self::Cohere | Self::MessageAndDetail | Self::Nested => {
                 TEIS_PREFIXES.iter().find_map(|prefix| message.strip_prefix(prefix)).unwrap_or(message)
             }
@@ -81,9 +83,9 @@ impl ErrorShape {
         let (message, code) = (message.to_owned(), status.as_u16());
         match self {
             Self::Tei => format.respond(status, &ErrorBody { error: message, error_type: kind }),
-            Self::OpenAi => {
-                let error = NestedError { message: message.clone(), kind, param: None, code };
-                let detail = message.clone();
+            Self::OpenAi | Self::Voyage => {
+                let nested = || NestedError { message: message.clone(), kind, param: None, code };
+                let (error, detail) = ((self == Self::OpenAi).then(nested), message.clone());
                 let body = OpenAiErrorBody { message, code, kind, error, detail, error_type: None };
                 format.respond(status, &body)
             }
@@ -122,8 +124,10 @@ pub(crate) struct OpenAiErrorBody {
     code: u16,
     #[serde(rename = "type")]
     kind: ErrorType,
-    /// The same, where `OpenAI`'s clients look for it.
-    error: NestedError,
+    /// The same, where `OpenAI`'s clients look for it. Absent in answers to Voyage's clients.
+    #[schema(value_type = NestedError, required = false)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<NestedError>,
     /// The message, where Jina's clients look for it.
     detail: String,
     /// Never sent. The description of text-embeddings-inference has this name for `type`, but it sends `type`
