@@ -72,8 +72,8 @@ pub(crate) struct OpenAiBody {
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Jina: the use of the vectors, where neither `prompt_name` nor `input_type` is there. The name of one
-    /// of the model's prompts chooses it; else `retrieval.query` and `retrieval.passage` are as `input_type`
-    /// `query` and `document`. Other tasks have no effect.
+    /// of the model's prompts chooses it. Else its last part, such as `query` in `retrieval.query`, is as the
+    /// `input_type`: `query`, `passage`, `classification` or `clustering`. Other tasks have no effect.
     #[schema(default = json!(null))]
     task: Option<String>,
     /// Refused if true: each input is embedded by itself.
