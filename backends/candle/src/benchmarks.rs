@@ -146,10 +146,15 @@ impl Softmax {
 
     fn step(&mut self, set: InstructionSet) {
         let (mut max, mut sum) = ([f32::NEG_INFINITY; Self::ROWS], [0.0; Self::ROWS]);
-        let mut correction = sum;
-        let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+        let (mut correction, mut step_sum) = (sum, sum);
+        let mut state = RunningSoftmax {
+            max: &mut max,
+            sum: &mut sum,
+            correction: &mut correction,
+            step_sum: &mut step_sum,
+        };
         let visible: [_; Self::ROWS] = std::array::from_fn(|_| 0..32 * Self::PANELS);
-        softmax::step(set, &mut self.scores, &visible, 1.0, &mut state, &mut self.weights);
+        softmax::step(set, &mut self.scores, &visible, 1.0, &[], &mut state, &mut self.weights);
     }
 }
 

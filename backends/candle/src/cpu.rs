@@ -40,7 +40,7 @@ use crate::{
         compute::Compute,
         elementwise,
         epilogue::Epilogue,
-        matmul::BytesMemory,
+        matmul::IntegersMemory,
         matrix::{ColumnOrder, Matrix, WeightFormat, WeightPacking},
         pack::{OperandFormat, Stored, Words},
         threads::Threads,
@@ -208,6 +208,7 @@ impl CpuOperations {
                 OperandFormat::F32.into()
             }
             OperandFormat::F32 | OperandFormat::Bf16 | OperandFormat::WideBf16 => OperandFormat::Bf16.into(),
+            OperandFormat::Int16 => OperandFormat::Int16.into(),
             OperandFormat::Int8 if int4 => WeightFormat::Int4,
             OperandFormat::Int8 => OperandFormat::Int8.into(),
         };
@@ -243,13 +244,13 @@ impl CpuOperations {
         timed!(self, epilogue(epilogue, x, weight, format));
         let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
         let words = self.words(format, rows, inner);
-        let operand = if format == OperandFormat::Int8 {
+        let operand = if format.is_scaled() {
             // The scale and the rotation of a row need the whole row.
             let step = x.operand.rows_per_step(inner * size_of::<f32>());
             let mut values = self.activations(step, inner);
             let spreads = self.arithmetic.spreads(precision);
-            let memory = BytesMemory { words, values: values.values_mut() };
-            self.compute.next_bytes(&x.operand, weight, epilogue, memory, |row| {
+            let memory = IntegersMemory { words, values: values.values_mut() };
+            self.compute.next_integers(&x.operand, weight, epilogue, format, memory, |row| {
                 if spreads {
                     elementwise::spread(self.compute.set, row);
                 }
@@ -293,7 +294,13 @@ impl CpuOperations {
 }
 
 fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
-    let higher = if set.has_bf16() { OperandFormat::Bf16 } else { OperandFormat::F32 };
+    let higher = if set.has_bf16() {
+        OperandFormat::Bf16
+    } else if set.has_int16() {
+        OperandFormat::Int16
+    } else {
+        OperandFormat::F32
+    };
     let [low, high, attention] = match dtype {
         DType::Float32 => [OperandFormat::F32; 3],
         DType::BFloat16 => [OperandFormat::Bf16; 3],

@@ -304,12 +304,11 @@ fn packed_attention_equals_the_obvious_one() {
             places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
             let threads = Threads::start(2).unwrap();
             let compute = kernels::compute::Compute { set, threads };
-            let packed =
-                [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)].map(|(format, tolerance)| {
-                    let mut packed = PackedKeys::new(format);
-                    packed.pack(&compute, &keys_values, &places, heads, &batch);
-                    (packed, tolerance)
-                });
+            let packed = shapes::ATTENTION_FORMATS.map(|(format, tolerance)| {
+                let mut packed = PackedKeys::new(format);
+                packed.pack(&compute, &keys_values, &places, heads, &batch);
+                (packed, tolerance)
+            });
             let tensor = |values: &[f32], columns: usize| {
                 Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap()
             };

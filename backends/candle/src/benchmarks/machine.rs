@@ -20,7 +20,7 @@ pub(super) struct MachinePeaks {
     pub(super) set: InstructionSet,
     /// Compute threads.
     pub(super) threads: usize,
-    peaks: [(OperandFormat, f64); 3],
+    peaks: [(OperandFormat, f64); 4],
     /// Bytes read from memory.
     pub(super) bytes: f64,
     /// Attention scores through the softmax, if the threads do nothing else.
@@ -35,7 +35,7 @@ impl MachinePeaks {
     /// If the system refuses threads.
     pub(super) fn measure(set: InstructionSet, threads: usize) -> Result<Self, Box<dyn Error>> {
         let pool = Threads::start(threads)?;
-        let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8]
+        let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int16, OperandFormat::Int8]
             .map(|format| (format, peak::of_all_threads(set, format, &pool)));
         let bytes = peak::bytes_per_second(&pool);
         Ok(Self { set, threads, peaks, bytes, scores: threads as f64 * softmax(set) })
@@ -49,9 +49,9 @@ impl MachinePeaks {
 
     /// The peaks in words.
     pub(super) fn line(&self) -> String {
-        let [float32, bfloat16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
+        let [float32, bfloat16, int16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
         format!(
-            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; \
+            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int16 {int16:.0}, int8 {int8:.0} G/s; \
              memory {:.0} GB/s",
             self.set,
             self.threads,
@@ -104,10 +104,10 @@ pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
 pub fn print_peaks() -> BenchmarkResult {
     let (set, threads) = settings()?;
     let machine = MachinePeaks::measure(set, threads)?;
-    let [float32, bfloat16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);
+    let [float32, bfloat16, int16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);
     let peaks = serde_json::json!({
         "instruction_set": set.to_string(), "threads": threads, "memory": machine.bytes / 1e9,
-        "float32": float32, "bfloat16": bfloat16, "int8": int8
+        "float32": float32, "bfloat16": bfloat16, "int16": int16, "int8": int8
     });
     writeln!(io::stdout(), "{peaks}")?;
     Ok(())

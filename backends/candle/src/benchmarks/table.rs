@@ -70,6 +70,7 @@ fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &MachinePeaks) -> 
     let format = match kind.format {
         OperandFormat::F32 => "float32",
         OperandFormat::Bf16 | OperandFormat::WideBf16 => "bfloat16",
+        OperandFormat::Int16 => "int16",
         OperandFormat::Int8 => "int8",
     };
     let name = match kind.sizes {

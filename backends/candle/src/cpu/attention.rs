@@ -9,7 +9,7 @@
 
 use super::{
     disentangled::DisentangledScores,
-    packed_keys::{PackedKeys, PackedSize, panels},
+    packed_keys::{PackedHead, PackedKeys, PackedSize, panels},
     workspace::{WORKSPACE, Workspace},
 };
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     kernels::{
         activation,
         compute::Compute,
+        elementwise,
         layout::COLUMNS,
         operand::{Operand, OperandRows},
         pack::{self, OperandFormat, Words},
@@ -304,7 +305,11 @@ impl<'a> Tiles<'a> {
     }
 
     /// The packed keys and values of a head, for a piece's segment.
-    fn packed<'k>(&self, step: KeyStep<'k>, piece: &KeyPiece) -> (PackedSize, (&'k [u32], &'k [u32])) {
+    fn packed<'k>(
+        &self,
+        step: KeyStep<'k>,
+        piece: &KeyPiece,
+    ) -> (PackedSize, PackedHead<&'k [u32], &'k [f32]>) {
         let size = PackedSize::new(self.format, piece.all.len(), self.heads);
         (size, step.packed.head(piece.segment, self.head, size))
     }
@@ -312,6 +317,7 @@ impl<'a> Tiles<'a> {
     /// Reserves memory for the item's queries and result, for all heads.
     fn reserve(&self, workspace: &mut Workspace, values: usize) {
         workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
+        workspace.query_scales.resize(self.heads.keys * self.rows, 1.0);
         workspace.words.resize(self.query_words, 0);
         workspace.out.resize(values, 0.0);
         workspace.totals.reserve(self.rows * self.panels);
@@ -326,7 +332,8 @@ impl<'a> Tiles<'a> {
             let first = row - row % self.block_rows;
             let block = first..self.rows.min(first + self.block_rows);
             let values = &workspace.values[self.columns(row)];
-            pack::row(self.compute.set, self.row_format, values, 0, &mut workspace.words, &mut 1.0);
+            let scale = &mut workspace.query_scales[self.head * self.rows + row];
+            pack::row(self.compute.set, self.row_format, values, 0, &mut workspace.words, scale);
             let queries = &mut workspace.queries.as_mut_slice()[self.words(&block)];
             pack::place(&workspace.words, queries, row - first, block.len());
         }
@@ -338,6 +345,7 @@ impl<'a> Tiles<'a> {
             (&mut workspace.max, f32::NEG_INFINITY),
             (&mut workspace.sum, 0.0),
             (&mut workspace.correction, 0.0),
+            (&mut workspace.step_sum, 0.0),
         ] {
             state.clear();
             state.resize(self.rows, value);
@@ -347,6 +355,14 @@ impl<'a> Tiles<'a> {
 
     /// Takes in the keys of a step, for a text that ends with the segment `last`.
     fn attend(&self, workspace: &mut Workspace, step: KeyStep<'_>, last: &Segment) {
+        workspace.value_scales.clear();
+        if self.format.is_scaled() {
+            for (piece, panels) in step.pieces() {
+                let (_, PackedHead { value_scales, .. }) = self.packed(step, piece);
+                let scales = &value_scales[panels.start * COLUMNS..panels.end * COLUMNS];
+                workspace.value_scales.extend_from_slice(scales);
+            }
+        }
         let visible =
             |row: usize| self.scoring.mask.visible(self.position + self.query(row), step.first, step.tokens);
         for rows in self.blocks() {
@@ -361,15 +377,24 @@ impl<'a> Tiles<'a> {
                     start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
                 }));
                 let first = step.first + seen.start;
+                let from = seen.start.min(workspace.value_scales.len());
                 let step = KeyStep { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
-                self.weigh(workspace, rows.clone(), step, last);
+                self.weigh(workspace, rows.clone(), step, from, last);
                 self.add_values(workspace, rows, step);
             }
         }
     }
 
-    /// Computes the weights of a step's keys for a block's rows, and packs them as a block.
-    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>, last: &Segment) {
+    /// Computes the weights of a step's keys for a block's rows, and packs them as a block. The scales of the
+    /// step's values begin at the index `first_scale`.
+    fn weigh(
+        &self,
+        workspace: &mut Workspace,
+        rows: Range<usize>,
+        step: KeyStep<'_>,
+        first_scale: usize,
+        last: &Segment,
+    ) {
         let set = self.compute.set;
         let block = &workspace.queries.as_slice()[self.words(&rows)];
         let panels = step.panels().len();
@@ -377,11 +402,16 @@ impl<'a> Tiles<'a> {
         let scores = &mut workspace.scores.rows()[..panels * rows.len()];
         let mut of_panels = scores.chunks_exact_mut(rows.len());
         for (piece, panels) in step.pieces() {
-            let (size, (keys, _)) = self.packed(step, piece);
+            let (size, PackedHead { keys, key_scales, .. }) = self.packed(step, piece);
             let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
+            let mut key_scales = key_scales.as_chunks().0.iter().skip(panels.start);
             for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
                 let operands = TileOperands { a: block, b: keys };
                 self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
+                if let Some(of_keys) = key_scales.next() {
+                    let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
+                    elementwise::dequantise(set, scores, of_rows, of_keys, &[0; COLUMNS], &tile::ZEROS);
+                }
             }
         }
         if let Some(cap) = self.scoring.soft_cap {
@@ -413,11 +443,17 @@ impl<'a> Tiles<'a> {
             max: &mut workspace.max[rows.clone()],
             sum: &mut workspace.sum[rows.clone()],
             correction: &mut workspace.correction[rows.clone()],
+            step_sum: &mut workspace.step_sum[rows.clone()],
         };
         let lines = &mut workspace.weights.as_mut_slice().as_chunks_mut().0[..2 * scores.len()];
         let factor = LOG2_E / self.scoring.divisor;
-        softmax::step(set, scores, &workspace.visible, factor, &mut running, lines);
-        pack::block(set, self.row_format, lines, rows.len());
+        let value_scales = &workspace.value_scales[first_scale..];
+        softmax::step(set, scores, &workspace.visible, factor, value_scales, &mut running, lines);
+        if self.row_format.is_scaled() {
+            pack::block_of_int16(set, lines, &mut workspace.step_sum[rows]);
+        } else {
+            pack::block(set, self.row_format, lines, rows.len());
+        }
     }
 
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
@@ -431,7 +467,7 @@ impl<'a> Tiles<'a> {
             let mut weights = workspace.weights.as_slice();
             let mut start = Start::Zeros;
             for (piece, keys) in step.pieces() {
-                let (size, (_, values)) = self.packed(step, piece);
+                let (size, PackedHead { values, .. }) = self.packed(step, piece);
                 let values = &values[panel * size.column * COLUMNS..]
                     [keys.start * words * COLUMNS..keys.end * words * COLUMNS];
                 let (of_piece, rest) = weights.split_at(keys.len() * block_words);
@@ -439,7 +475,12 @@ impl<'a> Tiles<'a> {
                 self.kernel.multiply(rows.len(), operands, start, Ahead::NOTHING, tile);
                 (weights, start) = (rest, Start::Sums);
             }
-            softmax::scale_and_add(self.compute.set, tile, factors, totals);
+            if self.format.is_scaled() {
+                let scales = &workspace.step_sum[rows.clone()];
+                softmax::scale_and_add_integers(self.compute.set, tile, scales, factors, totals);
+            } else {
+                softmax::scale_and_add(self.compute.set, tile, factors, totals);
+            }
         }
     }
 

@@ -26,8 +26,27 @@ pub(crate) struct PackedKeys {
     pub(super) format: OperandFormat,
     keys: Words,
     values: Words,
-    /// The offsets of each segment in `keys` and in `values`.
-    starts: Vec<(usize, usize)>,
+    /// For integers: the scales of each segment's keys, then of its values, for each head.
+    scales: Vec<f32>,
+    starts: Vec<SegmentStarts>,
+}
+
+/// The places of a segment's first head.
+#[derive(Clone, Copy, Default)]
+struct SegmentStarts {
+    keys: usize,
+    values: usize,
+    scales: usize,
+}
+
+/// The packed keys and values of a segment, for one head.
+#[derive(Default)]
+pub(super) struct PackedHead<Words, Scales> {
+    pub(super) keys: Words,
+    pub(super) values: Words,
+    /// For integers: a scale for each position of all panels, zero for padding.
+    pub(super) key_scales: Scales,
+    pub(super) value_scales: Scales,
 }
 
 /// The panels that contain a segment's keys, counted from the text's first panel.
@@ -45,6 +64,8 @@ pub(super) struct PackedSize {
     /// The words of a column of values. A word holds one or more tokens.
     pub(super) column: usize,
     value_panels: usize,
+    /// The number of scales of the keys, and of the values.
+    scales: usize,
 }
 
 impl PackedSize {
@@ -55,6 +76,7 @@ impl PackedSize {
             key: format.words(heads.size),
             column: tokens / format.per_word(),
             value_panels: heads.size.div_ceil(COLUMNS),
+            scales: if format.is_scaled() { tokens } else { 0 },
         }
     }
 
@@ -68,9 +90,10 @@ impl PackedSize {
 }
 
 impl PackedKeys {
-    /// Memory for keys and values in `format`, which is [`OperandFormat::F32`] or [`OperandFormat::Bf16`].
+    /// Memory for keys and values in `format`, which is not [`OperandFormat::Int8`].
     pub(crate) fn new(format: OperandFormat) -> Self {
-        Self { format, keys: Words::default(), values: Words::default(), starts: Vec::new() }
+        let words = Words::default;
+        Self { format, keys: words(), values: words(), scales: Vec::new(), starts: Vec::new() }
     }
 
     /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, and overwrites the earlier content. `places`
@@ -89,43 +112,54 @@ impl PackedKeys {
             .iter()
             .map(|segment| PackedSize::new(format, panels(segment).len(), heads))
             .collect();
-        let (mut keys_len, mut values_len) = (0, 0);
+        let mut next = SegmentStarts::default();
         self.starts.clear();
         for size in &sizes {
-            self.starts.push((keys_len, values_len));
-            keys_len += heads.keys * size.keys();
-            values_len += heads.keys * size.values();
+            self.starts.push(next);
+            next.keys += heads.keys * size.keys();
+            next.values += heads.keys * size.values();
+            next.scales += heads.keys * 2 * size.scales;
         }
-        self.keys.resize(keys_len);
-        self.values.resize(values_len);
+        self.keys.resize(next.keys);
+        self.values.resize(next.values);
+        self.scales.resize(next.scales, 0.0);
         let rows: Vec<Vec<usize>> = (0..sizes.len()).map(|segment| rows(batch, segment)).collect();
         let (mut keys, mut values) = (self.keys.as_mut_slice(), self.values.as_mut_slice());
+        let mut scales = self.scales.as_mut_slice();
         let mut items = Vec::new();
         for (rows, &size) in rows.iter().zip(&sizes) {
             for head in 0..heads.keys {
-                let (head_keys, head_values);
-                (head_keys, keys) = keys.split_at_mut(size.keys());
-                (head_values, values) = values.split_at_mut(size.values());
-                items.push((rows, size, head, head_keys, head_values));
+                let mut out = PackedHead::<&mut [u32], &mut [f32]>::default();
+                (out.keys, keys) = keys.split_at_mut(size.keys());
+                (out.values, values) = values.split_at_mut(size.values());
+                (out.key_scales, scales) = scales.split_at_mut(size.scales);
+                (out.value_scales, scales) = scales.split_at_mut(size.scales);
+                items.push((rows, size, head, out));
             }
         }
-        compute.threads.for_each(items.into_iter(), |(rows, size, head, keys, values)| {
+        compute.threads.for_each(items.into_iter(), |(rows, size, head, out)| {
             let stride = 2 * heads.keys * heads.size;
             let row = |token: usize, head: usize| {
                 &keys_values[places[rows[token]] * stride + head * heads.size..][..heads.size]
             };
-            pack_keys(compute, format, rows.len(), size, |token| row(token, head), keys);
-            pack_values(compute, format, rows.len(), size, |token| row(token, heads.keys + head), values);
+            let PackedHead { keys, values, key_scales, value_scales } = out;
+            let packing = HeadPacking { compute, format, tokens: rows.len(), size };
+            packing.pack_keys(|token| row(token, head), keys, key_scales);
+            packing.pack_values(|token| row(token, heads.keys + head), values, value_scales);
         });
     }
 
     /// The packed keys and values of a segment, for one head.
-    pub(super) fn head(&self, segment: usize, head: usize, size: PackedSize) -> (&[u32], &[u32]) {
-        let (keys, values) = self.starts[segment];
-        (
-            &self.keys.as_slice()[keys + head * size.keys()..][..size.keys()],
-            &self.values.as_slice()[values + head * size.values()..][..size.values()],
-        )
+    pub(super) fn head(&self, segment: usize, head: usize, size: PackedSize) -> PackedHead<&[u32], &[f32]> {
+        let SegmentStarts { keys, values, scales } = self.starts[segment];
+        let scales = &self.scales[scales + head * 2 * size.scales..][..2 * size.scales];
+        let (key_scales, value_scales) = scales.split_at(size.scales);
+        PackedHead {
+            keys: &self.keys.as_slice()[keys + head * size.keys()..][..size.keys()],
+            values: &self.values.as_slice()[values + head * size.values()..][..size.values()],
+            key_scales,
+            value_scales,
+        }
     }
 }
 
@@ -148,63 +182,78 @@ fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
     before.into_iter().rev().chain(own.rows.clone()).collect()
 }
 
-/// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
-fn pack_keys<'a>(
-    compute: &Compute,
+/// How to pack the keys and values of one head.
+struct HeadPacking<'a> {
+    compute: &'a Compute,
     format: OperandFormat,
+    /// The number of keys.
     tokens: usize,
     size: PackedSize,
-    row: impl Fn(usize) -> &'a [f32],
-    keys: &mut [u32],
-) {
-    let mut rows = vec![0; COLUMNS * size.key];
-    for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
-        let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
-        let used = in_panel.len() * size.key;
-        for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
+}
+
+impl HeadPacking<'_> {
+    /// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
+    fn pack_keys<'a>(&self, row: impl Fn(usize) -> &'a [f32], keys: &mut [u32], scales: &mut [f32]) {
+        let Self { compute, format, tokens, size } = *self;
+        let mut rows = vec![0; COLUMNS * size.key];
+        for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
+            let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
+            let used = in_panel.len() * size.key;
+            for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
+                if token + AHEAD < tokens {
+                    tile::bring_values_near(row(token + AHEAD));
+                }
+                let scale = scales.get_mut(token);
+                pack::row(compute.set, format, row(token), 0, words, scale.unwrap_or(&mut 1.0));
+            }
+            pack::panel(compute.set, &rows[..used], size.key, out);
+        }
+        scales.iter_mut().skip(tokens).for_each(|scale| *scale = 0.0);
+    }
+
+    /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
+    fn pack_values<'a>(&self, row: impl Fn(usize) -> &'a [f32], values: &mut [u32], scales: &mut [f32]) {
+        let Self { compute, format, tokens, size } = *self;
+        for (token, scale) in scales.iter_mut().enumerate() {
             if token + AHEAD < tokens {
                 tile::bring_values_near(row(token + AHEAD));
             }
-            pack::row(compute.set, format, row(token), 0, words, &mut 1.0);
+            *scale = if token < tokens { pack::scale_of_range(row(token)) } else { 0.0 };
         }
-        pack::panel(compute.set, &rows[..used], size.key, out);
-    }
-}
-
-/// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
-fn pack_values<'a>(
-    compute: &Compute,
-    format: OperandFormat,
-    tokens: usize,
-    size: PackedSize,
-    row: impl Fn(usize) -> &'a [f32],
-    values: &mut [u32],
-) {
-    for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
-        let of_panel = |token: usize| {
-            let row = row(token);
-            &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
-        };
-        for (word, out) in out.as_chunks_mut::<COLUMNS>().0.iter_mut().enumerate() {
-            let first = word * format.per_word();
-            if first >= tokens {
-                out.fill(0);
-                continue;
-            }
-            if first + AHEAD < tokens {
-                tile::bring_values_near(of_panel(first + AHEAD));
-            }
-            let values = of_panel(first);
-            if format == OperandFormat::Bf16 {
-                let second = if first + 1 < tokens { of_panel(first + 1) } else { &[0.0; COLUMNS] };
-                let (used, rest) = out.split_at_mut(values.len());
-                pack::interleave(compute.set, values, second, used);
-                rest.fill(0);
-            } else if let Ok(values) = <&[f32; COLUMNS]>::try_from(values) {
-                // A copy whose size the compiler knows.
-                *out = values.map(f32::to_bits);
-            } else {
-                *out = std::array::from_fn(|at| values.get(at).map_or(0, |value| value.to_bits()));
+        for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
+            let of_panel = |token: usize| {
+                let row = row(token);
+                &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
+            };
+            for (word, out) in out.as_chunks_mut::<COLUMNS>().0.iter_mut().enumerate() {
+                let first = word * format.per_word();
+                if first >= tokens {
+                    out.fill(0);
+                    continue;
+                }
+                if first + AHEAD < tokens {
+                    tile::bring_values_near(of_panel(first + AHEAD));
+                }
+                let values = of_panel(first);
+                if format.per_word() == 2 {
+                    let has_second = first + 1 < tokens;
+                    let second =
+                        if has_second { of_panel(first + 1) } else { &[0.0; COLUMNS][..values.len()] };
+                    let (used, rest) = out.split_at_mut(values.len());
+                    if let [scale, rest @ ..] = &scales[first.min(scales.len())..] {
+                        let of_second = if has_second { rest[0] } else { 1.0 };
+                        let rows = [values, second];
+                        pack::interleave_int16(compute.set, rows, [*scale, of_second], used);
+                    } else {
+                        pack::interleave(compute.set, values, second, used);
+                    }
+                    rest.fill(0);
+                } else if let Ok(values) = <&[f32; COLUMNS]>::try_from(values) {
+                    // A copy whose size the compiler knows.
+                    *out = values.map(f32::to_bits);
+                } else {
+                    *out = std::array::from_fn(|at| values.get(at).map_or(0, |value| value.to_bits()));
+                }
             }
         }
     }

@@ -10,6 +10,10 @@ pub(super) struct Workspace {
     pub(super) values: Vec<f32>,
     /// The packed queries of all key heads, `[block]` for each head.
     pub(super) queries: Words,
+    /// The scales of the queries of all key heads, for integers.
+    pub(super) query_scales: Vec<f32>,
+    /// The scales of a step's values, for integers.
+    pub(super) value_scales: Vec<f32>,
     /// A head's words before they are placed in a block.
     pub(super) words: Vec<u32>,
     /// The scores of a block's rows: `[panel][row]`.
@@ -22,6 +26,8 @@ pub(super) struct Workspace {
     pub(super) max: Vec<f32>,
     pub(super) sum: Vec<f32>,
     pub(super) correction: Vec<f32>,
+    /// For integers: the sum of a step's scaled weights of each row, then the scale of their products.
+    pub(super) step_sum: Vec<f32>,
     /// The biases of a step's keys, one row of a block after the other, if they are computed for the step.
     pub(super) biases: Vec<f32>,
     /// The range of a step's keys that each row of a block sees.

@@ -45,11 +45,11 @@ struct Results<'a> {
     prefetches: bool,
 }
 
-/// Memory for [`Compute::next_bytes`].
-pub(crate) struct BytesMemory<'a> {
+/// Memory for [`Compute::next_integers`].
+pub(crate) struct IntegersMemory<'a> {
     /// For the operand.
     pub(crate) words: Words,
-    /// For rows before they become bytes: as many blocks at a time as it holds, at least one.
+    /// For rows before they become integers: as many blocks at a time as it holds, at least one.
     pub(crate) values: &'a mut [f32],
 }
 
@@ -160,8 +160,8 @@ impl Compute {
         });
     }
 
-    /// Packs `epilogue` of `x · Wᵀ` as an operand in `format`. The format must not be
-    /// [`OperandFormat::Int8`], because its scales need whole rows.
+    /// Packs `epilogue` of `x · Wᵀ` as an operand in `format`. The format must not be one of integers, because
+    /// their scales need whole rows.
     pub(crate) fn next_operand(
         &self,
         x: &Operand,
@@ -171,7 +171,7 @@ impl Compute {
         words: Words,
     ) -> Operand {
         let (width, inner) = (epilogue.width(), epilogue.outputs(weight));
-        assert!(format != OperandFormat::Int8 && weight.panels == inner.div_ceil(width));
+        assert!(!format.is_scaled() && weight.panels == inner.div_ceil(width));
         let mut out = Operand::new(self.set, format, x.rows, inner, words);
         let Operand { format, rows, block_rows, row_words, .. } = out;
         let per_word = format.per_word();
@@ -219,13 +219,14 @@ impl Compute {
         out
     }
 
-    /// Like `next_operand`, for [`OperandFormat::Int8`]. `prepare` may change a row before it is packed.
-    pub(crate) fn next_bytes(
+    /// Like `next_operand`, for a format of integers. `prepare` may change a row before it is packed.
+    pub(crate) fn next_integers(
         &self,
         x: &Operand,
         weight: &Matrix,
         epilogue: Epilogue,
-        BytesMemory { words, values }: BytesMemory<'_>,
+        format: OperandFormat,
+        IntegersMemory { words, values }: IntegersMemory<'_>,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Operand {
         let inner = epilogue.outputs(weight);
@@ -236,7 +237,7 @@ impl Compute {
             .map(|first| x.part(first..blocks.min(first + blocks_per_step)))
             .collect();
         let counts: Vec<usize> = steps.iter().flat_map(|step| self.rows_of_items(step.rows())).collect();
-        self.operand_of(&counts, inner, OperandFormat::Int8, words, |parts| {
+        self.operand_of(&counts, inner, format, words, |parts| {
             let mut parts = parts.into_iter();
             for step in steps {
                 let values = &mut values[..step.rows() * inner];
@@ -374,10 +375,11 @@ mod tests {
     use text_embeddings_backend_core::Activation;
     use text_embeddings_checkpoint::Encoding;
 
-    const FORMATS: [(OperandFormat, WeightFormat); 5] = [
+    const FORMATS: [(OperandFormat, WeightFormat); 6] = [
         (OperandFormat::F32, WeightFormat::AsRows(OperandFormat::F32)),
         (OperandFormat::F32, WeightFormat::AsRows(OperandFormat::Bf16)),
         (OperandFormat::Bf16, WeightFormat::AsRows(OperandFormat::Bf16)),
+        (OperandFormat::Int16, WeightFormat::AsRows(OperandFormat::Int16)),
         (OperandFormat::Int8, WeightFormat::AsRows(OperandFormat::Int8)),
         (OperandFormat::Int8, WeightFormat::Int4),
     ];
@@ -388,11 +390,19 @@ mod tests {
 
     /// The values that `format` keeps of a row.
     fn kept(format: OperandFormat, row: &[f32]) -> Vec<f64> {
-        let scale = row.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+        let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        let scale = if format == OperandFormat::Int16 {
+            let norm = row.iter().map(|value| value * value).sum::<f32>().sqrt();
+            (norm / 45_000.0).max(largest / 32_767.0)
+        } else {
+            largest / 127.0
+        };
         let keep = |&value: &f32| match format {
             OperandFormat::F32 => f64::from(value),
             OperandFormat::Bf16 | OperandFormat::WideBf16 => bf16::from_f32(value).to_f64(),
-            OperandFormat::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
+            OperandFormat::Int16 | OperandFormat::Int8 => {
+                f64::from((value / scale).round_ties_even()) * f64::from(scale)
+            }
         };
         row.iter().map(keep).collect()
     }
@@ -417,10 +427,14 @@ mod tests {
         x.iter().flat_map(|x| weight.iter().map(move |row| dot(x, row))).collect()
     }
 
-    /// The allowed error of a sum: from rounding to `f32` at each step, and for bytes from values near the
+    /// The allowed error of a sum: from rounding to `f32` at each step, and for integers from values near the
     /// middle of two steps, which may round either way.
     fn tolerance(format: OperandFormat, depth: usize) -> f64 {
-        if format == OperandFormat::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
+        match format {
+            OperandFormat::Int8 => 2e-2,
+            OperandFormat::Int16 => 1e-3,
+            _ => 1e-6 + 1e-7 * depth as f64,
+        }
     }
 
     /// Threads, rows, depth and columns: for every number of rows up to 130, with odd depths and columns.
@@ -559,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_the_next_operand_are_those_of_its_values_however_many_steps_they_take() {
+    fn integers_of_the_next_operand_are_those_of_its_values_however_many_steps_they_take() {
         let mut rng = StdRng::seed_from_u64(17);
         let sizes = [(1, 3, 1), (2, 16, 32), (14, 33, 17), (29, 40, 50), (131, 64, 97)];
         for set in InstructionSet::available() {
@@ -572,22 +586,22 @@ mod tests {
                 } else {
                     (ColumnOrder::Plain, Epilogue::Activate(Activation::Gelu), &parts[..1])
                 };
+                let format = [OperandFormat::Int8, OperandFormat::Int16][number / 2 % 2];
                 let matrix = Matrix::pack(&compute, parts, OperandFormat::Int8, order);
                 let x = pack(&compute, OperandFormat::Int8, &random(&mut rng, rows * depth), depth);
                 let next = |format| compute.next_operand(&x, &matrix, epilogue, format, Words::default());
                 let values = next(OperandFormat::F32).values();
                 let reversed = |row: &mut [f32]| row.reverse();
-                let expected =
-                    compute.operand(&values, inner, OperandFormat::Int8, Words::default(), |row, out| {
-                        out.copy_from_slice(row);
-                        reversed(out);
-                        out
-                    });
+                let expected = compute.operand(&values, inner, format, Words::default(), |row, out| {
+                    out.copy_from_slice(row);
+                    reversed(out);
+                    out
+                });
                 // All rows at once, and one block at a time.
                 for step in [rows.max(x.block_rows), x.block_rows] {
                     let mut memory = vec![f32::NAN; step * inner];
-                    let memory = BytesMemory { words: Words::default(), values: &mut memory };
-                    let got = compute.next_bytes(&x, &matrix, epilogue, memory, reversed);
+                    let memory = IntegersMemory { words: Words::default(), values: &mut memory };
+                    let got = compute.next_integers(&x, &matrix, epilogue, format, memory, reversed);
                     assert_eq!(got.scales, expected.scales, "{set} {rows}x{depth}x{inner}");
                     assert_eq!(
                         got.words.as_slice(),

@@ -53,8 +53,8 @@ pub(crate) struct Matrix {
     pub(super) panels: usize,
     words: Pages,
     groups: Groups,
-    /// For [`OperandFormat::Int8`], by panel and column: the scale of the column, and the sum of its bytes
-    /// times the offset of the rows' bytes. A product subtracts the latter, which the offset added.
+    /// For integers, by panel and column: the scale of the column, and for bytes their sum times the offset of
+    /// the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
     /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,
@@ -203,8 +203,7 @@ impl Matrix {
         let mut words = Pages::zeroed(panels * panel_words);
         let is_fine = keeps_nibbles && parts.iter().any(StoredMatrix::has_four_bits);
         let mut groups = Groups::new(panels * of_nibbles, is_fine);
-        let mut scales =
-            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == OperandFormat::Int8 { panels } else { 0 }];
+        let mut scales = vec![([0.0; COLUMNS], [0; COLUMNS]); if products.is_scaled() { panels } else { 0 }];
         let (mut of_panel, mut groups_of_panel) = (scales.iter_mut(), groups.panels(of_nibbles));
         let items = words.as_mut_slice().chunks_exact_mut(panel_words).enumerate();
         let items = items.map(|(panel, words)| (panel, words, of_panel.next(), groups_of_panel.next()));
@@ -229,11 +228,9 @@ impl Matrix {
                         }
                         None => pack::row(compute.set, products, &values, 0, words, &mut scale),
                     }
-                    words
-                        .iter()
-                        .flat_map(|word| word.to_le_bytes())
-                        .map(|byte| compute.set.byte_excess(byte.cast_signed()))
-                        .sum()
+                    let words = if products == OperandFormat::Int8 { &*words } else { &[] };
+                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                    bytes.map(|byte| compute.set.byte_excess(byte.cast_signed())).sum()
                 };
                 if let Some((scales, corrections)) = &mut scales {
                     corrections[column] = excess;

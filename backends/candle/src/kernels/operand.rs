@@ -22,7 +22,7 @@ pub(crate) struct Operand {
     pub(super) row_words: usize,
     pub(super) block_rows: usize,
     pub(super) words: Words,
-    /// The scale of each row, for [`OperandFormat::Int8`].
+    /// The scale of each row of integers.
     pub(super) scales: Vec<f32>,
 }
 
@@ -41,7 +41,7 @@ impl Operand {
         let max_rows = tile::rows(set, format);
         let block_rows = rows.div_ceil(rows.div_ceil(max_rows).max(1)).max(1);
         words.resize(rows * row_words);
-        let scales = vec![1.0; if format == OperandFormat::Int8 { rows } else { 0 }];
+        let scales = vec![1.0; if format.is_scaled() { rows } else { 0 }];
         Self { format, rows, depth, row_words, block_rows, words, scales }
     }
 
@@ -50,7 +50,7 @@ impl Operand {
         let Self { format, row_words, .. } = *self;
         let rows = (self.rows, self.block_rows);
         let words = SharedPointer(self.words.as_mut_slice().as_mut_ptr());
-        let scales = (format == OperandFormat::Int8).then_some(SharedPointer(self.scales.as_mut_ptr()));
+        let scales = format.is_scaled().then_some(SharedPointer(self.scales.as_mut_ptr()));
         let mut from = 0_usize;
         let parts = counts.iter().map(|&count| {
             let range = from..from.saturating_add(count);
@@ -165,7 +165,7 @@ pub(crate) struct OperandRows<'a> {
     row_words: usize,
     range: Range<usize>,
     words: SharedPointer<u32>,
-    /// The scales, for [`OperandFormat::Int8`] only.
+    /// The scales, for integers only.
     scales: Option<SharedPointer<f32>>,
     operand: PhantomData<&'a mut Operand>,
 }

@@ -7,7 +7,7 @@
 use super::{
     layout::{COLUMNS, WORDS},
     lines::CacheLines,
-    simd::{InstructionSet, ROUND, dispatch},
+    simd::{InstructionSet, ROUND, dispatch, mul_add},
 };
 use half::f16;
 use text_embeddings_checkpoint::Encoding;
@@ -49,6 +49,9 @@ pub(crate) enum OperandFormat {
     /// One bfloat16 value, widened to `f32`: rows for products with columns in [`Self::Bf16`] where the CPU
     /// cannot multiply bfloat16.
     WideBf16,
+    /// Two 16-bit integers, the first in the lower half: values divided by their row's scale and rounded. CPUs
+    /// that cannot multiply bfloat16 multiply them faster than `f32`, and they round less than bfloat16 does.
+    Int16,
     /// Four bytes: values divided by their row's scale and rounded. In blocks of rows,
     /// [`InstructionSet::byte_offset`](super::InstructionSet::byte_offset) is added to each.
     Int8,
@@ -64,16 +67,22 @@ impl OperandFormat {
     pub(crate) fn per_word(self) -> usize {
         match self {
             Self::F32 | Self::WideBf16 => 1,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::Int16 => 2,
             Self::Int8 => 4,
         }
+    }
+
+    /// Whether the values are integers, which each row's scale turns into values. Their products are summed as
+    /// `i32`.
+    pub(crate) fn is_scaled(self) -> bool {
+        matches!(self, Self::Int16 | Self::Int8)
     }
 
     /// The length of a row of `depth` values after padding, in values. It is the same for `f32` and bfloat16,
     /// because they can be multiplied with each other.
     pub(crate) fn padded(self, depth: usize) -> usize {
         depth.next_multiple_of(match self {
-            Self::F32 | Self::Bf16 | Self::WideBf16 => 2 * WORDS,
+            Self::F32 | Self::Bf16 | Self::WideBf16 | Self::Int16 => 2 * WORDS,
             Self::Int8 => 4 * WORDS,
         })
     }
@@ -109,9 +118,9 @@ fn largest(values: &[f32]) -> u32 {
 }
 
 /// Packs a row's values as words of `format`, padded with values of zero. `words` consists of whole lines
-/// with at least `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the
-/// factor that turns bytes into values, or NaN if a value is not finite, so that the fault is not lost.
-/// `offset` is added to the bytes.
+/// with at least `format.words(values.len())` elements. For integers, `scale` becomes the factor that turns
+/// them into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to
+/// bytes.
 pub(crate) fn row(
     set: InstructionSet,
     format: OperandFormat,
@@ -139,9 +148,133 @@ pub(crate) fn row(
         OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         OperandFormat::Bf16 => round(set, values, words),
         OperandFormat::WideBf16 => round_wide(set, values, words),
+        OperandFormat::Int16 => {
+            *scale = scale_of_int16(set, values);
+            round_to_int16(set, values, *scale, words);
+        }
         OperandFormat::Int8 => quantise(set, values, offset, words, scale),
     }
 }
+
+/// The largest 16-bit integer in a row. Its negative is the least.
+const LARGEST_INT16: f32 = 32_767.0;
+/// The largest norm of a row of 16-bit integers. So the sum of the products of two rows is less than 2³¹, also
+/// after rounding, which adds at most half of the square root of the row's length to its norm.
+const LARGEST_NORM: f32 = 45_000.0;
+/// The least scale of a row of 16-bit integers. The squares of smaller values are no longer normal.
+const LEAST_SCALE: f32 = 1e-20;
+
+dispatch! {
+    /// The scale of a row of 16-bit integers whose products with another such row are summed.
+    fn write_scale_of_int16(values: &[f32], scale: &mut f32) {
+        let registers = values.chunks_exact(S::LANES);
+        let rest: f32 = registers.remainder().iter().map(|value| value * value).sum();
+        // SAFETY: `S` is the register type of the instruction set that this body is compiled for, and the CPU
+        // has it. Each chunk fills a register.
+        let sum = unsafe {
+            let mut sum = S::splat(0.0);
+            for register in registers {
+                let register = S::load(register.as_ptr());
+                sum = register.mul_add(register, sum);
+            }
+            sum.sum()
+        };
+        let norm = (sum + rest).sqrt();
+        let largest = f32::from_bits(largest(values));
+        *scale = if largest.is_finite() {
+            (norm / LARGEST_NORM).max(largest / LARGEST_INT16).max(LEAST_SCALE)
+        } else {
+            f32::NAN
+        };
+    }
+}
+
+/// The scale of a row of 16-bit integers whose products with another such row are summed, or NaN if a value is
+/// not finite.
+fn scale_of_int16(set: InstructionSet, values: &[f32]) -> f32 {
+    let mut scale = 0.0;
+    write_scale_of_int16(set, values, &mut scale);
+    scale
+}
+
+/// The scale of 16-bit integers that use their whole range, or NaN if a value is not finite.
+pub(crate) fn scale_of_range(values: &[f32]) -> f32 {
+    let largest = f32::from_bits(largest(values));
+    if largest.is_finite() { (largest / LARGEST_INT16).max(LEAST_SCALE) } else { f32::NAN }
+}
+
+/// A value's nearest 16-bit integer, in the lower half of a word.
+#[inline(always)]
+fn int16<const FUSED: bool>(value: f32, inverse: f32) -> u32 {
+    mul_add::<FUSED>(value, inverse, ROUND).to_bits() & 0xffff
+}
+
+dispatch! {
+    /// [`row`] for 16-bit integers with a known scale.
+    fn round_to_int16(values: &[f32], scale: f32, words: &mut [u32]) {
+        let inverse = 1.0 / scale;
+        #[cfg(target_arch = "x86_64")]
+        let (values, words) = if WIDE {
+            let (whole, rest) = values.as_chunks::<WORDS>();
+            let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 2);
+            // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
+            unsafe { wide::int16(whole, inverse, of_whole) };
+            (rest, of_rest)
+        } else {
+            (values, words)
+        };
+        let (pairs, rest) = values.as_chunks::<2>();
+        for (word, &[first, second]) in words.iter_mut().zip(pairs) {
+            *word = int16::<FUSED>(first, inverse) | int16::<FUSED>(second, inverse) << 16;
+        }
+        words[pairs.len()..].fill(0);
+        if let [last] = rest {
+            words[pairs.len()] = int16::<FUSED>(*last, inverse);
+        }
+    }
+}
+
+dispatch! {
+    /// Packs two rows of equal length, with a scale for each, as words of [`OperandFormat::Int16`]. Each word
+    /// holds one value of each row.
+    fn interleave_int16(rows: [&[f32]; 2], scales: [f32; 2], words: &mut [u32]) {
+        let [first, second] = scales.map(|scale| 1.0 / scale);
+        for ((word, &a), &b) in words.iter_mut().zip(rows[0]).zip(rows[1]) {
+            *word = int16::<FUSED>(a, first) | int16::<FUSED>(b, second) << 16;
+        }
+    }
+}
+
+dispatch! {
+    /// Turns lines of weights, the bits of `f32` in `[panel][half][row]`, into a block of 16-bit integers, which
+    /// begins at the first line. `sums` has the sum of each row's weights, which are not negative, and becomes
+    /// the factor that turns the integers into weights. Their sum is less than 2¹⁶, so that a sum of products
+    /// with any 16-bit integers is less than 2³¹.
+    fn block_of_int16(lines: &mut [[u32; WORDS]], sums: &mut [f32]) {
+        let rows = sums.len();
+        for (row, sum) in sums.iter_mut().enumerate() {
+            let inverse = if *sum > LEAST_SUM { LARGEST_INT16 / *sum } else { 0.0 };
+            *sum /= LARGEST_INT16;
+            // A panel has as many words as a chunk. So its block ends before the next panel's first line.
+            for panel in 0..lines.len() / (2 * rows) {
+                let halves = [0, 1].map(|half| lines[(2 * panel + half) * rows + row].map(f32::from_bits));
+                let line = &mut lines[panel * rows + row];
+                #[cfg(target_arch = "x86_64")]
+                if WIDE {
+                    // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
+                    unsafe { wide::int16(&halves, inverse, line) };
+                    continue;
+                }
+                for (word, &[first, second]) in line.iter_mut().zip(halves.as_flattened().as_chunks::<2>().0) {
+                    *word = int16::<FUSED>(first, inverse) | int16::<FUSED>(second, inverse) << 16;
+                }
+            }
+        }
+    }
+}
+
+/// The least sum of weights that count.
+const LEAST_SUM: f32 = 1e-30;
 
 dispatch! {
     /// [`row`] for bfloat16.
@@ -236,14 +369,15 @@ dispatch! {
     }
 }
 
-/// Turns lines of `f32` bits, `[panel][half][row]`, into a block of `rows` rows in `format`, which is not
-/// [`OperandFormat::Int8`]. The block begins at the first line.
+/// Turns lines of `f32` bits, `[panel][half][row]`, into a block of `rows` rows in `format`, which has no
+/// scales. The block begins at the first line.
 pub(crate) fn block(set: InstructionSet, format: OperandFormat, lines: &mut [[u32; WORDS]], rows: usize) {
     match format {
         // Each line is a row of a chunk already.
         OperandFormat::F32 => {}
         OperandFormat::WideBf16 => round_words(set, lines.as_flattened_mut()),
-        OperandFormat::Bf16 | OperandFormat::Int8 => {
+        OperandFormat::Bf16 | OperandFormat::Int16 | OperandFormat::Int8 => {
+            assert!(!format.is_scaled());
             // A panel has as many words as a chunk. So its block ends before the next panel's first line.
             for panel in 0..lines.len() / (2 * rows) {
                 for row in 0..rows {
@@ -327,8 +461,18 @@ mod tests {
     use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    const FORMATS: [OperandFormat; 4] =
-        [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::WideBf16, OperandFormat::Int8];
+    const FORMATS: [OperandFormat; 5] = [
+        OperandFormat::F32,
+        OperandFormat::Bf16,
+        OperandFormat::WideBf16,
+        OperandFormat::Int16,
+        OperandFormat::Int8,
+    ];
+
+    /// The integers in a word of [`OperandFormat::Int16`].
+    fn int16s(word: u32) -> [i32; 2] {
+        [word, word >> 16].map(|half| i32::from(half as i16))
+    }
 
     fn halves(word: u32) -> [f32; 2] {
         [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
@@ -408,6 +552,11 @@ mod tests {
                             words.iter().map(|&word| f32::from_bits(word)).collect()
                         }
                         OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
+                        OperandFormat::Int16 => words
+                            .iter()
+                            .flat_map(|&word| int16s(word))
+                            .map(|int| int as f32 * scale)
+                            .collect(),
                         OperandFormat::Int8 => {
                             let bytes = words.iter().flat_map(|word| word.to_le_bytes());
                             bytes.map(|byte| f32::from(byte.cast_signed()) * scale).collect()
@@ -416,6 +565,7 @@ mod tests {
                     let tolerance = match format {
                         OperandFormat::F32 => 0.0,
                         OperandFormat::Bf16 | OperandFormat::WideBf16 => 2.0 / 256.0,
+                        OperandFormat::Int16 => 0.51 * scale,
                         OperandFormat::Int8 => 0.5001 * scale,
                     };
                     assert_eq!(got.len(), format.padded(depth));
@@ -446,6 +596,94 @@ mod tests {
                 values[33] = broken;
                 row(set, OperandFormat::Int8, &values, 0, &mut words, &mut scale);
                 assert!(scale.is_nan(), "{set} {broken}");
+            }
+        }
+    }
+
+    /// Rows as bad as can be: one value, equal values, few large ones.
+    #[test]
+    fn sums_of_products_of_16_bit_integers_fit_32_bits() {
+        let mut rng = StdRng::seed_from_u64(13);
+        for set in InstructionSet::available() {
+            for depth in [1, 2, 3, 31, 128, 3072, 20_001] {
+                let mut spiky = vec![1e-3; depth];
+                spiky[depth / 2] = -7.0;
+                for values in [vec![3.0; depth], vec![-1e15; depth], spiky, random(&mut rng, depth)] {
+                    let (mut words, mut scale) = (vec![0; OperandFormat::Int16.words(depth)], 0.0);
+                    row(set, OperandFormat::Int16, &values, 0, &mut words, &mut scale);
+                    let ints: Vec<i64> = words.iter().flat_map(|&word| int16s(word)).map(i64::from).collect();
+                    let sum: i64 = ints.iter().map(|int| int * int).sum();
+                    assert!(sum < 1 << 31 && scale > 0.0, "{set} {depth}: {sum}");
+                    // The range is used: the norm or the largest value is at its limit.
+                    let largest = ints.iter().map(|int| int.abs()).max().unwrap_or_default();
+                    assert!(sum > 44_900 * 44_900 || largest > 32_700, "{set} {depth}: {sum} {largest}");
+                }
+            }
+            let (mut words, mut scale) = (vec![1; 16], 0.0);
+            for small in [0.0, 1e-21, 1e-30] {
+                row(set, OperandFormat::Int16, &[small; 9], 0, &mut words, &mut scale);
+                assert!(words.iter().all(|&word| word == 0) && scale > 0.0, "{set} {small}");
+            }
+            for broken in [f32::NAN, f32::INFINITY] {
+                row(set, OperandFormat::Int16, &[1.0, broken, 2.0], 0, &mut words, &mut scale);
+                assert!(scale.is_nan() && scale_of_range(&[1.0, broken]).is_nan(), "{set}");
+            }
+        }
+    }
+
+    #[test]
+    fn weights_become_integers_whose_sum_is_bounded() {
+        let mut rng = StdRng::seed_from_u64(17);
+        for set in InstructionSet::available() {
+            for (rows, panels) in (1..=14).map(|rows| (rows, 1 + rows % 5)) {
+                let weights: Vec<Vec<f32>> = (0..rows)
+                    .map(|row| {
+                        let scale = [1.0, 1e-18, 0.0][row % 3];
+                        (0..panels * COLUMNS)
+                            .map(|_| rng.random_range(0.0..1.0_f32).powi(9) * scale)
+                            .collect()
+                    })
+                    .collect();
+                let line = |half: usize, row: &Vec<f32>| -> [u32; WORDS] {
+                    std::array::from_fn(|at| row[half * WORDS + at].to_bits())
+                };
+                let mut lines: Vec<[u32; WORDS]> =
+                    (0..2 * panels).flat_map(|half| weights.iter().map(move |row| line(half, row))).collect();
+                let mut factors: Vec<f32> = weights.iter().map(|row| row.iter().sum()).collect();
+                block_of_int16(set, &mut lines, &mut factors);
+                for (row, weights) in weights.iter().enumerate() {
+                    let of_row = (0..panels).flat_map(|panel| lines[panel * rows + row]).flat_map(int16s);
+                    let mut sum = 0;
+                    for (got, &weight) in of_row.zip(weights) {
+                        sum += got;
+                        let error = (got as f32 * factors[row] - weight).abs();
+                        assert!(got >= 0 && error <= 0.51 * factors[row], "{set} {rows}: {got} {weight}");
+                    }
+                    assert!(sum < 1 << 16, "{set} {rows}: {sum}");
+                }
+            }
+            let mut lines = [[1.0_f32.to_bits(); WORDS]; 2];
+            let mut factor = [f32::NAN];
+            block_of_int16(set, &mut lines, &mut factor);
+            assert!(factor[0].is_nan());
+        }
+    }
+
+    #[test]
+    fn two_rows_of_integers_share_words() {
+        let mut rng = StdRng::seed_from_u64(18);
+        for set in InstructionSet::available() {
+            for len in 1..=70 {
+                let rows = [random(&mut rng, len), random(&mut rng, len).iter().map(|v| v * 1e-6).collect()];
+                let scales = [scale_of_range(&rows[0]), scale_of_range(&rows[1])];
+                let mut words = vec![0; len];
+                interleave_int16(set, [&rows[0], &rows[1]], scales, &mut words);
+                for (at, word) in words.into_iter().enumerate() {
+                    for (got, (row, scale)) in int16s(word).into_iter().zip(rows.iter().zip(scales)) {
+                        let error = (got as f32 * scale - row[at]).abs();
+                        assert!(error <= 0.51 * scale, "{set} {len} at {at}: {got} for {}", row[at]);
+                    }
+                }
             }
         }
     }

@@ -139,6 +139,17 @@ fn chains(set: InstructionSet, format: OperandFormat) -> (usize, fn(usize)) {
             (128, |steps| unsafe { x86::int8_avx512(steps) })
         }
         #[cfg(target_arch = "x86_64")]
+        (
+            InstructionSet::Avx512Amx | InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni,
+            OperandFormat::Int16,
+        ) => (64, |steps| unsafe { x86::int16_avx512(steps) }),
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx2Vnni, OperandFormat::Int16) => {
+            (32, |steps| unsafe { x86::int16_avx2vnni(steps) })
+        }
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx2, OperandFormat::Int16) => (32, |steps| unsafe { x86::int16_avx2(steps) }),
+        #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx2Vnni, OperandFormat::Int8) => (64, |steps| unsafe { x86::int8_avx2(steps) }),
         #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx2 | InstructionSet::Avx2Vnni, _) => (16, |steps| unsafe { x86::f32_avx2(steps) }),
@@ -173,10 +184,17 @@ fn portable(steps: usize) {
 mod x86 {
     use super::{CHAINS, black_box};
     use std::arch::x86_64::{
-        _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_setzero_si256, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
+        __m256i, _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_fmadd_ps,
+        _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+        _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_fmadd_ps,
         _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
     };
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn add_products(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        _mm256_add_epi32(a, _mm256_madd_epi16(sum, b))
+    }
 
     macro_rules! chains {
         ($($features:literal $name:ident: $step:ident($zero:expr, $factor:expr);)*) => {$(
@@ -198,6 +216,9 @@ mod x86 {
         "avx2,fma" f32_avx2: _mm256_fmadd_ps(_mm256_setzero_ps(), _mm256_set1_ps(0.5));
         "avx2,avxvnni" int8_avx2: _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), _mm256_set1_epi32(1));
         "avx512f" f32_avx512: _mm512_fmadd_ps(_mm512_setzero_ps(), _mm512_set1_ps(0.5));
+        "avx2" int16_avx2: add_products(_mm256_setzero_si256(), _mm256_set1_epi32(1));
+        "avx2,avxvnni" int16_avx2vnni: _mm256_dpwssd_avx_epi32(_mm256_setzero_si256(), _mm256_set1_epi32(1));
+        "avx512f,avx512vnni" int16_avx512: _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(1));
         "avx512f,avx512vnni" int8_avx512: _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(1));
         "avx512f,avx512bf16" bf16_avx512:
             _mm512_dpbf16_ps(_mm512_setzero_ps(), _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5), _mm512_set1_ps(0.5)));

@@ -137,6 +137,16 @@ impl InstructionSet {
         }
     }
 
+    /// Whether products of 16-bit integers are faster than those of `f32`. Without VNNI, AVX-512 has too few
+    /// units for it.
+    pub(crate) fn has_int16(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx2Vnni | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Avx512Amx => true,
+            _ => false,
+        }
+    }
+
     /// Whether products of bfloat16 and of bytes run in tile registers.
     pub(crate) fn has_amx(self) -> bool {
         match self {

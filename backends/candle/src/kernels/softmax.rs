@@ -7,7 +7,7 @@
 
 use super::{
     layout::{COLUMNS, WORDS},
-    simd::{dispatch, exp2},
+    simd::{dispatch, exp2, mul_add},
 };
 use std::ops::Range;
 
@@ -19,6 +19,8 @@ pub(crate) struct RunningSoftmax<'a> {
     pub(crate) sum: &'a mut [f32],
     /// The factor by which the last step scaled the earlier sums of each row.
     pub(crate) correction: &'a mut [f32],
+    /// The sum of the last step's weights of each row, each times its factor.
+    pub(crate) step_sum: &'a mut [f32],
 }
 
 dispatch! {
@@ -26,21 +28,25 @@ dispatch! {
     /// factor - max) of each. `scores` are `[panel][row]`, and `weights` are the same rows in lines, `[panel]
     /// [half][row]`: the bits of `f32`. A row sees the scores in its range of `visible`, counted in the
     /// panels' order; the weights of the others become zero, and the scores are lost. A row that sees no
-    /// score keeps its state.
+    /// score keeps its state. If there are `factors`, one for each score of a row, weights are multiplied by
+    /// them before they are written.
     fn step(
         scores: &mut [[f32; COLUMNS]],
         visible: &[Range<usize>],
         factor: f32,
+        factors: &[f32],
         softmax: &mut RunningSoftmax<'_>,
         weights: &mut [[u32; WORDS]],
     ) {
         let rows = visible.len();
         let panels = scores.len() / rows;
         assert!(scores.len() == panels * rows && weights.len() == 2 * scores.len());
+        assert!(factors.is_empty() || factors.len() >= panels * COLUMNS);
         let registers = COLUMNS / S::LANES;
         // SAFETY (all below): `S` is the register type of the instruction set that this body is compiled for,
         // and the CPU has it. A row of scores consists of whole registers, and so does a line of weights.
-        // `scores` has `panels · rows` rows, `weights` twice as many lines (asserted).
+        // `scores` has `panels · rows` rows, `weights` twice as many lines, and `factors` a value for each
+        // column of all panels, if any (asserted).
         let scores = scores.as_mut_ptr().cast::<f32>();
         let weights = weights.as_mut_ptr().cast::<f32>();
         for (row, visible) in visible.iter().enumerate() {
@@ -73,6 +79,7 @@ dispatch! {
         let factor = unsafe { S::splat(factor) };
         for (row, visible) in visible.iter().enumerate() {
             let mut sum = unsafe { S::splat(0.0) };
+            let mut step_sum = sum;
             let offset = unsafe { S::splat(-softmax.max[row]) };
             for panel in 0..panels {
                 for register in 0..registers {
@@ -84,10 +91,18 @@ dispatch! {
                     }
                     let lanes = unsafe { scores.add((panel * rows + row) * COLUMNS + register * S::LANES) };
                     let weight = unsafe { S::load(lanes).mul_add(factor, offset).exp2() };
-                    unsafe { weight.store(line) };
                     sum = unsafe { sum.add(weight) };
+                    if factors.is_empty() {
+                        unsafe { weight.store(line) };
+                        continue;
+                    }
+                    let factors = unsafe { factors.as_ptr().add(panel * COLUMNS + register * S::LANES) };
+                    let weight = unsafe { weight.mul_add(S::load(factors), S::splat(0.0)) };
+                    unsafe { weight.store(line) };
+                    step_sum = unsafe { step_sum.add(weight) };
                 }
             }
+            softmax.step_sum[row] = unsafe { step_sum.sum() };
             softmax.sum[row] = softmax.sum[row] * softmax.correction[row] + unsafe { sum.sum() };
         }
     }
@@ -121,6 +136,22 @@ dispatch! {
 }
 
 dispatch! {
+    /// `totals = totals · factor + x · scale`, with one factor and one scale per row. `x` has the bits of `i32`.
+    fn scale_and_add_integers(
+        x: &[[f32; COLUMNS]],
+        scales: &[f32],
+        factors: &[f32],
+        totals: &mut [[f32; COLUMNS]],
+    ) {
+        for (((totals, x), &scale), &factor) in totals.iter_mut().zip(x).zip(scales).zip(factors) {
+            for (total, x) in totals.iter_mut().zip(x) {
+                *total = mul_add::<FUSED>(*total, factor, x.to_bits().cast_signed() as f32 * scale);
+            }
+        }
+    }
+}
+
+dispatch! {
     /// `out = total · factor`. The row's total is every `rows`th element of `totals`. The last one may be
     /// longer than the rest of `out`.
     fn mean(totals: &[[f32; COLUMNS]], rows: usize, factor: f32, out: &mut [f32]) {
@@ -147,6 +178,7 @@ mod tests {
         let factor = rng.random_range(0.1..3.0_f32);
         let (mut max, mut sum, mut correction) =
             (vec![f32::NEG_INFINITY; rows], vec![0.0; rows], vec![f32::NAN; rows]);
+        let mut step_sum = vec![f32::NAN; rows];
         // For each row, the weights so far and their exponents.
         let (mut weights, mut exponents) = (vec![Vec::new(); rows], vec![Vec::new(); rows]);
         for _ in 0..3 {
@@ -163,13 +195,24 @@ mod tests {
             let visible: Vec<Range<usize>> = (0..rows).map(range).collect();
             let before: Vec<[f32; 32]> =
                 (0..panels * rows).map(|_| rows_of(rng).map(|score| 10.0 * score)).collect();
-            let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+            let mut state = RunningSoftmax {
+                max: &mut max,
+                sum: &mut sum,
+                correction: &mut correction,
+                step_sum: &mut step_sum,
+            };
             let mut lines = vec![[u32::MAX; WORDS]; 2 * panels * rows];
-            step(set, &mut before.clone(), &visible, factor, &mut state, &mut lines);
+            // Every second case has factors: powers of two, which change no bits.
+            let factors: Vec<f32> = (0..32 * panels).map(|key| 0.5_f32.powi((key % 7) as i32)).collect();
+            let factors = if rows % 2 == 0 { &factors[..] } else { &[] };
+            step(set, &mut before.clone(), &visible, factor, factors, &mut state, &mut lines);
             for row in 0..rows {
                 weights[row].iter_mut().for_each(|weight| *weight *= f64::from(correction[row]));
+                let mut written = 0.0;
                 for key in 0..32 * panels {
                     let weight = f32::from_bits(lines[key / WORDS * rows + row][key % WORDS]);
+                    written += weight;
+                    let weight = weight / factors.get(key).unwrap_or(&1.0);
                     if visible[row].contains(&key) {
                         let score = before[key / COLUMNS * rows + row][key % COLUMNS];
                         exponents[row].push(f64::from(score) * f64::from(factor));
@@ -177,6 +220,10 @@ mod tests {
                     } else if weight != 0.0 {
                         return Err(format!("a hidden key weighs {weight}"));
                     }
+                }
+                let sum = step_sum[row];
+                if !factors.is_empty() && (sum - written).abs() > 1e-5 * written {
+                    return Err(format!("the step's weights are {written}, not {sum}"));
                 }
             }
         }
@@ -216,9 +263,14 @@ mod tests {
                 let mut scores = [[1.0; 32]; 3];
                 scores[1][7] = broken;
                 let (mut max, mut sum, mut correction) = ([f32::NEG_INFINITY; 3], [0.0; 3], [0.0; 3]);
-                let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+                let mut state = RunningSoftmax {
+                    max: &mut max,
+                    sum: &mut sum,
+                    correction: &mut correction,
+                    step_sum: &mut [0.0; 3],
+                };
                 let mut lines = [[0; WORDS]; 6];
-                step(set, &mut scores, &[0..32, 0..32, 0..32], 1.0, &mut state, &mut lines);
+                step(set, &mut scores, &[0..32, 0..32, 0..32], 1.0, &[], &mut state, &mut lines);
                 assert_eq!((sum[0], sum[2]), (32.0, 32.0), "{set}");
                 assert!(!sum[1].is_finite(), "{set} {broken}: {}", sum[1]);
             }
@@ -255,11 +307,17 @@ mod tests {
                 let factors: Vec<f32> = (0..rows).map(|row| [0.0, 1.0, 0.3][row % 3]).collect();
                 let mut totals = before.clone();
                 scale_and_add(set, &x, &factors, &mut totals);
+                let mut from_integers = before.clone();
+                let integers: Vec<[f32; COLUMNS]> =
+                    x.iter().map(|x| x.map(|x| f32::from_bits(((x * 1e6) as i32).cast_unsigned()))).collect();
+                scale_and_add_integers(set, &integers, &vec![1e-6; rows], &factors, &mut from_integers);
                 for (at, &got) in totals.as_flattened().iter().enumerate() {
                     let (row, column) = (at / COLUMNS, at % COLUMNS);
                     let expected =
                         f64::from(before[row][column]) * f64::from(factors[row]) + f64::from(x[row][column]);
                     assert!((f64::from(got) - expected).abs() < 1e-6, "{set} {at}: {got} for {expected}");
+                    let got = from_integers[row][column];
+                    assert!((f64::from(got) - expected).abs() < 3e-6, "{set} {at}: {got} for {expected}");
                 }
             }
         }

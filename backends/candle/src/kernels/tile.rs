@@ -44,7 +44,7 @@ pub(crate) fn rows(set: InstructionSet, format: OperandFormat) -> usize {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 6,
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512Amx if format != OperandFormat::F32 => amx::ROWS,
+        InstructionSet::Avx512Amx if matches!(format, OperandFormat::Bf16 | OperandFormat::Int8) => amx::ROWS,
         #[cfg(target_arch = "x86_64")]
         _ => 14,
         #[cfg(target_arch = "aarch64")]
@@ -57,7 +57,7 @@ pub(crate) fn rows(set: InstructionSet, format: OperandFormat) -> usize {
 pub(crate) enum Start<'a> {
     /// Zeros.
     Zeros,
-    /// These values, for every row. Sums of bytes are `i32` and start from zeros instead.
+    /// These values, for every row. Sums of integers are `i32` and start from zeros instead.
     Columns(&'a [f32; COLUMNS]),
     /// The existing sums, from earlier words. The result has the same bits as one call with all words.
     Sums,
@@ -85,7 +85,7 @@ thread_local! {
 pub(crate) struct TileKernel {
     /// The values in a word of `a`, and in a word of `b`.
     per_word: [usize; 2],
-    of_bytes: bool,
+    of_integers: bool,
     body: Body,
 }
 
@@ -111,12 +111,12 @@ impl TileKernel {
     /// of a row has one value and a word of a column has two in bfloat16. In the latter case, a word of a
     /// column is multiplied with two words of a row.
     pub(crate) fn new(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> Self {
-        use OperandFormat::{Bf16, F32, Int8, WideBf16};
+        use OperandFormat::{Bf16, F32, Int8, Int16, WideBf16};
         // A widened value is an `f32`.
         let a = if a == WideBf16 { F32 } else { a };
         // For another pair, the function of `a` would read more words of `b` than `multiply` checks.
         let formats_are_known = match (a, b) {
-            (F32, F32 | Bf16) | (Int8, Int8) => true,
+            (F32, F32 | Bf16) | (Int16, Int16) | (Int8, Int8) => true,
             (Bf16, Bf16) => set.has_bf16(),
             _ => false,
         };
@@ -128,7 +128,7 @@ impl TileKernel {
             InstructionSet::Avx512Amx if a == Bf16 => Body::Amx(amx::multiply_bf16),
             _ => Body::ByRows(bodies(set, a, b)),
         };
-        Self { per_word: [a.per_word(), b.per_word()], of_bytes: a == Int8, body }
+        Self { per_word: [a.per_word(), b.per_word()], of_integers: a.is_scaled(), body }
     }
 
     /// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row. To the `i32` sums of
@@ -150,7 +150,7 @@ impl TileKernel {
         MULTIPLICATIONS.set(MULTIPLICATIONS.get() + a.len() * of_a * COLUMNS);
         let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
         let start = match start {
-            Start::Columns(columns) if !self.of_bytes => Origin { first: columns.as_ptr(), stride: 0 },
+            Start::Columns(columns) if !self.of_integers => Origin { first: columns.as_ptr(), stride: 0 },
             Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
             Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
         };
@@ -182,8 +182,8 @@ impl TileKernel {
     }
 }
 
-/// The initial sums if there is nothing to add to. The bits are also zeros for bytes, whose sums are `i32`.
-pub(super) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
+/// The initial sums if there is nothing to add to. The bits are also zeros for integers, whose sums are `i32`.
+pub(crate) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
 /// Memory that will be needed soon. Each chunk prefetches a part of it. Only a hint: ARM ignores it, and AMX
 /// the words.
@@ -260,7 +260,7 @@ pub(crate) fn bring_values_near(values: &[f32]) {
 /// # Safety
 ///
 /// The CPU has the function's instruction set. `a`, `b`, `start` and `sums` satisfy the conditions of
-/// [`TileKernel::multiply`]. For bytes, `start` holds `i32`.
+/// [`TileKernel::multiply`]. For integers, `start` holds `i32`.
 type Function = unsafe fn(usize, *const u32, *const u32, Origin, Ahead, *mut f32);
 
 /// Lists a body for each number of rows, with the number of columns that it computes at a time.
@@ -280,9 +280,9 @@ use by_rows;
 #[cfg(target_arch = "x86_64")]
 const HALF: usize = COLUMNS / 2;
 
-/// The bodies for each number of rows. AMX has its own, but for rows of `f32`.
+/// The bodies for each number of rows. AMX has its own for bfloat16 and bytes.
 fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [RowsBody] {
-    use OperandFormat::{Bf16, F32, Int8};
+    use OperandFormat::{Bf16, F32, Int8, Int16};
     let formats = (a, b);
     match set {
         #[cfg(target_arch = "x86_64")]
@@ -292,23 +292,32 @@ fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [
             by_rows!(native_int8_avx512)
         }
         #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 if formats == (Int16, Int16) => by_rows!(native_int16_avx512),
+        #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2Vnni if formats == (Int8, Int8) => {
             by_rows!(native_int8_low_avx2vnni, COLUMNS, 1 2 3; native_int8_avx2vnni, HALF, 4 5 6;)
         }
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2Vnni if formats == (Int16, Int16) => {
+            by_rows!(native_int16_low_avx2vnni, COLUMNS, 1 2 3; native_int16_avx2vnni, HALF, 4 5 6;)
+        }
         InstructionSet::Portable => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_portable, COLUMNS, 1 2;),
+            (Int16, _) => by_rows!(int16_portable, COLUMNS, 1 2;),
             (Int8, _) => by_rows!(int8_portable, COLUMNS, 1 2;),
             _ => by_rows!(f32_portable, COLUMNS, 1 2;),
         },
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_low_avx2, COLUMNS, 1 2 3; f32_by_bf16_avx2, HALF, 4 5 6;),
+            (Int16, _) => by_rows!(native_int16_low_avx2, COLUMNS, 1 2 3; native_int16_avx2, HALF, 4 5 6;),
             (Int8, _) => by_rows!(native_int8_low_avx2, COLUMNS, 1 2; native_int8_avx2, HALF, 3 4;),
             _ => by_rows!(f32_low_avx2, COLUMNS, 1 2 3; f32_avx2, HALF, 4 5 6;),
         },
         #[cfg(target_arch = "x86_64")]
         _ => match formats {
             (F32, Bf16) => by_rows!(f32_by_bf16_avx512),
+            (Int16, _) => by_rows!(native_int16_avx512vnni),
             (Int8, _) => by_rows!(int8_avx512),
             _ => by_rows!(f32_avx512),
         },
@@ -319,7 +328,7 @@ fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [
 
 /// Compiles a generic body for one instruction set.
 macro_rules! compiled {
-    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr, $column_pairs:literal)?);)*) => {$(
+    ($($(#[$target:meta])* $name:ident = $body:ident($simd:ty $(, $registers:expr, $column_pairs:literal)?);)*) => {$(
         $(#[$target])*
         unsafe fn $name<const ROWS: usize>(
             chunks: usize,
@@ -330,7 +339,7 @@ macro_rules! compiled {
             sums: *mut f32,
         ) {
             // SAFETY: the caller upholds the same conditions.
-            unsafe { $body::<ROWS $(, $simd, { $registers }, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
+            unsafe { $body::<ROWS, $simd $(, { $registers }, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
         }
     )*};
 }
@@ -338,7 +347,8 @@ macro_rules! compiled {
 compiled! {
     f32_portable = multiply_tile(Portable, COLUMNS / 4, false);
     f32_by_bf16_portable = multiply_tile(Portable, COLUMNS / 4, true);
-    int8_portable = tile_int8();
+    int16_portable = tile_of_integers(Int16Products);
+    int8_portable = tile_of_integers(Int8Products);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -356,7 +366,7 @@ compiled! {
     #[target_feature(enable = "avx512f")]
     f32_by_bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, true);
     #[target_feature(enable = "avx512f,avx512bw")]
-    int8_avx512 = tile_int8();
+    int8_avx512 = tile_of_integers(Int8Products);
 }
 
 // The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
@@ -421,10 +431,39 @@ fn hide_origin(mut address: *const u32) -> *const u32 {
     address
 }
 
-/// Four bytes per word, unsigned in rows and signed in columns, for CPUs without an instruction for their
-/// products.
+/// The sum of the products of a row's word with a column's word.
+trait WordProducts {
+    fn sum(of_row: u32, of_column: u32) -> i32;
+}
+
+/// Two 16-bit integers.
+struct Int16Products;
+
+impl WordProducts for Int16Products {
+    #[inline(always)]
+    fn sum(of_row: u32, of_column: u32) -> i32 {
+        let half = |word: u32, shift: u32| i32::from((word >> shift) as i16);
+        half(of_row, 0) * half(of_column, 0) + half(of_row, 16) * half(of_column, 16)
+    }
+}
+
+/// Four bytes, unsigned in rows and signed in columns.
+struct Int8Products;
+
+impl WordProducts for Int8Products {
+    #[inline(always)]
+    fn sum(of_row: u32, of_column: u32) -> i32 {
+        let mut sum = 0;
+        for (factor, value) in of_row.to_le_bytes().into_iter().zip(of_column.to_le_bytes()) {
+            sum += i32::from(factor) * i32::from(value.cast_signed());
+        }
+        sum
+    }
+}
+
+/// Integers, for CPUs without an instruction for the products of a word.
 #[inline(always)]
-unsafe fn tile_int8<const ROWS: usize>(
+unsafe fn tile_of_integers<const ROWS: usize, P: WordProducts>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
@@ -444,11 +483,9 @@ unsafe fn tile_int8<const ROWS: usize>(
             let columns = unsafe { b.cast::<[u32; COLUMNS]>().read_unaligned() };
             for (row, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: as above.
-                let factors = unsafe { (*a.add(row * WORDS + word)).to_le_bytes() };
+                let factors = unsafe { *a.add(row * WORDS + word) };
                 for (sum, column) in sums.iter_mut().zip(columns) {
-                    for (factor, value) in factors.into_iter().zip(column.to_le_bytes()) {
-                        *sum += i32::from(factor) * i32::from(value.cast_signed());
-                    }
+                    *sum += P::sum(factors, column);
                 }
             }
             // SAFETY: as above.
@@ -495,7 +532,8 @@ unsafe fn store<const ROWS: usize, S: Simd, const REGISTERS: usize>(
 #[cfg(target_arch = "x86_64")]
 use native::{
     native_bf16_avx512, native_int8_avx2, native_int8_avx2vnni, native_int8_avx512, native_int8_low_avx2,
-    native_int8_low_avx2vnni,
+    native_int8_low_avx2vnni, native_int16_avx2, native_int16_avx2vnni, native_int16_avx512,
+    native_int16_avx512vnni, native_int16_low_avx2, native_int16_low_avx2vnni,
 };
 
 #[cfg(test)]
@@ -506,12 +544,13 @@ mod tests {
     use std::ops::RangeInclusive;
 
     /// The pairs of formats that are multiplied with this instruction set.
-    fn formats(set: InstructionSet) -> [(OperandFormat, OperandFormat); 4] {
+    fn formats(set: InstructionSet) -> [(OperandFormat, OperandFormat); 5] {
         let of_rows = OperandFormat::Bf16.of_rows(set);
         [
             (OperandFormat::F32, OperandFormat::F32),
             (OperandFormat::F32, OperandFormat::Bf16),
             (of_rows, OperandFormat::Bf16),
+            (OperandFormat::Int16, OperandFormat::Int16),
             (OperandFormat::Int8, OperandFormat::Int8),
         ]
     }
@@ -539,6 +578,12 @@ mod tests {
                 let halves = [0; 2].map(|_| round_to_bf16(rng.random_range(-1.0..1.0)));
                 let value = |half| f64::from(f32::from_bits(u32::from(half) << 16));
                 (u32::from(halves[0]) | u32::from(halves[1]) << 16, halves.map(value).to_vec())
+            }
+            OperandFormat::Int16 => {
+                // Sums of such products are exact in `f64`, and less than 2³¹ in these tests.
+                let halves = [0; 2].map(|_| rng.random_range(-4000..=4000_i16));
+                let [low, high] = halves.map(i16::cast_unsigned).map(u32::from);
+                (low | high << 16, halves.map(f64::from).to_vec())
             }
             OperandFormat::Int8 => {
                 let values = [0; 4].map(|_| match rng.random_range(0..3) {
@@ -607,14 +652,16 @@ mod tests {
                             Ahead::NOTHING,
                             sums.rows(),
                         );
-                        let counts = chunks != 2 && formats.0 != OperandFormat::Int8;
+                        let counts = chunks != 2 && !formats.0.is_scaled();
                         let start = if counts { values } else { [0.0; COLUMNS] };
                         for (row, expected) in expected.iter().enumerate() {
                             for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate()
                             {
                                 let expected = expected + f64::from(start[column]);
                                 let (got, tolerance) = match formats.0 {
-                                    OperandFormat::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
+                                    OperandFormat::Int16 | OperandFormat::Int8 => {
+                                        (f64::from(got.to_bits().cast_signed()), 0.0)
+                                    }
                                     _ => (f64::from(*got), 1e-5),
                                 };
                                 let what = format!("{set} {formats:?} {rows} rows, {chunks} chunks");

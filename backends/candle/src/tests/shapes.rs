@@ -15,10 +15,14 @@ use crate::kernels::{
 };
 use std::time::{Duration, Instant};
 
-const FORMATS: [(OperandFormat, OperandFormat); 4] = [
+/// The formats of attention, each with its largest error for values up to 2.
+pub(super) const ATTENTION_FORMATS: [(OperandFormat, f32); 3] =
+    [(OperandFormat::F32, 5e-6), (OperandFormat::Int16, 2e-3), (OperandFormat::Bf16, 0.04)];
+const FORMATS: [(OperandFormat, OperandFormat); 5] = [
     (OperandFormat::F32, OperandFormat::F32),
     (OperandFormat::F32, OperandFormat::Bf16),
     (OperandFormat::Bf16, OperandFormat::Bf16),
+    (OperandFormat::Int16, OperandFormat::Int16),
     (OperandFormat::Int8, OperandFormat::Int8),
 ];
 
@@ -118,19 +122,24 @@ fn spread(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
     (0..rows).flat_map(|_| row(rng)).collect()
 }
 
-/// The values that `format` keeps of a row, each with the allowed error of a value between two bytes.
+/// The values that `format` keeps of a row, each with the allowed error of a value between two integers.
 fn kept(format: OperandFormat, row: &[f32]) -> Vec<(f64, f64)> {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-    let step = f64::from(largest) / 127.0;
+    let step = if format == OperandFormat::Int16 {
+        let norm = row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+        (norm / 45_000.0).max(f64::from(largest) / 32_767.0)
+    } else {
+        f64::from(largest) / 127.0
+    };
     let keep = |&value: &f32| match format {
         OperandFormat::F32 => (f64::from(value), 0.0),
         OperandFormat::Bf16 | OperandFormat::WideBf16 => {
             (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0)
         }
-        OperandFormat::Int8 if largest == 0.0 => (0.0, 0.0),
-        OperandFormat::Int8 => {
+        OperandFormat::Int16 | OperandFormat::Int8 if largest == 0.0 => (0.0, 0.0),
+        OperandFormat::Int16 | OperandFormat::Int8 => {
             let steps = f64::from(value) / step;
-            let between = (steps.abs().fract() - 0.5).abs() < 1e-3;
+            let between = (steps.abs().fract() - 0.5).abs() < 1e-6 * steps.abs() + 1e-3;
             (steps.round_ties_even() * step, if between { step } else { 0.0 })
         }
     };
@@ -250,7 +259,7 @@ fn attention_is_near(
     let expected = reference::attention(&tensor(&queries, asked.len()), &tensor(&keys_values, tokens), &rows);
     let expected: Vec<f32> = expected.unwrap().flatten_all().unwrap().to_vec1().unwrap();
     for compute in computes {
-        for (format, tolerance) in [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)] {
+        for (format, tolerance) in ATTENTION_FORMATS {
             let mut packed = PackedKeys::new(format);
             packed.pack(compute, &keys_values, &places, heads, batch);
             let ready = |_: usize, _: &mut [f32]| ();

@@ -8,11 +8,12 @@ use super::{COLUMNS, ROUND, WORDS};
 use std::arch::x86_64::{
     __m256i, __m512, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
     _mm512_add_epi32, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
-    _mm512_cvtepi32_epi8, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi16,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_srli_epi16,
-    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi16,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    _mm512_cvtepi32_epi8, _mm512_cvtepi32_epi16, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32,
+    _mm512_cvtneps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mullo_epi16,
+    _mm512_or_si512, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4,
+    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_sub_epi8, _mm512_sub_epi16, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -62,6 +63,19 @@ pub(super) fn bytes(values: &[[f32; LANES]], inverse: f32, offset: i32, words: &
         let sum = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(offset));
         // SAFETY: there is memory for four words of four bytes: the low bytes of the sums.
         unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(sum)) };
+    }
+}
+
+/// [`super::round_to_int16`] for groups of sixteen values. Their integers fill `words`.
+#[target_feature(enable = "avx512f")]
+pub(super) fn int16(values: &[[f32; LANES]], inverse: f32, words: &mut [u32]) {
+    let (inverse, round) = (_mm512_set1_ps(inverse), _mm512_set1_ps(ROUND));
+    for (values, words) in values.iter().zip(words.as_chunks_mut::<{ LANES / 2 }>().0) {
+        // SAFETY: the array holds a register's values.
+        let shifted = _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(values.as_ptr()) }, inverse, round);
+        let integers = _mm512_cvtepi32_epi16(_mm512_castps_si512(shifted));
+        // SAFETY: there is memory for eight words of two integers: the lower halves of the sums.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), integers) };
     }
 }
 

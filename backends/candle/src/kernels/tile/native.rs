@@ -4,9 +4,10 @@ use super::Ahead;
 use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use std::arch::x86_64::{
     __m256i, __m512bh, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_cmpgt_epi8,
-    _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256, _mm512_dpbf16_ps,
-    _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_ps,
+    _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256, _mm256_storeu_si256,
+    _mm256_xor_si256, _mm512_add_epi32, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_set1_epi32, _mm512_storeu_ps,
     _mm512_storeu_si512,
 };
 use std::mem::transmute;
@@ -91,8 +92,33 @@ tile!(
     |sum, a, b| _mm512_dpbusd_epi32(sum, a, b)
 );
 
-/// Tiles of bytes with AVX2.
-macro_rules! tiles_of_bytes {
+tile!(
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    native_int16_avx512vnni,
+    __m512i,
+    16,
+    COLUMNS / 16,
+    _mm512_loadu_si512,
+    _mm512_loadu_si512,
+    _mm512_set1_epi32,
+    _mm512_storeu_si512,
+    |sum, a, b| _mm512_dpwssd_epi32(sum, a, b)
+);
+tile!(
+    #[target_feature(enable = "avx512f,avx512bw")]
+    native_int16_avx512,
+    __m512i,
+    16,
+    COLUMNS / 16,
+    _mm512_loadu_si512,
+    _mm512_loadu_si512,
+    _mm512_set1_epi32,
+    _mm512_storeu_si512,
+    |sum, a, b| _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+);
+
+/// Tiles of integers with AVX2.
+macro_rules! tiles_of_integers {
     ($($features:literal $name:ident, $registers:expr, $step:expr;)*) => {$(
         tile!(
             #[target_feature(enable = $features)]
@@ -109,7 +135,11 @@ macro_rules! tiles_of_bytes {
     )*};
 }
 
-tiles_of_bytes! {
+tiles_of_integers! {
+    "avx2,avxvnni" native_int16_avx2vnni, COLUMNS / 16, |sum, a, b| _mm256_dpwssd_avx_epi32(sum, a, b);
+    "avx2,avxvnni" native_int16_low_avx2vnni, COLUMNS / 8, |sum, a, b| _mm256_dpwssd_avx_epi32(sum, a, b);
+    "avx2" native_int16_avx2, COLUMNS / 16, |sum, a, b| _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    "avx2" native_int16_low_avx2, COLUMNS / 8, |sum, a, b| _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
     "avx2,avxvnni" native_int8_avx2vnni, COLUMNS / 16, |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b);
     "avx2,avxvnni" native_int8_low_avx2vnni, COLUMNS / 8, |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b);
     "avx2" native_int8_avx2, COLUMNS / 16, |sum, a, b| add_products(sum, a, b);

@@ -9,7 +9,7 @@
 
 mod pairs;
 
-use super::{Ahead, OperandFormat, RowsBody, by_rows};
+use super::{Ahead, OperandFormat, RowsBody, by_rows, int16_portable};
 use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use crate::kernels::simd::{HIGH_HALF, InstructionSet};
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
@@ -42,13 +42,15 @@ pub(super) fn rows(set: InstructionSet) -> usize {
 
 /// The bodies for each number of rows.
 pub(super) fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [RowsBody] {
-    use OperandFormat::{Bf16, F32, Int8, WideBf16};
+    use OperandFormat::{Bf16, F32, Int8, Int16, WideBf16};
     match (set, (a, b)) {
         (_, (F32, Bf16)) => by_rows!(f32_by_bf16, COLUMNS, 1 2 3 4 5 6;),
         // The caller passes widened values as `f32`.
         (_, (F32 | WideBf16, _)) => by_rows!(f32, COLUMNS, 1 2 3 4 5 6;),
         // The caller asserts the instruction.
         (_, (Bf16, _)) => by_rows!(native_bf16, COLUMNS, 1 2 3 4 5 6;),
+        // Not faster than `f32`: only for tests.
+        (_, (Int16, _)) => by_rows!(int16_portable, COLUMNS, 1 2 3 4 5 6;),
         (InstructionSet::NeonI8mmBf16, (Int8, _)) => by_rows!(int8_i8mm, COLUMNS, 1 2 3 4 5 6;),
         (InstructionSet::NeonDotprod, (Int8, _)) => by_rows!(int8_dotprod, COLUMNS, 1 2 3 4 5 6;),
         (_, (Int8, _)) => by_rows!(int8, COLUMNS, 1 2 3 4 5 6;),
