@@ -26,7 +26,7 @@ INSTRUCTION_SETS = {
 }
 
 
-INSTRUCTION_SETS_WITH_BFLOAT16 = ("avx512+vnni+bf16", "avx512+vnni+bf16+amx")
+FASTER_IN_16_BITS = ("avx2", "avx2+vnni", "avx512+vnni", "avx512+vnni+bf16", "avx512+vnni+bf16+amx")
 
 
 def cpu_flags() -> set[str]:
@@ -73,7 +73,7 @@ def test_every_instruction_set_of_the_cpu_can_be_chosen(name):
 
 @pytest.mark.parametrize("name", dict.fromkeys(("portable", AVAILABLE[-1])))
 def test_instead_of_float16_the_cpu_computes_in_bfloat16_or_float32(name):
-    expected = "bfloat16" if name in INSTRUCTION_SETS_WITH_BFLOAT16 else "float32"
+    expected = "bfloat16" if name in FASTER_IN_16_BITS else "float32"
     scores = {}
     for dtype in ("float16", expected):
         with Server(MODEL, "--dtype", dtype, environment={"INSTRUCTION_SET": name}) as server:
@@ -99,8 +99,8 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
 
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
-def test_the_default_is_the_stored_type_if_the_cpu_multiplies_it(model, stored):
-    native = AVAILABLE[-1] in INSTRUCTION_SETS_WITH_BFLOAT16
-    expected = "bfloat16" if stored == "bfloat16" and native else "float32"
+def test_the_default_is_bfloat16_if_it_is_stored_and_the_cpu_is_faster_in_16_bits(model, stored):
+    faster = AVAILABLE[-1] in FASTER_IN_16_BITS
+    expected = "bfloat16" if stored == "bfloat16" and faster else "float32"
     with Server(model, environment={"DTYPE": None}) as server:
         assert server.get("/info").json()["model_dtype"] == expected

@@ -176,9 +176,18 @@ pub fn run() -> BenchmarkResult {
     Ok(())
 }
 
+/// The format of rows, then of weights, for each kind of arithmetic; float32 with the weights of a bfloat16
+/// checkpoint.
+const FORMATS: [(&str, OperandFormat, OperandFormat); 4] = [
+    ("float32", OperandFormat::F32, OperandFormat::Bf16),
+    ("bfloat16", OperandFormat::Bf16, OperandFormat::Bf16),
+    ("int16", OperandFormat::Int16, OperandFormat::Int16),
+    ("int8", OperandFormat::Int8, OperandFormat::Int8),
+];
+
 /// `x · Wᵀ` for each kind of arithmetic.
 fn products(bench: &mut Bench) -> BenchmarkResult {
-    for (dtype, left, right) in peak::FORMATS {
+    for (dtype, left, right) in FORMATS {
         for (depth, outputs, counts) in [(HIDDEN, INNER, &[1, 8, 64, 128, 512][..]), (1000, 777, &[13, 131])]
         {
             for &rows in counts {
@@ -227,7 +236,7 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
         let spans = queries_at(&batch, &rows);
         let keys_values = bench.random(rows.len() * 2 * HEADS.keys * HEADS.size);
         let queries = bench.random(rows.len() * HEADS.queries * HEADS.size);
-        for (dtype, format) in [("float32", OperandFormat::F32), ("bfloat16", OperandFormat::Bf16)] {
+        for &(dtype, format, _) in &FORMATS[..3] {
             let (mut packed, mut words) = (PackedKeys::new(format), Words::default());
             packed.pack(&bench.compute, &keys_values, &rows, HEADS, &batch);
             // A query meets each key once and its value once.

@@ -183,14 +183,21 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
 fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
     let set = options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
     let set = set.unwrap_or_else(InstructionSet::best);
-    let support =
-        NumberSupport::Cpu { multiplies_bfloat16: set.has_bf16(), stored_rounded: model.is_stored_rounded() };
+    let support = NumberSupport::Cpu {
+        fast_16_bits: set.has_fast_16_bits(),
+        stored_rounded: model.is_stored_rounded(),
+    };
     let numbers = choose_numbers(options.dtype, support)?;
     let Numbers { computed, reported } = numbers;
     if computed != reported {
         tracing::info!(
             "`--dtype {reported}`: the CPU ({set}) does not multiply {reported}, so it computes in {computed} \
              instead"
+        );
+    }
+    if computed == DType::BFloat16 && !set.has_bf16() && set.has_fast_16_bits() {
+        tracing::info!(
+            "the CPU ({set}) does not multiply bfloat16, so 16-bit integers take its place, which round less"
         );
     }
     let threads = Threads::share_threads(options.threads, options.pin_threads)?;

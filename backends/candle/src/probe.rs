@@ -5,12 +5,12 @@
 //! about as long as the caller allows; the weights of a few layers are in memory at once, not a whole model.
 
 use crate::{
-    cpu::CpuOperations,
+    cpu::{Arithmetic, CpuOperations},
     kernels::{
         InstructionSet,
         compute::Compute,
-        pack::Stored,
-        peak::{self, FORMATS, SampleProduct},
+        pack::{OperandFormat, Stored},
+        peak::{self, SampleProduct},
         threads::Threads,
     },
     load::Checkpoint,
@@ -48,7 +48,7 @@ pub struct ArithmeticSpeed {
     /// The arithmetic.
     pub dtype: DType,
     /// Operations per second of instructions whose operands stay in registers: the CPU's peak. A
-    /// multiplication and its addition are two. If the CPU has no such instructions, float32's.
+    /// multiplication and its addition are two. If the CPU has no such instructions, those that take their place.
     pub peak: f64,
     /// Operations per second of a large product.
     pub product: f64,
@@ -62,8 +62,10 @@ pub struct ArithmeticSpeed {
 pub fn measure_machine(set: InstructionSet, threads: usize, time: Duration) -> Result<Vec<ArithmeticSpeed>> {
     let compute = Compute { set, threads: Threads::start(threads)? };
     let mut speeds = Vec::new();
-    for (name, of_rows, of_weights) in FORMATS {
-        let dtype = DType::ALL.into_iter().find(|dtype| dtype.to_string() == name);
+    for dtype in [DType::Float32, DType::BFloat16, DType::Int8] {
+        let of_rows = Arithmetic::new(set, dtype).low;
+        // float32 with the weights of a bfloat16 checkpoint.
+        let of_weights = if of_rows == OperandFormat::F32 { OperandFormat::Bf16 } else { of_rows };
         let peak = peak::of_all_threads(set, of_rows, &compute.threads);
         let mut product = SampleProduct::pack_values(&compute, SAMPLE, [of_rows, of_weights], made_up);
         let operations = product.operation_count() as f64;
@@ -72,7 +74,7 @@ pub fn measure_machine(set: InstructionSet, threads: usize, time: Duration) -> R
             Ok(())
         })?;
         let product = operations / seconds;
-        speeds.extend(dtype.map(|dtype| ArithmeticSpeed { dtype, peak, product }));
+        speeds.push(ArithmeticSpeed { dtype, peak, product });
     }
     Ok(speeds)
 }

@@ -192,6 +192,9 @@ fn every_checkpoint_scores_as_transformers_does() {
 const LOWER_PRECISIONS: [(DType, f32, f32); 3] =
     [(DType::BFloat16, 0.3, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
 
+/// The largest error of 16-bit integers in the place of bfloat16.
+const OF_INT16: f32 = 0.03;
+
 #[test]
 fn lower_precision_stays_near_the_reference_in_any_company() {
     for (dtype, to_reference, to_each_other) in LOWER_PRECISIONS {
@@ -213,7 +216,9 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
             let start = |set| cpu_as(dtype, model, 2, set);
             let obvious = check("portable", start(InstructionSet::Portable).as_mut(), (&exact, to_reference));
             let best = InstructionSet::best();
-            check(&best.to_string(), start(best).as_mut(), (&obvious, to_each_other));
+            let rounds_less = dtype == DType::BFloat16 && best.has_int16() && !best.has_bf16();
+            let expected = if rounds_less { (&exact[..], OF_INT16) } else { (&obvious[..], to_each_other) };
+            check(&best.to_string(), start(best).as_mut(), expected);
             if dtype == DType::BFloat16 {
                 let mut candle = load_on(candle_as(candle_core::DType::BF16), &options(model)).unwrap();
                 check("candle", candle.as_mut(), (&exact, to_reference));

@@ -17,8 +17,8 @@ pub struct Numbers {
 pub enum NumberSupport {
     /// A CPU with this project's kernels: all types but float16.
     Cpu {
-        /// Whether it has instructions for products of bfloat16.
-        multiplies_bfloat16: bool,
+        /// Whether it computes in 16 bits, bfloat16 or integers in its place, faster than in float32.
+        fast_16_bits: bool,
         /// Whether the weights are stored in bfloat16 or quantised, so that bfloat16 rounds them no further.
         stored_rounded: bool,
     },
@@ -39,9 +39,9 @@ impl Numbers {
     pub fn choose(requested: Option<DType>, support: NumberSupport) -> Result<Self, DType> {
         use DType::{BFloat16, Float16, Float32};
         let computed = match support {
-            NumberSupport::Cpu { multiplies_bfloat16, stored_rounded } => match requested {
-                None if multiplies_bfloat16 && stored_rounded => BFloat16,
-                Some(Float16) if multiplies_bfloat16 => BFloat16,
+            NumberSupport::Cpu { fast_16_bits, stored_rounded } => match requested {
+                None if fast_16_bits && stored_rounded => BFloat16,
+                Some(Float16) if fast_16_bits => BFloat16,
                 None | Some(Float16) => Float32,
                 Some(dtype) => dtype,
             },
@@ -72,8 +72,7 @@ mod tests {
     fn the_arithmetic_follows_from_flag_device_and_checkpoint() {
         use DType::{BFloat16, Float16, Float32, Int4, Int8};
         use NumberSupport::{Fixed, Floats};
-        let cpu =
-            |multiplies_bfloat16, stored_rounded| NumberSupport::Cpu { multiplies_bfloat16, stored_rounded };
+        let cpu = |fast_16_bits, stored_rounded| NumberSupport::Cpu { fast_16_bits, stored_rounded };
         for (requested, support, expected) in [
             (None, cpu(true, true), Ok([BFloat16, BFloat16])),
             (None, cpu(true, false), Ok([Float32, Float32])),

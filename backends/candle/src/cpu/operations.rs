@@ -302,7 +302,7 @@ impl Operations for CpuOperations {
     }
 
     fn kept_bytes(&self) -> usize {
-        if self.arithmetic.attention == OperandFormat::Bf16 { size_of::<u16>() } else { size_of::<f32>() }
+        self.arithmetic.kept_bytes()
     }
 
     fn attention(

@@ -218,7 +218,10 @@ impl HeadPacking<'_> {
             if token + AHEAD < tokens {
                 tile::bring_values_near(row(token + AHEAD));
             }
-            *scale = if token < tokens { pack::scale_of_range(row(token)) } else { 0.0 };
+            *scale = 0.0;
+            if token < tokens {
+                pack::write_scale_of_int16(compute.set, row(token), scale);
+            }
         }
         for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
             let of_panel = |token: usize| {

@@ -392,8 +392,7 @@ mod tests {
     fn kept(format: OperandFormat, row: &[f32]) -> Vec<f64> {
         let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
         let scale = if format == OperandFormat::Int16 {
-            let norm = row.iter().map(|value| value * value).sum::<f32>().sqrt();
-            (norm / 45_000.0).max(largest / 32_767.0)
+            row.iter().map(|value| value * value).sum::<f32>().sqrt() / 32_767.0
         } else {
             largest / 127.0
         };

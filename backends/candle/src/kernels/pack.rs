@@ -7,7 +7,7 @@
 use super::{
     layout::{COLUMNS, WORDS},
     lines::CacheLines,
-    simd::{InstructionSet, ROUND, dispatch, mul_add},
+    simd::{InstructionSet, ROUND, Simd, dispatch, mul_add},
 };
 use half::f16;
 use text_embeddings_checkpoint::Encoding;
@@ -148,59 +148,41 @@ pub(crate) fn row(
         OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         OperandFormat::Bf16 => round(set, values, words),
         OperandFormat::WideBf16 => round_wide(set, values, words),
-        OperandFormat::Int16 => {
-            *scale = scale_of_int16(set, values);
-            round_to_int16(set, values, *scale, words);
-        }
+        OperandFormat::Int16 => round_to_int16(set, values, words, scale),
         OperandFormat::Int8 => quantise(set, values, offset, words, scale),
     }
 }
 
-/// The largest 16-bit integer in a row. Its negative is the least.
-const LARGEST_INT16: f32 = 32_767.0;
-/// The largest norm of a row of 16-bit integers. So the sum of the products of two rows is less than 2³¹, also
-/// after rounding, which adds at most half of the square root of the row's length to its norm.
-const LARGEST_NORM: f32 = 45_000.0;
-/// The least scale of a row of 16-bit integers. The squares of smaller values are no longer normal.
+/// The largest norm of a row of 16-bit integers, before rounding adds at most half of the square root of the
+/// row's length to it. So each integer fits, and the sum of the products of two rows is less than 2³¹.
+const LARGEST_NORM: f32 = 32_767.0;
+/// The least scale of 16-bit integers. The squares of smaller values are no longer normal.
 const LEAST_SCALE: f32 = 1e-20;
 
+/// The scale of a row of 16-bit integers. NaN if a value is not finite, or is so large that its square is not.
+#[inline(always)]
+fn scale_of_int16<S: Simd>(values: &[f32]) -> f32 {
+    let registers = values.chunks_exact(S::LANES);
+    let rest: f32 = registers.remainder().iter().map(|value| value * value).sum();
+    // SAFETY: the caller is compiled for the instruction set of `S`, and the CPU has it. Each chunk fills a
+    // register.
+    let sum = unsafe {
+        let mut sum = S::splat(0.0);
+        for register in registers {
+            let register = S::load(register.as_ptr());
+            sum = register.mul_add(register, sum);
+        }
+        sum.sum()
+    };
+    let norm = (sum + rest).sqrt();
+    if norm.is_finite() { (norm / LARGEST_NORM).max(LEAST_SCALE) } else { f32::NAN }
+}
+
 dispatch! {
-    /// The scale of a row of 16-bit integers whose products with another such row are summed.
+    /// Writes the scale of a row for [`interleave_int16`].
     fn write_scale_of_int16(values: &[f32], scale: &mut f32) {
-        let registers = values.chunks_exact(S::LANES);
-        let rest: f32 = registers.remainder().iter().map(|value| value * value).sum();
-        // SAFETY: `S` is the register type of the instruction set that this body is compiled for, and the CPU
-        // has it. Each chunk fills a register.
-        let sum = unsafe {
-            let mut sum = S::splat(0.0);
-            for register in registers {
-                let register = S::load(register.as_ptr());
-                sum = register.mul_add(register, sum);
-            }
-            sum.sum()
-        };
-        let norm = (sum + rest).sqrt();
-        let largest = f32::from_bits(largest(values));
-        *scale = if largest.is_finite() {
-            (norm / LARGEST_NORM).max(largest / LARGEST_INT16).max(LEAST_SCALE)
-        } else {
-            f32::NAN
-        };
+        *scale = scale_of_int16::<S>(values);
     }
-}
-
-/// The scale of a row of 16-bit integers whose products with another such row are summed, or NaN if a value is
-/// not finite.
-fn scale_of_int16(set: InstructionSet, values: &[f32]) -> f32 {
-    let mut scale = 0.0;
-    write_scale_of_int16(set, values, &mut scale);
-    scale
-}
-
-/// The scale of 16-bit integers that use their whole range, or NaN if a value is not finite.
-pub(crate) fn scale_of_range(values: &[f32]) -> f32 {
-    let largest = f32::from_bits(largest(values));
-    if largest.is_finite() { (largest / LARGEST_INT16).max(LEAST_SCALE) } else { f32::NAN }
 }
 
 /// A value's nearest 16-bit integer, in the lower half of a word.
@@ -210,9 +192,10 @@ fn int16<const FUSED: bool>(value: f32, inverse: f32) -> u32 {
 }
 
 dispatch! {
-    /// [`row`] for 16-bit integers with a known scale.
-    fn round_to_int16(values: &[f32], scale: f32, words: &mut [u32]) {
-        let inverse = 1.0 / scale;
+    /// [`row`] for 16-bit integers.
+    fn round_to_int16(values: &[f32], words: &mut [u32], scale: &mut f32) {
+        *scale = scale_of_int16::<S>(values);
+        let inverse = 1.0 / *scale;
         #[cfg(target_arch = "x86_64")]
         let (values, words) = if WIDE {
             let (whole, rest) = values.as_chunks::<WORDS>();
@@ -253,8 +236,8 @@ dispatch! {
     fn block_of_int16(lines: &mut [[u32; WORDS]], sums: &mut [f32]) {
         let rows = sums.len();
         for (row, sum) in sums.iter_mut().enumerate() {
-            let inverse = if *sum > LEAST_SUM { LARGEST_INT16 / *sum } else { 0.0 };
-            *sum /= LARGEST_INT16;
+            let inverse = if *sum > LEAST_SUM { LARGEST_NORM / *sum } else { 0.0 };
+            *sum /= LARGEST_NORM;
             // A panel has as many words as a chunk. So its block ends before the next panel's first line.
             for panel in 0..lines.len() / (2 * rows) {
                 let halves = [0, 1].map(|half| lines[(2 * panel + half) * rows + row].map(f32::from_bits));
@@ -614,9 +597,8 @@ mod tests {
                     let ints: Vec<i64> = words.iter().flat_map(|&word| int16s(word)).map(i64::from).collect();
                     let sum: i64 = ints.iter().map(|int| int * int).sum();
                     assert!(sum < 1 << 31 && scale > 0.0, "{set} {depth}: {sum}");
-                    // The range is used: the norm or the largest value is at its limit.
                     let largest = ints.iter().map(|int| int.abs()).max().unwrap_or_default();
-                    assert!(sum > 44_900 * 44_900 || largest > 32_700, "{set} {depth}: {sum} {largest}");
+                    assert!(sum > 32_600 * 32_600 && largest <= 32_767, "{set} {depth}: {sum} {largest}");
                 }
             }
             let (mut words, mut scale) = (vec![1; 16], 0.0);
@@ -626,7 +608,7 @@ mod tests {
             }
             for broken in [f32::NAN, f32::INFINITY] {
                 row(set, OperandFormat::Int16, &[1.0, broken, 2.0], 0, &mut words, &mut scale);
-                assert!(scale.is_nan() && scale_of_range(&[1.0, broken]).is_nan(), "{set}");
+                assert!(scale.is_nan(), "{set}");
             }
         }
     }
@@ -674,8 +656,12 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(18);
         for set in InstructionSet::available() {
             for len in 1..=70 {
-                let rows = [random(&mut rng, len), random(&mut rng, len).iter().map(|v| v * 1e-6).collect()];
-                let scales = [scale_of_range(&rows[0]), scale_of_range(&rows[1])];
+                let rows = [1.0, 1e-6]
+                    .map(|size| random(&mut rng, len).iter().map(|v| v * size).collect::<Vec<_>>());
+                let mut scales = [0.0; 2];
+                for (scale, row) in scales.iter_mut().zip(&rows) {
+                    write_scale_of_int16(set, row, scale);
+                }
                 let mut words = vec![0; len];
                 interleave_int16(set, [&rows[0], &rows[1]], scales, &mut words);
                 for (at, word) in words.into_iter().enumerate() {

@@ -31,13 +31,6 @@ use std::{
 const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 const STEPS: usize = 1 << 20;
 const ROUNDS: usize = 8;
-/// The format of rows, then of weights, for each kind of arithmetic; float32 with the weights of a bfloat16
-/// checkpoint.
-pub(crate) const FORMATS: [(&str, OperandFormat, OperandFormat); 3] = [
-    ("float32", OperandFormat::F32, OperandFormat::Bf16),
-    ("bfloat16", OperandFormat::Bf16, OperandFormat::Bf16),
-    ("int8", OperandFormat::Int8, OperandFormat::Int8),
-];
 /// The bytes that a measurement of reading covers: more than the caches hold.
 #[cfg(feature = "benchmarks")]
 const READ_BYTES: usize = 512 << 20;

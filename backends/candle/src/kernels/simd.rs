@@ -137,6 +137,12 @@ impl InstructionSet {
         }
     }
 
+    /// Whether products of 16 bits, bfloat16 or integers, are faster than those of `f32`.
+    #[must_use]
+    pub fn has_fast_16_bits(self) -> bool {
+        self.has_bf16() || self.has_int16()
+    }
+
     /// Whether products of 16-bit integers are faster than those of `f32`. Without VNNI, AVX-512 has too few
     /// units for it.
     pub(crate) fn has_int16(self) -> bool {

@@ -126,8 +126,7 @@ fn spread(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
 fn kept(format: OperandFormat, row: &[f32]) -> Vec<(f64, f64)> {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let step = if format == OperandFormat::Int16 {
-        let norm = row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-        (norm / 45_000.0).max(f64::from(largest) / 32_767.0)
+        row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt() / 32_767.0
     } else {
         f64::from(largest) / 127.0
     };

@@ -170,7 +170,7 @@ impl ModelCandidate {
             (false, _) => (32, false),
         };
         let stored_rounded = are_bfloat16 || quantised && !is_gguf;
-        let support = NumberSupport::Cpu { multiplies_bfloat16: set.has_bf16(), stored_rounded };
+        let support = NumberSupport::Cpu { fast_16_bits: set.has_fast_16_bits(), stored_rounded };
         let default = Numbers::choose(None, support).map_or(DType::Float32, |numbers| numbers.computed);
         Ok(Self { model, task, shape, stored: StoredValues { bits, are_bfloat16 }, default })
     }
@@ -183,10 +183,10 @@ impl ModelCandidate {
     pub(super) fn make_forecast(&self, it: &Circumstances<'_>) -> anyhow::Result<Forecast> {
         let set = it.machine.computing_instructions();
         let mut dtypes = match it.args.model.dtype {
-            Some(DType::Float16) if set.has_bf16() => vec![DType::BFloat16],
+            Some(DType::Float16) if set.has_fast_16_bits() => vec![DType::BFloat16],
             Some(DType::Float16) => vec![DType::Float32],
             Some(dtype) => vec![dtype],
-            None if set.has_bf16() => vec![DType::Float32, DType::BFloat16, DType::Int8],
+            None if set.has_fast_16_bits() => vec![DType::Float32, DType::BFloat16, DType::Int8],
             None => vec![DType::Float32, DType::Int8],
         };
         let mut choices = self.make_choices(&dtypes, it, set);
