@@ -21,7 +21,7 @@ use crate::{
         elementwise,
         pack::{OperandFormat, Words},
         peak::{self, SampleProduct},
-        softmax::{self, RunningSoftmax},
+        softmax::{self, RunningSoftmax, StepFactors},
         threads::Threads,
     },
     similarity::CpuSimilarity,
@@ -154,7 +154,8 @@ impl Softmax {
             step_sum: &mut step_sum,
         };
         let visible: [_; Self::ROWS] = std::array::from_fn(|_| 0..32 * Self::PANELS);
-        softmax::step(set, &mut self.scores, &visible, 1.0, &[], &mut state, &mut self.weights);
+        let factors = StepFactors { of_scores: 1.0, of_weights: &[] };
+        softmax::step(set, &mut self.scores, &visible, factors, &mut state, &mut self.weights);
     }
 }
 

@@ -40,7 +40,7 @@ use crate::{
         compute::Compute,
         elementwise,
         epilogue::Epilogue,
-        matmul::IntegersMemory,
+        matmul::NextIntegers,
         matrix::{ColumnOrder, Matrix, WeightFormat, WeightPacking},
         pack::{OperandFormat, Stored, Words},
         threads::Threads,
@@ -71,10 +71,10 @@ pub(crate) struct Arithmetic {
 }
 
 impl Arithmetic {
-    /// The formats for a type of numbers. float16, which the CPU does not compute in, has those of bfloat16.
-    pub(crate) fn new(set: InstructionSet, dtype: DType) -> Self {
-        // Without fast products of 16 bits, bfloat16 halves the memory of weights but not the time. What int8
-        // does not compute in bytes is then exact instead.
+    /// The formats for a type of numbers. float16, in which the CPU does not compute, has bfloat16's.
+    pub(crate) fn of_dtype(set: InstructionSet, dtype: DType) -> Self {
+        // Without fast products of 16 bits, bfloat16 halves the memory of weights but not the time. Then the
+        // parts of int8 that are not computed in bytes are exact.
         let [sixteen_bits, beside_bytes] = if set.has_bf16() {
             [OperandFormat::Bf16; 2]
         } else if set.has_int16() {
@@ -90,8 +90,8 @@ impl Arithmetic {
         Self { low, high, attention, int4: dtype == DType::Int4 }
     }
 
-    /// The size of a key's or value's number in the prefix cache, in bytes. Integers are kept as `f32`, because
-    /// their scales change if they are rounded twice.
+    /// The size of a key's or value's number in the prefix cache, in bytes. Integers are kept as `f32`,
+    /// because their scales change if they are rounded twice.
     pub(crate) fn kept_bytes(self) -> usize {
         if self.attention == OperandFormat::Bf16 { size_of::<u16>() } else { size_of::<f32>() }
     }
@@ -148,7 +148,7 @@ impl CpuOperations {
                     .to_owned(),
             ));
         }
-        let arithmetic = Arithmetic::new(set, dtype);
+        let arithmetic = Arithmetic::of_dtype(set, dtype);
         Ok(Self {
             compute: Arc::new(Compute { set, threads }),
             arithmetic,
@@ -281,8 +281,8 @@ impl CpuOperations {
             let step = x.operand.rows_per_step(inner * size_of::<f32>());
             let mut values = self.activations(step, inner);
             let spreads = self.arithmetic.spreads(precision);
-            let memory = IntegersMemory { words, values: values.values_mut() };
-            self.compute.next_integers(&x.operand, weight, epilogue, format, memory, |row| {
+            let next = NextIntegers { format, words, values: values.values_mut() };
+            self.compute.next_integers(&x.operand, weight, epilogue, next, |row| {
                 if spreads {
                     elementwise::spread(self.compute.set, row);
                 }

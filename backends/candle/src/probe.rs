@@ -48,7 +48,8 @@ pub struct ArithmeticSpeed {
     /// The arithmetic.
     pub dtype: DType,
     /// Operations per second of instructions whose operands stay in registers: the CPU's peak. A
-    /// multiplication and its addition are two. If the CPU has no such instructions, those that take their place.
+    /// multiplication and its addition are two. If the CPU has no such instructions, the speed of those that
+    /// take their place.
     pub peak: f64,
     /// Operations per second of a large product.
     pub product: f64,
@@ -63,7 +64,7 @@ pub fn measure_machine(set: InstructionSet, threads: usize, time: Duration) -> R
     let compute = Compute { set, threads: Threads::start(threads)? };
     let mut speeds = Vec::new();
     for dtype in [DType::Float32, DType::BFloat16, DType::Int8] {
-        let of_rows = Arithmetic::new(set, dtype).low;
+        let of_rows = Arithmetic::of_dtype(set, dtype).low;
         // float32 with the weights of a bfloat16 checkpoint.
         let of_weights = if of_rows == OperandFormat::F32 { OperandFormat::Bf16 } else { of_rows };
         let peak = peak::of_all_threads(set, of_rows, &compute.threads);

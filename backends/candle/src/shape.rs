@@ -187,7 +187,7 @@ impl ModelShape {
     #[must_use]
     pub fn weight_bytes(&self, dtype: DType, stored: StoredValues, set: InstructionSet) -> u64 {
         let wide = if stored.are_bfloat16 { 2.0 } else { 4.0 };
-        let precise = if Arithmetic::new(set, dtype).high == OperandFormat::F32 { wide } else { 2.0 };
+        let precise = if Arithmetic::of_dtype(set, dtype).high == OperandFormat::F32 { wide } else { 2.0 };
         let low = match dtype {
             DType::Int8 => 1.0,
             DType::Int4 => NIBBLE_BYTES,
@@ -212,7 +212,7 @@ impl ModelShape {
     /// `cache_bytes`.
     #[must_use]
     pub fn batch_bytes(&self, tokens: usize, dtype: DType, cache_bytes: usize, set: InstructionSet) -> u64 {
-        let value_bytes = Arithmetic::new(set, dtype).kept_bytes() as f64;
+        let value_bytes = Arithmetic::of_dtype(set, dtype).kept_bytes() as f64;
         let keys = self.plan.layers.iter().filter_map(|layer| match &layer.mixer {
             MixerPlan::Attention(attention) => {
                 let Heads { keys, size, .. } = self.plan.views[attention.view].heads;

@@ -192,7 +192,7 @@ fn every_checkpoint_scores_as_transformers_does() {
 const LOWER_PRECISIONS: [(DType, f32, f32); 3] =
     [(DType::BFloat16, 0.3, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
 
-/// The largest error of 16-bit integers in the place of bfloat16.
+/// The largest error of 16-bit integers instead of bfloat16.
 const OF_INT16: f32 = 0.03;
 
 #[test]

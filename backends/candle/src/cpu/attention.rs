@@ -20,8 +20,8 @@ use crate::{
         elementwise,
         layout::COLUMNS,
         operand::{Operand, OperandRows},
-        pack::{self, OperandFormat, Words},
-        softmax::{self, RunningSoftmax},
+        pack::{self, OperandFormat, Words, int16},
+        softmax::{self, RunningSoftmax, StepFactors},
         tile::{self, Ahead, MAX_ROWS, Start, TileKernel, TileOperands},
     },
 };
@@ -446,11 +446,11 @@ impl<'a> Tiles<'a> {
             step_sum: &mut workspace.step_sum[rows.clone()],
         };
         let lines = &mut workspace.weights.as_mut_slice().as_chunks_mut().0[..2 * scores.len()];
-        let factor = LOG2_E / self.scoring.divisor;
-        let value_scales = &workspace.value_scales[first_scale..];
-        softmax::step(set, scores, &workspace.visible, factor, value_scales, &mut running, lines);
+        let of_scores = LOG2_E / self.scoring.divisor;
+        let factors = StepFactors { of_scores, of_weights: &workspace.value_scales[first_scale..] };
+        softmax::step(set, scores, &workspace.visible, factors, &mut running, lines);
         if self.row_format.is_scaled() {
-            pack::block_of_int16(set, lines, &mut workspace.step_sum[rows]);
+            int16::round_block(set, lines, &mut workspace.step_sum[rows]);
         } else {
             pack::block(set, self.row_format, lines, rows.len());
         }

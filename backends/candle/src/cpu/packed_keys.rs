@@ -11,7 +11,7 @@ use crate::attention::Heads;
 use crate::kernels::{
     compute::Compute,
     layout::COLUMNS,
-    pack::{self, OperandFormat, Words},
+    pack::{self, OperandFormat, Words, int16},
     tile,
 };
 use std::ops::Range;
@@ -220,7 +220,7 @@ impl HeadPacking<'_> {
             }
             *scale = 0.0;
             if token < tokens {
-                pack::write_scale_of_int16(compute.set, row(token), scale);
+                int16::write_scale(compute.set, row(token), scale);
             }
         }
         for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
@@ -246,7 +246,7 @@ impl HeadPacking<'_> {
                     if let [scale, rest @ ..] = &scales[first.min(scales.len())..] {
                         let of_second = if has_second { rest[0] } else { 1.0 };
                         let rows = [values, second];
-                        pack::interleave_int16(compute.set, rows, [*scale, of_second], used);
+                        int16::interleave(compute.set, rows, [*scale, of_second], used);
                     } else {
                         pack::interleave(compute.set, values, second, used);
                     }

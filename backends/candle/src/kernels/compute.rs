@@ -1,6 +1,6 @@
 //! The resources of a computation on the CPU, which packing and products share.
 
-use super::{simd::InstructionSet, threads::Threads};
+use super::{instruction_set::InstructionSet, threads::Threads};
 
 /// The most rows that a thread takes at a time in row-wise operations.
 const MAX_ROWS_PER_ITEM: usize = 28;

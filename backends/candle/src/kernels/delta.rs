@@ -9,7 +9,8 @@
 use super::{
     activation::silu,
     elementwise::sum_of,
-    simd::{InstructionSet, dispatch, mul_add},
+    instruction_set::InstructionSet,
+    simd::{dispatch, mul_add},
 };
 
 /// The most registers of a block's row.

@@ -255,8 +255,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Turns the sums of products of integers into `f32` in place. The input holds the bits of `i32`. From each
-    /// sum it subtracts the column's correction, the excess of its bytes if there are any (`InstructionSet::byte_excess`),
+    /// Turns the sums of products of integers into `f32` in place. The input holds the bits of `i32`. From
+    /// each sum it subtracts the column's correction (for bytes, their `InstructionSet::byte_excess`),
     /// multiplies the result by the scales of the row and of the column, and adds the bias.
     fn dequantise(
         rows: &mut [[f32; 32]],

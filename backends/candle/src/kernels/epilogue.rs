@@ -2,9 +2,9 @@
 
 use super::{
     activation,
+    instruction_set::InstructionSet,
     layout::COLUMNS,
     matrix::{GATES, Matrix},
-    simd::InstructionSet,
 };
 use text_embeddings_backend_core::Activation;
 

@@ -45,11 +45,12 @@ struct Results<'a> {
     prefetches: bool,
 }
 
-/// Memory for [`Compute::next_integers`].
-pub(crate) struct IntegersMemory<'a> {
-    /// For the operand.
+/// An operand that [`Compute::next_integers`] writes.
+pub(crate) struct NextIntegers<'a> {
+    pub(crate) format: OperandFormat,
+    /// Memory for the operand.
     pub(crate) words: Words,
-    /// For rows before they become integers: as many blocks at a time as it holds, at least one.
+    /// Memory for rows before they become integers: as many blocks at a time as it holds, at least one.
     pub(crate) values: &'a mut [f32],
 }
 
@@ -160,8 +161,8 @@ impl Compute {
         });
     }
 
-    /// Packs `epilogue` of `x · Wᵀ` as an operand in `format`. The format must not be one of integers, because
-    /// their scales need whole rows.
+    /// Packs `epilogue` of `x · Wᵀ` as an operand in `format`. The format must not be one of integers,
+    /// because their scales need whole rows.
     pub(crate) fn next_operand(
         &self,
         x: &Operand,
@@ -225,8 +226,7 @@ impl Compute {
         x: &Operand,
         weight: &Matrix,
         epilogue: Epilogue,
-        format: OperandFormat,
-        IntegersMemory { words, values }: IntegersMemory<'_>,
+        NextIntegers { format, words, values }: NextIntegers<'_>,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Operand {
         let inner = epilogue.outputs(weight);
@@ -361,10 +361,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
         super::{
+            instruction_set::InstructionSet,
             matrix::{ColumnOrder, WeightFormat},
             nibbles::{self, GROUP, NibbleGroup},
             pack::Stored,
-            simd::InstructionSet,
             stored::StoredMatrix,
             threads::Threads,
         },
@@ -599,8 +599,8 @@ mod tests {
                 // All rows at once, and one block at a time.
                 for step in [rows.max(x.block_rows), x.block_rows] {
                     let mut memory = vec![f32::NAN; step * inner];
-                    let memory = IntegersMemory { words: Words::default(), values: &mut memory };
-                    let got = compute.next_integers(&x, &matrix, epilogue, format, memory, reversed);
+                    let next = NextIntegers { format, words: Words::default(), values: &mut memory };
+                    let got = compute.next_integers(&x, &matrix, epilogue, next, reversed);
                     assert_eq!(got.scales, expected.scales, "{set} {rows}x{depth}x{inner}");
                     assert_eq!(
                         got.words.as_slice(),

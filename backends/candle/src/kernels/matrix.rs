@@ -5,11 +5,11 @@
 
 use super::{
     compute::Compute,
+    instruction_set::InstructionSet,
     layout::COLUMNS,
     nibbles::{self, FineGroup, GROUP, NibbleGroup, PanelFineGroups, PanelGroups},
     pack::{self, OperandFormat, Words},
     pages::Pages,
-    simd::InstructionSet,
     stored::StoredMatrix,
 };
 use text_embeddings_checkpoint::FourBits;
@@ -53,8 +53,8 @@ pub(crate) struct Matrix {
     pub(super) panels: usize,
     words: Pages,
     groups: Groups,
-    /// For integers, by panel and column: the scale of the column, and for bytes their sum times the offset of
-    /// the rows' bytes. A product subtracts the latter, which the offset added.
+    /// For integers, by panel and column: the scale of the column, and for bytes their sum times the offset
+    /// of the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
     /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,

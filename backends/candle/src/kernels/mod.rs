@@ -36,6 +36,7 @@ pub(crate) mod compute;
 pub(crate) mod delta;
 pub(crate) mod elementwise;
 pub(crate) mod epilogue;
+mod instruction_set;
 pub(crate) mod layout;
 pub(crate) mod lines;
 pub(crate) mod matmul;
@@ -52,4 +53,4 @@ mod team;
 pub(crate) mod threads;
 pub(crate) mod tile;
 
-pub use simd::InstructionSet;
+pub use instruction_set::InstructionSet;

@@ -4,10 +4,10 @@
 //! Input: rows of `f32`. Output: an [`Operand`]. What must hold: only one [`OperandRows`] writes each row.
 
 use super::{
+    instruction_set::InstructionSet,
     layout::WORDS,
     matmul::CACHED_BYTES,
     pack::{self, OperandFormat, Words},
-    simd::InstructionSet,
     tile,
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};

@@ -5,13 +5,15 @@
 //! chunks with zeros, panels with columns of zeros.
 
 use super::{
+    instruction_set::InstructionSet,
     layout::{COLUMNS, WORDS},
     lines::CacheLines,
-    simd::{InstructionSet, ROUND, Simd, dispatch, mul_add},
+    simd::{ROUND, dispatch},
 };
 use half::f16;
 use text_embeddings_checkpoint::Encoding;
 
+pub(crate) mod int16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wide;
 
@@ -49,8 +51,9 @@ pub(crate) enum OperandFormat {
     /// One bfloat16 value, widened to `f32`: rows for products with columns in [`Self::Bf16`] where the CPU
     /// cannot multiply bfloat16.
     WideBf16,
-    /// Two 16-bit integers, the first in the lower half: values divided by their row's scale and rounded. CPUs
-    /// that cannot multiply bfloat16 multiply them faster than `f32`, and they round less than bfloat16 does.
+    /// Two 16-bit integers, the first in the lower half: values divided by their row's scale and rounded.
+    /// CPUs that cannot multiply bfloat16 multiply them faster than `f32`, and they round less than
+    /// bfloat16.
     Int16,
     /// Four bytes: values divided by their row's scale and rounded. In blocks of rows,
     /// [`InstructionSet::byte_offset`](super::InstructionSet::byte_offset) is added to each.
@@ -72,8 +75,8 @@ impl OperandFormat {
         }
     }
 
-    /// Whether the values are integers, which each row's scale turns into values. Their products are summed as
-    /// `i32`.
+    /// Whether the values are integers, which each row's scale turns into values. Their products are summed
+    /// as `i32`.
     pub(crate) fn is_scaled(self) -> bool {
         matches!(self, Self::Int16 | Self::Int8)
     }
@@ -148,116 +151,10 @@ pub(crate) fn row(
         OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         OperandFormat::Bf16 => round(set, values, words),
         OperandFormat::WideBf16 => round_wide(set, values, words),
-        OperandFormat::Int16 => round_to_int16(set, values, words, scale),
+        OperandFormat::Int16 => int16::round_row(set, values, words, scale),
         OperandFormat::Int8 => quantise(set, values, offset, words, scale),
     }
 }
-
-/// The largest norm of a row of 16-bit integers, before rounding adds at most half of the square root of the
-/// row's length to it. So each integer fits, and the sum of the products of two rows is less than 2³¹.
-const LARGEST_NORM: f32 = 32_767.0;
-/// The least scale of 16-bit integers. The squares of smaller values are no longer normal.
-const LEAST_SCALE: f32 = 1e-20;
-
-/// The scale of a row of 16-bit integers. NaN if a value is not finite, or is so large that its square is not.
-#[inline(always)]
-fn scale_of_int16<S: Simd>(values: &[f32]) -> f32 {
-    let registers = values.chunks_exact(S::LANES);
-    let rest: f32 = registers.remainder().iter().map(|value| value * value).sum();
-    // SAFETY: the caller is compiled for the instruction set of `S`, and the CPU has it. Each chunk fills a
-    // register.
-    let sum = unsafe {
-        let mut sum = S::splat(0.0);
-        for register in registers {
-            let register = S::load(register.as_ptr());
-            sum = register.mul_add(register, sum);
-        }
-        sum.sum()
-    };
-    let norm = (sum + rest).sqrt();
-    if norm.is_finite() { (norm / LARGEST_NORM).max(LEAST_SCALE) } else { f32::NAN }
-}
-
-dispatch! {
-    /// Writes the scale of a row for [`interleave_int16`].
-    fn write_scale_of_int16(values: &[f32], scale: &mut f32) {
-        *scale = scale_of_int16::<S>(values);
-    }
-}
-
-/// A value's nearest 16-bit integer, in the lower half of a word.
-#[inline(always)]
-fn int16<const FUSED: bool>(value: f32, inverse: f32) -> u32 {
-    mul_add::<FUSED>(value, inverse, ROUND).to_bits() & 0xffff
-}
-
-dispatch! {
-    /// [`row`] for 16-bit integers.
-    fn round_to_int16(values: &[f32], words: &mut [u32], scale: &mut f32) {
-        *scale = scale_of_int16::<S>(values);
-        let inverse = 1.0 / *scale;
-        #[cfg(target_arch = "x86_64")]
-        let (values, words) = if WIDE {
-            let (whole, rest) = values.as_chunks::<WORDS>();
-            let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 2);
-            // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
-            unsafe { wide::int16(whole, inverse, of_whole) };
-            (rest, of_rest)
-        } else {
-            (values, words)
-        };
-        let (pairs, rest) = values.as_chunks::<2>();
-        for (word, &[first, second]) in words.iter_mut().zip(pairs) {
-            *word = int16::<FUSED>(first, inverse) | int16::<FUSED>(second, inverse) << 16;
-        }
-        words[pairs.len()..].fill(0);
-        if let [last] = rest {
-            words[pairs.len()] = int16::<FUSED>(*last, inverse);
-        }
-    }
-}
-
-dispatch! {
-    /// Packs two rows of equal length, with a scale for each, as words of [`OperandFormat::Int16`]. Each word
-    /// holds one value of each row.
-    fn interleave_int16(rows: [&[f32]; 2], scales: [f32; 2], words: &mut [u32]) {
-        let [first, second] = scales.map(|scale| 1.0 / scale);
-        for ((word, &a), &b) in words.iter_mut().zip(rows[0]).zip(rows[1]) {
-            *word = int16::<FUSED>(a, first) | int16::<FUSED>(b, second) << 16;
-        }
-    }
-}
-
-dispatch! {
-    /// Turns lines of weights, the bits of `f32` in `[panel][half][row]`, into a block of 16-bit integers, which
-    /// begins at the first line. `sums` has the sum of each row's weights, which are not negative, and becomes
-    /// the factor that turns the integers into weights. Their sum is less than 2¹⁶, so that a sum of products
-    /// with any 16-bit integers is less than 2³¹.
-    fn block_of_int16(lines: &mut [[u32; WORDS]], sums: &mut [f32]) {
-        let rows = sums.len();
-        for (row, sum) in sums.iter_mut().enumerate() {
-            let inverse = if *sum > LEAST_SUM { LARGEST_NORM / *sum } else { 0.0 };
-            *sum /= LARGEST_NORM;
-            // A panel has as many words as a chunk. So its block ends before the next panel's first line.
-            for panel in 0..lines.len() / (2 * rows) {
-                let halves = [0, 1].map(|half| lines[(2 * panel + half) * rows + row].map(f32::from_bits));
-                let line = &mut lines[panel * rows + row];
-                #[cfg(target_arch = "x86_64")]
-                if WIDE {
-                    // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
-                    unsafe { wide::int16(&halves, inverse, line) };
-                    continue;
-                }
-                for (word, &[first, second]) in line.iter_mut().zip(halves.as_flattened().as_chunks::<2>().0) {
-                    *word = int16::<FUSED>(first, inverse) | int16::<FUSED>(second, inverse) << 16;
-                }
-            }
-        }
-    }
-}
-
-/// The least sum of weights that count.
-const LEAST_SUM: f32 = 1e-30;
 
 dispatch! {
     /// [`row`] for bfloat16.
@@ -452,11 +349,6 @@ mod tests {
         OperandFormat::Int8,
     ];
 
-    /// The integers in a word of [`OperandFormat::Int16`].
-    fn int16s(word: u32) -> [i32; 2] {
-        [word, word >> 16].map(|half| i32::from(half as i16))
-    }
-
     fn halves(word: u32) -> [f32; 2] {
         [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
     }
@@ -537,7 +429,7 @@ mod tests {
                         OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
                         OperandFormat::Int16 => words
                             .iter()
-                            .flat_map(|&word| int16s(word))
+                            .flat_map(|&word| int16::integers_of_word(word))
                             .map(|int| int as f32 * scale)
                             .collect(),
                         OperandFormat::Int8 => {
@@ -579,97 +471,6 @@ mod tests {
                 values[33] = broken;
                 row(set, OperandFormat::Int8, &values, 0, &mut words, &mut scale);
                 assert!(scale.is_nan(), "{set} {broken}");
-            }
-        }
-    }
-
-    /// Rows as bad as can be: one value, equal values, few large ones.
-    #[test]
-    fn sums_of_products_of_16_bit_integers_fit_32_bits() {
-        let mut rng = StdRng::seed_from_u64(13);
-        for set in InstructionSet::available() {
-            for depth in [1, 2, 3, 31, 128, 3072, 20_001] {
-                let mut spiky = vec![1e-3; depth];
-                spiky[depth / 2] = -7.0;
-                for values in [vec![3.0; depth], vec![-1e15; depth], spiky, random(&mut rng, depth)] {
-                    let (mut words, mut scale) = (vec![0; OperandFormat::Int16.words(depth)], 0.0);
-                    row(set, OperandFormat::Int16, &values, 0, &mut words, &mut scale);
-                    let ints: Vec<i64> = words.iter().flat_map(|&word| int16s(word)).map(i64::from).collect();
-                    let sum: i64 = ints.iter().map(|int| int * int).sum();
-                    assert!(sum < 1 << 31 && scale > 0.0, "{set} {depth}: {sum}");
-                    let largest = ints.iter().map(|int| int.abs()).max().unwrap_or_default();
-                    assert!(sum > 32_600 * 32_600 && largest <= 32_767, "{set} {depth}: {sum} {largest}");
-                }
-            }
-            let (mut words, mut scale) = (vec![1; 16], 0.0);
-            for small in [0.0, 1e-21, 1e-30] {
-                row(set, OperandFormat::Int16, &[small; 9], 0, &mut words, &mut scale);
-                assert!(words.iter().all(|&word| word == 0) && scale > 0.0, "{set} {small}");
-            }
-            for broken in [f32::NAN, f32::INFINITY] {
-                row(set, OperandFormat::Int16, &[1.0, broken, 2.0], 0, &mut words, &mut scale);
-                assert!(scale.is_nan(), "{set}");
-            }
-        }
-    }
-
-    #[test]
-    fn weights_become_integers_whose_sum_is_bounded() {
-        let mut rng = StdRng::seed_from_u64(17);
-        for set in InstructionSet::available() {
-            for (rows, panels) in (1..=14).map(|rows| (rows, 1 + rows % 5)) {
-                let weights: Vec<Vec<f32>> = (0..rows)
-                    .map(|row| {
-                        let scale = [1.0, 1e-18, 0.0][row % 3];
-                        (0..panels * COLUMNS)
-                            .map(|_| rng.random_range(0.0..1.0_f32).powi(9) * scale)
-                            .collect()
-                    })
-                    .collect();
-                let line = |half: usize, row: &Vec<f32>| -> [u32; WORDS] {
-                    std::array::from_fn(|at| row[half * WORDS + at].to_bits())
-                };
-                let mut lines: Vec<[u32; WORDS]> =
-                    (0..2 * panels).flat_map(|half| weights.iter().map(move |row| line(half, row))).collect();
-                let mut factors: Vec<f32> = weights.iter().map(|row| row.iter().sum()).collect();
-                block_of_int16(set, &mut lines, &mut factors);
-                for (row, weights) in weights.iter().enumerate() {
-                    let of_row = (0..panels).flat_map(|panel| lines[panel * rows + row]).flat_map(int16s);
-                    let mut sum = 0;
-                    for (got, &weight) in of_row.zip(weights) {
-                        sum += got;
-                        let error = (got as f32 * factors[row] - weight).abs();
-                        assert!(got >= 0 && error <= 0.51 * factors[row], "{set} {rows}: {got} {weight}");
-                    }
-                    assert!(sum < 1 << 16, "{set} {rows}: {sum}");
-                }
-            }
-            let mut lines = [[1.0_f32.to_bits(); WORDS]; 2];
-            let mut factor = [f32::NAN];
-            block_of_int16(set, &mut lines, &mut factor);
-            assert!(factor[0].is_nan());
-        }
-    }
-
-    #[test]
-    fn two_rows_of_integers_share_words() {
-        let mut rng = StdRng::seed_from_u64(18);
-        for set in InstructionSet::available() {
-            for len in 1..=70 {
-                let rows = [1.0, 1e-6]
-                    .map(|size| random(&mut rng, len).iter().map(|v| v * size).collect::<Vec<_>>());
-                let mut scales = [0.0; 2];
-                for (scale, row) in scales.iter_mut().zip(&rows) {
-                    write_scale_of_int16(set, row, scale);
-                }
-                let mut words = vec![0; len];
-                interleave_int16(set, [&rows[0], &rows[1]], scales, &mut words);
-                for (at, word) in words.into_iter().enumerate() {
-                    for (got, (row, scale)) in int16s(word).into_iter().zip(rows.iter().zip(scales)) {
-                        let error = (got as f32 * scale - row[at]).abs();
-                        assert!(error <= 0.51 * scale, "{set} {len} at {at}: {got} for {}", row[at]);
-                    }
-                }
             }
         }
     }

@@ -23,21 +23,29 @@ pub(crate) struct RunningSoftmax<'a> {
     pub(crate) step_sum: &'a mut [f32],
 }
 
+/// The factors of a step.
+#[derive(Clone, Copy)]
+pub(crate) struct StepFactors<'a> {
+    /// Every score is multiplied by it.
+    pub(crate) of_scores: f32,
+    /// A factor for each score of a row, by which its weight is multiplied before it is written; or none.
+    pub(crate) of_weights: &'a [f32],
+}
+
 dispatch! {
     /// Takes scores into the running softmaxes of `visible.len()` rows, and writes the weight 2^(score ·
     /// factor - max) of each. `scores` are `[panel][row]`, and `weights` are the same rows in lines, `[panel]
     /// [half][row]`: the bits of `f32`. A row sees the scores in its range of `visible`, counted in the
     /// panels' order; the weights of the others become zero, and the scores are lost. A row that sees no
-    /// score keeps its state. If there are `factors`, one for each score of a row, weights are multiplied by
-    /// them before they are written.
+    /// score keeps its state.
     fn step(
         scores: &mut [[f32; COLUMNS]],
         visible: &[Range<usize>],
-        factor: f32,
-        factors: &[f32],
+        factors: StepFactors<'_>,
         softmax: &mut RunningSoftmax<'_>,
         weights: &mut [[u32; WORDS]],
     ) {
+        let StepFactors { of_scores: factor, of_weights: factors } = factors;
         let rows = visible.len();
         let panels = scores.len() / rows;
         assert!(scores.len() == panels * rows && weights.len() == 2 * scores.len());
@@ -136,7 +144,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// `totals = totals · factor + x · scale`, with one factor and one scale per row. `x` has the bits of `i32`.
+    /// `totals = totals · factor + x · scale`, with one factor and one scale per row. `x` has the bits of
+    /// `i32`.
     fn scale_and_add_integers(
         x: &[[f32; COLUMNS]],
         scales: &[f32],
@@ -204,8 +213,9 @@ mod tests {
             let mut lines = vec![[u32::MAX; WORDS]; 2 * panels * rows];
             // Every second case has factors: powers of two, which change no bits.
             let factors: Vec<f32> = (0..32 * panels).map(|key| 0.5_f32.powi((key % 7) as i32)).collect();
-            let factors = if rows % 2 == 0 { &factors[..] } else { &[] };
-            step(set, &mut before.clone(), &visible, factor, factors, &mut state, &mut lines);
+            let factors = if rows.is_multiple_of(2) { &factors[..] } else { &[] };
+            let step_factors = StepFactors { of_scores: factor, of_weights: factors };
+            step(set, &mut before.clone(), &visible, step_factors, &mut state, &mut lines);
             for row in 0..rows {
                 weights[row].iter_mut().for_each(|weight| *weight *= f64::from(correction[row]));
                 let mut written = 0.0;
@@ -270,7 +280,8 @@ mod tests {
                     step_sum: &mut [0.0; 3],
                 };
                 let mut lines = [[0; WORDS]; 6];
-                step(set, &mut scores, &[0..32, 0..32, 0..32], 1.0, &[], &mut state, &mut lines);
+                let factors = StepFactors { of_scores: 1.0, of_weights: &[] };
+                step(set, &mut scores, &[0..32, 0..32, 0..32], factors, &mut state, &mut lines);
                 assert_eq!((sum[0], sum[2]), (32.0, 32.0), "{set}");
                 assert!(!sum[1].is_finite(), "{set} {broken}: {}", sum[1]);
             }

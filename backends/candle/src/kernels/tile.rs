@@ -18,9 +18,10 @@ use super::{
     simd::{Avx2, Avx512},
 };
 use super::{
+    instruction_set::InstructionSet,
     layout::{COLUMNS, Origin, WORDS},
     pack::OperandFormat,
-    simd::{InstructionSet, Portable, Simd},
+    simd::{Portable, Simd},
 };
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
@@ -182,7 +183,7 @@ impl TileKernel {
     }
 }
 
-/// The initial sums if there is nothing to add to. The bits are also zeros for integers, whose sums are `i32`.
+/// The initial sums if there is nothing to add to. The bits are also zeros as `i32`, the sums of integers.
 pub(crate) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
 /// Memory that will be needed soon. Each chunk prefetches a part of it. Only a hint: ARM ignores it, and AMX
@@ -433,7 +434,7 @@ fn hide_origin(mut address: *const u32) -> *const u32 {
 
 /// The sum of the products of a row's word with a column's word.
 trait WordProducts {
-    fn sum(of_row: u32, of_column: u32) -> i32;
+    fn sum_products(of_row: u32, of_column: u32) -> i32;
 }
 
 /// Two 16-bit integers.
@@ -441,9 +442,11 @@ struct Int16Products;
 
 impl WordProducts for Int16Products {
     #[inline(always)]
-    fn sum(of_row: u32, of_column: u32) -> i32 {
-        let half = |word: u32, shift: u32| i32::from((word >> shift) as i16);
-        half(of_row, 0) * half(of_column, 0) + half(of_row, 16) * half(of_column, 16)
+    fn sum_products(of_row: u32, of_column: u32) -> i32 {
+        [0, 16]
+            .map(|shift| i32::from((of_row >> shift) as i16) * i32::from((of_column >> shift) as i16))
+            .iter()
+            .sum()
     }
 }
 
@@ -452,7 +455,7 @@ struct Int8Products;
 
 impl WordProducts for Int8Products {
     #[inline(always)]
-    fn sum(of_row: u32, of_column: u32) -> i32 {
+    fn sum_products(of_row: u32, of_column: u32) -> i32 {
         let mut sum = 0;
         for (factor, value) in of_row.to_le_bytes().into_iter().zip(of_column.to_le_bytes()) {
             sum += i32::from(factor) * i32::from(value.cast_signed());
@@ -485,7 +488,7 @@ unsafe fn tile_of_integers<const ROWS: usize, P: WordProducts>(
                 // SAFETY: as above.
                 let factors = unsafe { *a.add(row * WORDS + word) };
                 for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum += P::sum(factors, column);
+                    *sum += P::sum_products(factors, column);
                 }
             }
             // SAFETY: as above.

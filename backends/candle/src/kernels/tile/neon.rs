@@ -10,8 +10,9 @@
 mod pairs;
 
 use super::{Ahead, OperandFormat, RowsBody, by_rows, int16_portable};
+use crate::kernels::instruction_set::InstructionSet;
 use crate::kernels::layout::{COLUMNS, Origin, WORDS};
-use crate::kernels::simd::{HIGH_HALF, InstructionSet};
+use crate::kernels::simd::HIGH_HALF;
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
 use std::arch::{
     aarch64::{
