@@ -4,6 +4,7 @@
 //! operations and bytes per second, of all threads together.
 
 use super::{BenchmarkResult, Softmax, instruction_set};
+use crate::cpu::Arithmetic;
 use crate::kernels::{InstructionSet, pack::OperandFormat, peak, threads::Threads};
 use std::{
     env,
@@ -13,6 +14,7 @@ use std::{
     thread,
     time::Instant,
 };
+use text_embeddings_backend_core::DType;
 
 /// The machine's peaks, per second.
 pub(super) struct MachinePeaks {
@@ -51,8 +53,8 @@ impl MachinePeaks {
     pub(super) fn line(&self) -> String {
         let [float32, bfloat16, int16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
         format!(
-            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int16 {int16:.0}, int8 {int8:.0} G/s; \
-             memory {:.0} GB/s",
+            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int16 {int16:.0}, int8 \
+             {int8:.0} G/s; memory {:.0} GB/s",
             self.set,
             self.threads,
             self.bytes / 1e9
@@ -96,7 +98,7 @@ pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
     Ok((instruction_set()?, variable("THREADS", cores)?))
 }
 
-/// Prints the peaks in G/s, and the memory's GB/s, as a JSON object.
+/// Prints the peaks of each arithmetic in G/s, and the memory's GB/s, as a JSON object.
 ///
 /// # Errors
 ///
@@ -104,11 +106,12 @@ pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
 pub fn print_peaks() -> BenchmarkResult {
     let (set, threads) = settings()?;
     let machine = MachinePeaks::measure(set, threads)?;
-    let [float32, bfloat16, int16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);
-    let peaks = serde_json::json!({
+    let mut peaks = serde_json::json!({
         "instruction_set": set.to_string(), "threads": threads, "memory": machine.bytes / 1e9,
-        "float32": float32, "bfloat16": bfloat16, "int16": int16, "int8": int8
     });
+    for dtype in [DType::Float32, DType::BFloat16, DType::Int8] {
+        peaks[dtype.to_string()] = (machine.peak(Arithmetic::of_dtype(set, dtype).low) / 1e9).into();
+    }
     writeln!(io::stdout(), "{peaks}")?;
     Ok(())
 }
