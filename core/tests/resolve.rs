@@ -12,8 +12,9 @@ use serde_json::Value;
 use text_embeddings_backend_core::{BackendError, Description, Head, WholeHead};
 use text_embeddings_core::{
     families::{self, ScoreRule},
-    files::{ModelFolder, Reader},
+    files::{ChosenTemplate, ModelFolder, Reader},
     model::{LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, RequestedType},
+    templates::MessageStyle,
     tokenization::NamedAnswer,
 };
 use tokenizers::Tokenizer;
@@ -201,6 +202,29 @@ fn the_files_and_the_family_decide_a_re_ranker_s_prompt_answers_score_and_instru
             "lists; jina-reranker-v3; -; (x+1)/2 by the family jina-reranker-v3; Some(\"Judge it.\")",
         ),
     ]);
+}
+
+/// A template that begins with a special token of the tokenizer's files.
+const WITH_TOKEN: &str = "{{ bos_token }}{% for m in messages %}{% if m.role in ['query', 'document'] %}{{ m.content }}{{ sep_token }}{% endif %}{% endfor %}";
+
+#[test]
+fn a_template_gets_the_special_tokens_of_the_tokenizer_s_files() {
+    let name = "ctxl-rerank-v2-instruct-multilingual-6b";
+    for (from_flag, variable, expected) in
+        [(true, None, "<s>q|d|"), (false, None, "<s>q|d|"), (false, Some("B"), "Bq|d|")]
+    {
+        let flags = flags(|it| it.chat_template = from_flag.then(|| template(WITH_TOKEN)));
+        let model = resolve_changed(name, &flags, |files| {
+            files.special_tokens.insert("sep_token".to_owned(), "|".to_owned());
+            let variables = variable.map(|text| ("bos_token".to_owned(), text.into())).into_iter().collect();
+            let style = MessageStyle { variables, ..MessageStyle::plain() };
+            let (source, place) = (WITH_TOKEN.to_owned(), String::new());
+            files.chat_template = (!from_flag).then_some(ChosenTemplate { source, place, style });
+        });
+        let model = model.unwrap();
+        let Reading::Template(found) = &model.reranker().unwrap().reading else { unreachable!() };
+        assert_eq!(found.render(None, "q", "d"), expected);
+    }
 }
 
 #[test]

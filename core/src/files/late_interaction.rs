@@ -304,11 +304,11 @@ impl LateInteraction {
         })
     }
 
-    /// The settings with the tokenizer's token that fills queries, unless they name one. Stanford's matrix
-    /// comes behind `modules`.
+    /// The settings with the token that fills queries, unless they name one: the tokenizer's mask, else its
+    /// end of a text. Stanford's matrix comes behind `modules`.
     pub(super) fn complete_with(
         mut self,
-        expansion_token: Option<String>,
+        special_tokens: &BTreeMap<String, String>,
         config: &ModelConfig,
         checkpoints: &[CheckpointFile],
         modules: &mut Vec<HeadModule>,
@@ -317,7 +317,8 @@ impl LateInteraction {
             modules.push(HeadModule::Dense(stanford_module(checkpoints)?));
         }
         if let Some(expansion) = &mut self.expansion {
-            expansion.token = expansion.token.take().or(expansion_token);
+            let token = special_tokens.get("mask_token").or(special_tokens.get("eos_token"));
+            expansion.token = expansion.token.take().or(token.cloned());
         }
         Ok(self)
     }

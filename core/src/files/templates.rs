@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig};
 use super::error::FilesError;
 use super::names::{Bound, CHAT_TEMPLATE};
@@ -25,8 +23,6 @@ pub struct ChosenTemplate {
     pub place: String,
     /// The form in which it gets its messages.
     pub style: MessageStyle,
-    /// The texts of special tokens as variables, from `tokenizer_config.json`.
-    pub special_tokens: BTreeMap<String, Value>,
 }
 
 /// The folder in which `transformers` stores all templates but the default one.
@@ -54,13 +50,7 @@ pub(super) async fn choose(
         Some(settings) if !modules.is_empty() => settings.message_style(),
         _ => MessageStyle::plain(),
     };
-    let special_tokens = config.template_variables();
-    let chosen = |(place, source): (String, String)| ChosenTemplate {
-        source,
-        place,
-        style: style.clone(),
-        special_tokens: special_tokens.clone(),
-    };
+    let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
     let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
         if named.contains("{{") || named.contains("{%") {
