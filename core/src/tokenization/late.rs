@@ -67,8 +67,7 @@ impl TextEncoder {
         }
         let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
         if let Some(marker) = rules.marker {
-            let specials = tokens.owners.iter().take_while(|owner| **owner == Owner::Frame).count();
-            let place = if marker.follows_specials { specials } else { 1 };
+            let place = if marker.follows_specials { self.frame[0].len() } else { 1 };
             encoded.ids.insert(encoded.ids.len().min(place), marker.id);
         }
         Ok(encoded)
@@ -104,20 +103,48 @@ mod tests {
     use crate::tokenization::{
         ExpansionToken, LateTokens, Marker, TextOptions, test_tokenizer::small_tokenizer_with,
     };
+    use tokenizers::{Tokenizer, processors::template::TemplateProcessing};
 
     const RIGHT: Truncation =
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
 
-    /// A tokenizer of characters, without special tokens around a text.
-    fn encode_with(late: &LateTokens, side: Side, text: &str, limits: TokenLimits) -> Encoded {
+    /// An encoder with a tokenizer of characters.
+    fn encoder_with(tokenizer: Tokenizer, late: &LateTokens) -> TextEncoder {
         let options = TextOptions {
             max_input_length: 99,
             vocabulary: 1000,
             late: Some(late.clone()),
             ..TextOptions::default()
         };
-        let encoder = TextEncoder::new(small_tokenizer_with(&[]), options).unwrap();
+        TextEncoder::new(tokenizer, options).unwrap()
+    }
+
+    /// A text without special tokens around it.
+    fn encode_with(late: &LateTokens, side: Side, text: &str, limits: TokenLimits) -> Encoded {
+        let encoder = encoder_with(small_tokenizer_with(&[]), late);
         encoder.encode_late(side, text, Truncation { limits, ..RIGHT }).unwrap()
+    }
+
+    #[test]
+    fn a_marker_follows_the_special_tokens_before_a_text_even_if_the_text_has_no_tokens() {
+        let mut tokenizer = small_tokenizer_with(&[]);
+        let names = ["<|im_start|>", "<|endoftext|>"];
+        let [first, last] = names.map(|name| tokenizer.token_to_id(name).unwrap());
+        let frame = TemplateProcessing::builder()
+            .try_single("<|im_start|> $A <|endoftext|>")
+            .unwrap()
+            .special_tokens(vec![(names[0], first), (names[1], last)])
+            .build()
+            .unwrap();
+        tokenizer.with_post_processor(Some(frame));
+        let marker = Some(Marker { id: 900, follows_specials: true });
+        let side = SideTokens { marker, prompt: String::new(), max_length: 99 };
+        let late = LateTokens { query: side.clone(), document: side, expansion: None, skipped: Vec::new() };
+        let encoder = encoder_with(tokenizer, &late);
+        for text in ["", "a"] {
+            let ids = encoder.encode_late(Side::Document, text, RIGHT).unwrap().ids;
+            assert_eq!(ids, [vec![first, 900], ids_of(text), vec![last]].concat(), "{text:?}");
+        }
     }
 
     fn ids_of(text: &str) -> Vec<u32> {
