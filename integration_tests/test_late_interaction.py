@@ -191,6 +191,14 @@ REFUSED = [
 ]
 
 
+def test_a_longest_input_need_only_leave_room_for_a_text(tmp_path):
+    """The self-check's own sentence may be longer."""
+    folder = LATE / "colbert-prompts"
+    with Server(folder, "--max-input-length", "12") as server:
+        assert len(vectors(server, "a red planet " * 5, "document")) == 12
+    assert "take 6 tokens of a longest input of 6" in refusal(folder, "--max-input-length", "6")
+
+
 def test_a_side_without_a_length_is_not_cut_at_the_other_side_s(tmp_path):
     settings = {"document_length": 9, "query_length": None, "query_expansion": None}
     text = "a red planet " * 5

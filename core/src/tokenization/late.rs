@@ -5,7 +5,7 @@
 //! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, EncoderError, Side, SideTokens, TokenLimits, Truncation, TruncationDirection, other_model,
+    Encoded, EncoderError, Side, SideTokens, Truncation, TruncationDirection, other_model,
     stretch::Needed,
     text::{TEXTS, TextEncoder},
     tokens::{Owner, frame_too_long},
@@ -57,8 +57,8 @@ impl TextEncoder {
         let room = max_length.saturating_sub(rules.marker.iter().count());
         let truncation = Truncation { truncate: true, ..truncation };
         let needed = Needed::new(truncation, room);
-        let prompt = if rules.marker.is_none() { rules.prompt.as_str() } else { "" };
-        let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
+        let tokens =
+            self.tokens_of_text([rules.text_before(), text], needed.document, truncation.direction)?;
         let own = tokens.count(Owner::Document);
         let above_limit = limit.map_or(0, |limit| own.saturating_sub(limit));
         let excess = tokens.excess(room, truncation)?.max(above_limit);
@@ -66,11 +66,16 @@ impl TextEncoder {
             return Err(frame_too_long(&tokens, room));
         }
         let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
+        self.insert_marker(rules, &mut encoded.ids);
+        Ok(encoded)
+    }
+
+    /// Puts the marker of a side, if it has one, into the ids of a text.
+    fn insert_marker(&self, rules: &SideTokens, ids: &mut Vec<u32>) {
         if let Some(marker) = rules.marker {
             let place = if marker.follows_specials { self.frame[0].len() } else { 1 };
-            encoded.ids.insert(encoded.ids.len().min(place), marker.id);
+            ids.insert(ids.len().min(place), marker.id);
         }
-        Ok(encoded)
     }
 
     /// Compares the ids of a text behind the prompt of each side with the ids that the tokenizer gives for
@@ -78,18 +83,25 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::Tokenizer`] if the tokenizer fails.
+    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::NoRoomForText`] if the prompt leaves no
+    /// room for a text; [`EncoderError::Tokenizer`] if the tokenizer fails.
     pub(super) fn check_late_prompts(&self) -> Result<(), EncoderError> {
         let Some(late) = &self.options.late else { return Ok(()) };
-        let direction = TruncationDirection::Right;
-        let whole = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
         for rules in [&late.query, &late.document].into_iter().filter(|rules| !rules.prompt.is_empty()) {
-            let unlimited = SideTokens { max_length: usize::MAX, ..rules.clone() };
-            let found = self.mark_text(&unlimited, TEXTS[1], None, whole).map_err(EncoderError::tokenizer)?;
+            let texts = [rules.text_before(), TEXTS[1]];
+            let mut tokens = self
+                .tokens_of_text(texts, usize::MAX, TruncationDirection::Right)
+                .map_err(EncoderError::tokenizer)?;
+            self.insert_marker(rules, &mut tokens.ids);
             let joined = [&rules.prompt, TEXTS[1]].concat();
             let expected = self.tokenizer().encode(joined, true).map_err(EncoderError::tokenizer)?;
-            if found.ids != expected.get_ids() {
+            if tokens.ids != expected.get_ids() {
                 return Err(EncoderError::LatePrompt { prompt: rules.prompt.clone() });
+            }
+            let frame = tokens.ids.len() - tokens.count(Owner::Document);
+            let max = rules.max_length.min(self.options.max_input_length);
+            if frame >= max {
+                return Err(EncoderError::NoRoomForText { frame, max });
             }
         }
         Ok(())
@@ -101,7 +113,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::tokenization::{
-        ExpansionToken, LateTokens, Marker, TextOptions, test_tokenizer::small_tokenizer_with,
+        ExpansionToken, LateTokens, Marker, TextOptions, TokenLimits, test_tokenizer::small_tokenizer_with,
     };
     use tokenizers::{Tokenizer, processors::template::TemplateProcessing};
 
