@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 import pytest
 from models import edit_json
-from server import MODELS, refusal
+from server import MODELS, Server, refusal
 
 LATE = MODELS.parent / "late"
 EXPECTED = {path.name.removesuffix(".expected.json"): json.loads(path.read_text()) for path in LATE.glob("*.expected.json")}
@@ -189,6 +189,22 @@ REFUSED = [
     ("colbert-own", "1_Dense/config.json", {"module_input_name": "sentence_embedding"}, (), "`module_input_name`"),
     ("colbert-modern", SETTINGS, {"do_query_expansion": True, "query_length": 40}, (), "beyond half a window of ModernBERT"),
 ]
+
+
+def test_a_longest_input_need_only_leave_room_for_a_text(tmp_path):
+    """The self-check's own sentence may be longer."""
+    folder = LATE / "colbert-prompts"
+    with Server(folder, "--max-input-length", "12") as server:
+        assert len(vectors(server, "a red planet " * 5, "document")) == 12
+    assert "take 6 tokens of a longest input of 6" in refusal(folder, "--max-input-length", "6")
+
+
+def test_a_side_without_a_length_is_not_cut_at_the_other_side_s(tmp_path):
+    settings = {"document_length": 9, "query_length": None, "query_expansion": None}
+    text = "a red planet " * 5
+    with Server(changed(tmp_path, "colbert-own", "sentence_bert_config.json", **settings)) as server:
+        assert len(vectors(server, text, "document")) == 9
+        assert len(vectors(server, text, "query")) >= 18
 
 
 @pytest.mark.parametrize(("name", "file", "fields", "flags", "part"), REFUSED)

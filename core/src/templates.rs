@@ -513,8 +513,6 @@ mod tests {
     #[test]
     fn never_the_bug_a_general_chat_template_is_refused_because_all_pairs_would_look_alike() {
         let general = [
-            "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + \
-             '<|im_end|>\\n' }}{%- endfor %}",
             "{% for m in messages[::-1] %}{% if m.role == 'user' or (m.role == \"system\" and not loop.first) %}\
              {{ m.content }}{% endif %}{% endfor %}",
             "{{ raise_exception('roles must alternate') }}",
@@ -526,6 +524,11 @@ mod tests {
         // It mentions the roles, but gives every pair the same prompt.
         let blind = "{% if 'query' == 'document' %}{{ messages }}{% endif %}<|im_start|>assistant\n";
         assert_eq!(learn(blind), Err(TemplateError::Missing { slot: Slot::Query }));
+        // One that writes every role as it comes tells pairs apart.
+        let chat = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + \
+             '<|im_end|>\\n' }}{%- endfor %}";
+        let expected = "<|im_start|>query\nq<|im_end|>\n<|im_start|>document\nd<|im_end|>\n";
+        assert_eq!(learn(chat).unwrap().render(None, "q", "d"), expected);
     }
 
     #[test]
@@ -553,6 +556,22 @@ mod tests {
             (
                 walking(system, "{% if m.content | length > 99 %}L{% endif %}{{ m.content }}", document),
                 altered(Slot::Query),
+            ),
+            (
+                walking(system, "{% if '?' in m.content %}Q{% endif %}{{ m.content }}", document),
+                altered(Slot::Query),
+            ),
+            (
+                walking(system, "{{ m.content }}{% if not m.content.endswith('.') %}.{% endif %}", document),
+                altered(Slot::Query),
+            ),
+            (
+                walking(system, query, "{% if m.content.isdigit() %}N{% endif %}{{ m.content }}"),
+                altered(Slot::Document),
+            ),
+            (
+                walking("{% if m.content | length > 9 %}I{% endif %}{{ m.content }}", query, document),
+                altered(Slot::Instruction),
             ),
         ];
         for (source, expected) in cases {
@@ -608,7 +627,7 @@ mod tests {
             assert!(message.contains(reason) && message.contains("--chat-template"), "{bomb}: {message}");
         }
         let (query, document) =
-            ("{{ '%s 123456' | format(m.content) }}", "{{ '**{:<3}**'.format(m.content) }}");
+            ("{{ '%s 123456' | format(m.content) }}", "{{ '**{:<1}**'.format(m.content) }}");
         let rendered = learn(&walking("", query, document)).unwrap().render(None, "query", "text");
         assert_eq!(rendered, "query 123456**text**END");
     }

@@ -12,8 +12,9 @@ use serde_json::Value;
 use text_embeddings_backend_core::{BackendError, Description, Head, WholeHead};
 use text_embeddings_core::{
     families::{self, ScoreRule},
-    files::{ModelFolder, Reader},
+    files::{ChosenTemplate, ModelFolder, Reader},
     model::{LengthFlags, Model, ModelFlags, ModelKind, PromptFlag, Reading, Refusal, RequestedType},
+    templates::MessageStyle,
     tokenization::NamedAnswer,
 };
 use tokenizers::Tokenizer;
@@ -201,6 +202,61 @@ fn the_files_and_the_family_decide_a_re_ranker_s_prompt_answers_score_and_instru
             "lists; jina-reranker-v3; -; (x+1)/2 by the family jina-reranker-v3; Some(\"Judge it.\")",
         ),
     ]);
+}
+
+/// A template that begins with a special token of the tokenizer's files.
+const WITH_TOKEN: &str = "{{ bos_token }}{% for m in messages %}{% if m.role in ['query', 'document'] %}{{ m.content }}{{ sep_token }}{% endif %}{% endfor %}";
+
+#[test]
+fn a_template_gets_the_special_tokens_of_the_tokenizer_s_files() {
+    let name = "ctxl-rerank-v2-instruct-multilingual-6b";
+    for (from_flag, variable, expected) in
+        [(true, None, "<s>q|d|"), (false, None, "<s>q|d|"), (false, Some("B"), "Bq|d|")]
+    {
+        let flags = flags(|it| it.chat_template = from_flag.then(|| template(WITH_TOKEN)));
+        let model = resolve_changed(name, &flags, |files| {
+            files.special_tokens.insert("sep_token".to_owned(), "|".to_owned());
+            let variables = variable.map(|text| ("bos_token".to_owned(), text.into())).into_iter().collect();
+            let style = MessageStyle { variables, ..MessageStyle::plain() };
+            let (source, place, renders_pairs) = (WITH_TOKEN.to_owned(), String::new(), false);
+            let chosen = ChosenTemplate { source, place, style, renders_pairs };
+            files.chat_template = (!from_flag).then_some(chosen);
+        });
+        let model = model.unwrap();
+        let Reading::Template(found) = &model.reranker().unwrap().reading else { unreachable!() };
+        assert_eq!(found.render(None, "q", "d"), expected);
+    }
+}
+
+#[test]
+fn a_template_that_renders_the_pairs_is_learned_or_refused_whatever_roles_it_names() {
+    let with = |document: &str| {
+        format!(
+            "{{% for m in messages %}}{{% if m.role == 'query' %}}Q{{{{ m.content }}}}{{% else %}}D{document}{{% endif %}}{{% endfor %}}"
+        )
+    };
+    let through = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}";
+    let left_out =
+        "the repository's chat template (chat_template.jinja): the chat template leaves the document out";
+    for (source, expected) in [
+        (with("{{ m.content }}"), Ok("QqDd")),
+        (through.to_owned(), Ok("query q\ndocument d\n")),
+        (with(""), Err(left_out)),
+        ("{% a syntax that Jinja does not know".to_owned(), Err("a general one")),
+    ] {
+        let found = resolve_changed("tied-bf16", &flags(|_| ()), |files| {
+            files.default_prompt_name = None;
+            files.chat_template.as_mut().unwrap().source = source.clone();
+        });
+        match (found, expected) {
+            (Ok(model), Ok(expected)) => {
+                let Reading::Template(found) = &model.reranker().unwrap().reading else { unreachable!() };
+                assert_eq!(found.render(None, "q", "d"), expected, "{source}");
+            }
+            (Err(refusal), Err(part)) => assert!(refusal.to_string().contains(part), "{source}: {refusal}"),
+            (found, _) => unreachable!("{source}: {found:?}"),
+        }
+    }
 }
 
 #[test]

@@ -292,6 +292,11 @@ impl SentenceBert {
         self.modality_config.as_ref().is_some_and(|kinds| kinds.contains_key("message"))
     }
 
+    /// Whether sentence-transformers leaves a chat template of the repository out.
+    pub(super) fn reads_texts_only(&self) -> bool {
+        self.modality_config.is_some() && !self.reads_messages()
+    }
+
     /// The form in which the template gets its messages. By default without the beginning of an answer.
     pub(super) fn message_style(&self) -> MessageStyle {
         let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));
@@ -322,27 +327,12 @@ pub(super) struct TokenizerConfig {
     model_input_names: Option<Vec<String>>,
     #[serde(default)]
     model_max_length: Option<Value>,
-    #[serde(default)]
-    bos_token: Option<NamedToken>,
-    #[serde(default)]
-    cls_token: Option<NamedToken>,
-    #[serde(default)]
-    eos_token: Option<NamedToken>,
-    #[serde(default)]
-    pad_token: Option<NamedToken>,
-    #[serde(default)]
-    unk_token: Option<NamedToken>,
-    #[serde(default)]
-    mask_token: Option<NamedToken>,
+    /// The other fields, special tokens among them.
+    #[serde(flatten)]
+    pub(super) others: BTreeMap<String, Value>,
 }
 
 impl TokenizerConfig {
-    /// The token that fills the queries of late-interaction models: the mask, else the end of a text.
-    pub(super) fn expansion_token(&self) -> Option<String> {
-        let token = self.mask_token.as_ref().or(self.eos_token.as_ref());
-        token.map(|token| token.content().to_owned())
-    }
-
     /// The longest input in tokens. `transformers` writes 10³⁰ where there is no limit, as a real number.
     pub(super) fn max_length(&self) -> Option<usize> {
         let length = self.model_max_length.as_ref()?.as_f64().filter(|length| *length >= 1.0)?;
@@ -355,38 +345,12 @@ impl TokenizerConfig {
         names.is_none_or(|names| names.iter().any(|known| known == name))
     }
 
-    /// The texts of special tokens as a chat template's variables, as far as the file names them.
-    pub(super) fn template_variables(&self) -> BTreeMap<String, Value> {
-        let tokens = [
-            ("bos_token", &self.bos_token),
-            ("eos_token", &self.eos_token),
-            ("pad_token", &self.pad_token),
-            ("unk_token", &self.unk_token),
-        ];
-        let named = tokens.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?)));
-        named.map(|(name, token)| (name.to_owned(), token.content().into())).collect()
-    }
-
-    /// The tokens that do not stand for a part of a text, as far as the file names them.
-    pub(super) fn empty_tokens(&self) -> Vec<String> {
-        let tokens = [&self.cls_token, &self.eos_token, &self.pad_token, &self.unk_token];
-        tokens.into_iter().flatten().map(|token| token.content().to_owned()).collect()
-    }
-}
-
-/// A token by its text, in one of two spellings.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-enum NamedToken {
-    Text(String),
-    Whole { content: String },
-}
-
-impl NamedToken {
-    fn content(&self) -> &str {
-        match self {
-            Self::Text(content) | Self::Whole { content } => content,
-        }
+    /// The texts of special tokens, which have one of two spellings, by their names.
+    pub(super) fn special_tokens(&self) -> BTreeMap<String, String> {
+        let tokens = self.others.iter().filter(|(name, _)| name.ends_with("_token"));
+        let texts =
+            tokens.filter_map(|(name, token)| Some((name, token.as_str().or(token["content"].as_str())?)));
+        texts.map(|(name, text)| (name.clone(), text.to_owned())).collect()
     }
 }
 

@@ -72,9 +72,9 @@ pub struct ModelFolder {
     pub tokenizer_cuts: bool,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
-    /// The tokens that do not stand for a part of a text (such as `[CLS]`), as far as `tokenizer_config.json`
-    /// names them.
-    pub empty_tokens: Vec<String>,
+    /// The texts of special tokens by their names in chat templates, such as `bos_token`, as far as
+    /// `tokenizer_config.json` and `special_tokens_map.json` name them.
+    pub special_tokens: BTreeMap<String, String>,
     /// The function that sentence-transformers applies to a cross-encoder's raw score, by its name in the
     /// files.
     pub score_activation: Option<String>,
@@ -199,6 +199,25 @@ mod tests {
         ] {
             let found = open(&with("tokenizer_config.json", content)).unwrap().model_max_length;
             assert_eq!(found, expected, "{content}");
+        }
+    }
+
+    #[test]
+    fn special_tokens_are_in_the_files_where_transformers_looks_for_them() {
+        let config = r#""bos_token":"<s>","eos_token":{"content":"</s>"},"sep_token":null"#;
+        let older = format!("{{{config}}}");
+        let newer = format!(r#"{{{config},"added_tokens_decoder":{{}}}}"#);
+        let map = r#"{"bos_token":{"content":"<b>"},"mask_token":"<m>","additional_special_tokens":["<x>"]}"#;
+        for (content, map, expected) in [
+            (&older, None, "bos_token <s>, eos_token </s>"),
+            (&older, Some(map), "bos_token <b>, eos_token </s>, mask_token <m>"),
+            (&newer, Some(map), "bos_token <s>, eos_token </s>"),
+        ] {
+            let mut files = with("tokenizer_config.json", content.as_str());
+            files.extend(map.map(|map| ("special_tokens_map.json".to_owned(), map.into())));
+            let found = open(&files).unwrap().special_tokens;
+            let found: Vec<_> = found.iter().map(|(name, text)| format!("{name} {text}")).collect();
+            assert_eq!(found.join(", "), expected, "{content}");
         }
     }
 

@@ -45,7 +45,8 @@ pub(crate) struct LateInteraction {
     pub(crate) markers: [String; 2],
     /// How a marker gets into an input.
     pub(crate) marking: Marking,
-    /// The most tokens of queries, and of documents; `None` if the positions decide.
+    /// The most tokens of queries, and of documents; `None` if the tokenizer's `model_max_length` or the
+    /// positions decide.
     pub(crate) lengths: [Option<usize>; 2],
     /// How queries are filled.
     pub(crate) expansion: Option<Expansion>,
@@ -211,6 +212,12 @@ pub(super) fn mask_module<'m>(modules: &'m [Module], prompts: &PromptsConfig) ->
 }
 
 impl LateInteraction {
+    /// The most tokens of an input; `None` if a side has no length of its own.
+    pub(crate) fn max_length(&self) -> Option<usize> {
+        let [query, document] = self.lengths;
+        Some(query?.max(document?))
+    }
+
     /// The settings of sentence-transformers' own layout. `mask` is the configuration of its mask module.
     pub(super) fn from_own_layout(
         prompts: &PromptsConfig,
@@ -304,11 +311,11 @@ impl LateInteraction {
         })
     }
 
-    /// The settings with the tokenizer's token that fills queries, unless they name one. Stanford's matrix
-    /// comes behind `modules`.
+    /// The settings with the token that fills queries, unless they name one: the tokenizer's mask, else its
+    /// end of a text. Stanford's matrix comes behind `modules`.
     pub(super) fn complete_with(
         mut self,
-        expansion_token: Option<String>,
+        special_tokens: &BTreeMap<String, String>,
         config: &ModelConfig,
         checkpoints: &[CheckpointFile],
         modules: &mut Vec<HeadModule>,
@@ -317,7 +324,8 @@ impl LateInteraction {
             modules.push(HeadModule::Dense(stanford_module(checkpoints)?));
         }
         if let Some(expansion) = &mut self.expansion {
-            expansion.token = expansion.token.take().or(expansion_token);
+            let token = special_tokens.get("mask_token").or(special_tokens.get("eos_token"));
+            expansion.token = expansion.token.take().or(token.cloned());
         }
         Ok(self)
     }
@@ -422,10 +430,18 @@ mod tests {
         let found = fill(r#""strategy":"min","length":20"#);
         assert_eq!(found.lengths, [Some(50), Some(40)]);
         assert_eq!(found.expansion, Some(Expansion { is_attended: false, length: 20, token: None }));
-        assert_eq!(
-            own("{}", r#"{"query_length":7,"max_seq_length":9}"#, "{}").unwrap().lengths,
-            [Some(7), Some(9)]
-        );
+        for (transformer, expected) in [
+            (r#"{"query_length":7,"max_seq_length":9}"#, ([Some(7), Some(9)], Some(9))),
+            (r#"{"document_length":25}"#, ([None, Some(25)], None)),
+            (r#"{"query_length":7}"#, ([Some(7), None], None)),
+            (
+                r#"{"document_length":9,"query_expansion":{"strategy":"fixed","length":20}}"#,
+                ([Some(20), Some(9)], Some(20)),
+            ),
+        ] {
+            let found = own("{}", transformer, "{}").unwrap();
+            assert_eq!((found.lengths, found.max_length()), expected, "{transformer}");
+        }
         for (settings, mask, part) in [
             (r#"{"similarity_fn_name":"cosine"}"#, "{}", "`similarity_fn_name`"),
             ("{}", r#"{"skiplist_tasks":["query"]}"#, "`skiplist_tasks` of MultiVectorMask is `query`"),

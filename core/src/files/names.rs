@@ -11,6 +11,8 @@ pub(super) const CONFIG: &str = "config.json";
 pub(super) const ADAPTER: &str = "adapter_config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The special tokens of a tokenizer that an older version of transformers saved.
+pub(super) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 pub(super) const MODULES: &str = "modules.json";
 pub(super) const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 pub(super) const POOLING: &str = "1_Pooling/config.json";

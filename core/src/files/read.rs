@@ -11,22 +11,21 @@ use text_embeddings_backend_core::{BackendKind, HeadModule};
 use text_embeddings_checkpoint::ModelFile;
 
 use super::adapter::open_adapter;
-use super::config::{
-    BgeM3Files, ModelConfig, Module, PromptsConfig, SentenceBert, TokenizerConfig, named_prompts,
-};
+use super::config::{BgeM3Files, ModelConfig, Module, PromptsConfig, SentenceBert, named_prompts};
 use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    ADAPTER, Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TOKENIZER_CONFIG, TRAINED_DECIDERS,
-    is_graph, module_config,
+    ADAPTER, Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, is_graph,
+    module_config,
 };
 use super::pointer::{self, PointerFiles};
 use super::reading::{check_small_file, read_text, remedy, run_ready};
 use super::repository::Repository;
 use super::small_files::{
-    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade, refuse_shortening,
+    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
+    read_tokenizer_config, refuse_shortening,
 };
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
@@ -206,10 +205,9 @@ impl<'r, 'a> Sources<'r, 'a> {
         let selection = selected?;
         let tokenizer = files.require(TOKENIZER, Bound::Small, remedy(TOKENIZER)).await?;
         check_small_file(&tokenizer)?;
-        let tokenizer_config: TokenizerConfig = files.read_json(TOKENIZER_CONFIG).await?.unwrap_or_default();
+        let tokenizer_config = read_tokenizer_config(files).await?;
         let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
-        let expansion_token = tokenizer_config.expansion_token();
-        let empty_tokens = tokenizer_config.empty_tokens();
+        let special_tokens = tokenizer_config.special_tokens();
         let model_max_length = tokenizer_config.max_length();
         let chat_template =
             templates::choose(files, tokenizer_config, sentence_bert.as_ref(), &modules).await?;
@@ -226,7 +224,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let checked: &[ModelFile] = if is_graph { &[] } else { &weights };
         let checkpoints = checked.iter().map(check_weights).collect::<Result<Vec<_>, _>>()?;
         let late_interaction = late_interaction
-            .map(|late| late.complete_with(expansion_token, &config, &checkpoints, &mut head_modules))
+            .map(|late| late.complete_with(&special_tokens, &config, &checkpoints, &mut head_modules))
             .transpose()?;
         let root = self.folder.root();
         Ok(ModelFolder {
@@ -243,7 +241,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             tokenizer,
             weights,
             has_token_types,
-            empty_tokens,
+            special_tokens,
             model_max_length,
             chat_template,
             ends_in_scores,

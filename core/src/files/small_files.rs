@@ -3,16 +3,17 @@
 //! Input: the repository. Output: their settings. What must hold: a file that exists but cannot be understood
 //! is an error.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
 use text_embeddings_checkpoint::CheckpointFile;
 
 use super::config::{
-    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile,
+    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, SpladeFile, TokenizerConfig,
 };
 use super::error::FilesError;
-use super::names::{Bound, LOGIT_SCORE, POOLING, PROMPTS, SENTENCE_BERT};
+use super::names::{Bound, LOGIT_SCORE, POOLING, PROMPTS, SENTENCE_BERT, SPECIAL_TOKENS, TOKENIZER_CONFIG};
 use super::reading::FileText;
 use super::repository::Repository;
 use super::{modules, onnx};
@@ -29,6 +30,17 @@ const SHORTENED: [(&str, &str); 2] = [
     ("max_active_dims", "null (all weights) is"),
     ("truncate_dim", "null is; requests shorten their vectors by `dimensions`"),
 ];
+
+/// `tokenizer_config.json`. As in `transformers`, `special_tokens_map.json` takes precedence if the first
+/// file does not list the added tokens.
+pub(super) async fn read_tokenizer_config(files: &Repository<'_>) -> Result<TokenizerConfig, FilesError> {
+    let mut config: TokenizerConfig = files.read_json(TOKENIZER_CONFIG).await?.unwrap_or_default();
+    if !config.others.contains_key("added_tokens_decoder") {
+        let tokens: BTreeMap<String, Value> = files.read_json(SPECIAL_TOKENS).await?.unwrap_or_default();
+        config.others.extend(tokens);
+    }
+    Ok(config)
+}
 
 pub(super) async fn read_logit_score(
     files: &Repository<'_>,

@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig};
 use super::error::FilesError;
 use super::names::{Bound, CHAT_TEMPLATE};
@@ -25,8 +23,8 @@ pub struct ChosenTemplate {
     pub place: String,
     /// The form in which it gets its messages.
     pub style: MessageStyle,
-    /// The texts of special tokens as variables, from `tokenizer_config.json`.
-    pub special_tokens: BTreeMap<String, Value>,
+    /// Whether sentence-transformers makes the prompts of pairs by it, whatever roles its text names.
+    pub renders_pairs: bool,
 }
 
 /// The folder in which `transformers` stores all templates but the default one.
@@ -54,12 +52,13 @@ pub(super) async fn choose(
         Some(settings) if !modules.is_empty() => settings.message_style(),
         _ => MessageStyle::plain(),
     };
-    let special_tokens = config.template_variables();
+    let scores_tokens = modules.iter().any(|module| module.class_name() == "LogitScore");
+    let renders_pairs = scores_tokens && !sentence_bert.is_some_and(SentenceBert::reads_texts_only);
     let chosen = |(place, source): (String, String)| ChosenTemplate {
         source,
         place,
         style: style.clone(),
-        special_tokens: special_tokens.clone(),
+        renders_pairs,
     };
     let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
@@ -136,7 +135,8 @@ mod tests {
             fs::write(root.path().join(name), text).unwrap();
         }
         let sentence_bert = sentence_bert.map(|text| serde_json::from_str::<SentenceBert>(text).unwrap());
-        let modules = [Module { class: "x.Transformer".to_owned(), path: String::new() }];
+        let modules = ["x.Transformer", "x.LogitScore"]
+            .map(|class| Module { class: class.to_owned(), path: String::new() });
         let repository = Repository::Folder(root.path().to_owned());
         let config = serde_json::from_str(config).unwrap();
         run_ready(choose(&repository, config, sentence_bert.as_ref(), &modules))
@@ -170,6 +170,19 @@ mod tests {
             let found = chosen(config, None, files).unwrap();
             assert_eq!(found.as_ref().map(|found| found.source.as_str()), expected, "{config} {files:?}");
             assert!(found.is_none_or(|found| found.style == MessageStyle::plain()));
+        }
+    }
+
+    #[test]
+    fn a_template_renders_pairs_if_a_logit_score_follows_and_the_settings_do_not_say_otherwise() {
+        for (sentence_bert, expected) in [
+            (None, true),
+            (Some("{}"), true),
+            (Some(r#"{"modality_config":{"text":{},"message":{}}}"#), true),
+            (Some(r#"{"modality_config":{"text":{}}}"#), false),
+        ] {
+            let found = chosen(r#"{"chat_template":"a"}"#, sentence_bert, &[]).unwrap().unwrap();
+            assert_eq!(found.renders_pairs, expected, "{sentence_bert:?}");
         }
     }
 

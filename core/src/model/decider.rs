@@ -10,7 +10,7 @@ use tokenizers::Tokenizer;
 
 use super::{Laya, Model, ModelFlags, ModelKind, Pointer, PromptFlag, Reading, Refusal, Reranker, Sourced};
 use crate::files::ModelFolder;
-use crate::templates::{MessageStyle, MessageTemplate};
+use crate::templates::MessageTemplate;
 use crate::tokenization::{LabelTokens, MAX_OPTIONS};
 
 /// The values of `model_type` in config.json of architectures whose instruct models decide: their logits are
@@ -149,11 +149,8 @@ fn find_conversation(files: &ModelFolder, flags: &ModelFlags) -> Result<Sourced<
         (None, Some(chosen)) => (&chosen.source, chosen.place.clone(), false),
         (None, None) => return Err(Refusal::NoChatTemplate { model_id: files.model_id.clone() }),
     };
-    let mut style = MessageStyle::default();
-    if let Some(chosen) = &files.chat_template {
-        style = chosen.style.clone();
-        style.variables.extend(chosen.special_tokens.clone());
-    }
+    let style = files.chat_template.as_ref().map(|chosen| chosen.style.clone()).unwrap_or_default();
+    let style = style.with_tokens(&files.special_tokens);
     let conversation = MessageTemplate::from_chat_template(source, &style)
         .map_err(|cause| Refusal::ChatTemplate { place: place.clone(), cause })?;
     let owner = if from_flag { "that of the file" } else { "the repository's chat template" };

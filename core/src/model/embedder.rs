@@ -253,7 +253,9 @@ fn median_length(tokenizer: &Tokenizer) -> usize {
 }
 
 fn empty_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Vec<u32> {
-    let named: Vec<&str> = files.empty_tokens.iter().map(String::as_str).collect();
+    let names = ["cls_token", "eos_token", "pad_token", "unk_token"];
+    let named = names.iter().filter_map(|name| files.special_tokens.get(*name));
+    let named: Vec<&str> = named.map(String::as_str).collect();
     let tokens = if named.is_empty() { &EMPTY_TOKENS[..] } else { &named };
     tokens.iter().filter_map(|token| tokenizer.token_to_id(token)).collect()
 }

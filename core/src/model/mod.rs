@@ -253,7 +253,7 @@ fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> L
     LengthBounds {
         // PyLate leaves the length of its last call in the file.
         max_seq_length: match &files.late_interaction {
-            Some(late) => late.lengths[1].map(|length| length.max(late.lengths[0].unwrap_or(0))),
+            Some(late) => late.max_length(),
             None => files.max_seq_length,
         },
         model_max_length: if tokenizer_cuts { files.model_max_length } else { None },

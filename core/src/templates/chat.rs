@@ -41,6 +41,16 @@ impl MessageStyle {
     pub fn plain() -> Self {
         Self { structured: None, add_generation_prompt: true, variables: BTreeMap::new() }
     }
+
+    /// This form with the texts of special tokens as variables. As in `transformers`, variables that the form
+    /// has under the same names take precedence.
+    #[must_use]
+    pub fn with_tokens(mut self, special_tokens: &BTreeMap<String, String>) -> Self {
+        for (name, text) in special_tokens {
+            self.variables.entry(name.clone()).or_insert_with(|| text.as_str().into());
+        }
+        self
+    }
 }
 
 /// Strings in templates that read a list of parts (sentence-transformers 6, `base/modality.py`).

@@ -17,9 +17,12 @@ pub(super) const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
 #[must_use]
 pub fn template_has_roles(template: &str) -> bool {
-    let mentions =
-        |role: &str| template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""));
-    mentions("query") && mentions("document")
+    [Slot::Query, Slot::Document].into_iter().all(|slot| has_role(template, slot))
+}
+
+fn has_role(template: &str, slot: Slot) -> bool {
+    let role = slot.role();
+    template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""))
 }
 
 impl PromptTemplate {
@@ -32,12 +35,13 @@ impl PromptTemplate {
     /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of
     /// outer whitespace. The same applies to the instruction if the template writes it at all.
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
-        if !template_has_roles(source) {
-            return Err(TemplateError::General);
-        }
-        let (source, style) = (source.to_owned(), style.clone());
-        guard::run(BOUNDS, move || Self::learn(&source, &style))
+        let (text, style) = (source.to_owned(), style.clone());
+        guard::run(BOUNDS, move || Self::learn(&text, &style))
             .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .map_err(|cause| {
+                let is_general = ![Slot::Query, Slot::Document].iter().any(|slot| has_role(source, *slot));
+                if is_general { TemplateError::General } else { cause }
+            })
     }
 
     fn learn(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
@@ -84,6 +88,21 @@ pub(super) fn difficult_text(sentinel: &str) -> String {
     format!("\u{a0} \t\n{}end\u{3000} \n\t ", line.repeat(200))
 }
 
+/// Texts on whose characters, ends and lengths a template's own words may depend.
+pub(super) fn probe_texts() -> Vec<String> {
+    let ascii: String = (' '..='~').collect();
+    let others = [
+        "What is red, and where?",
+        "It is red.",
+        "Is it? See https://example.org, page 12!",
+        "7",
+        "RED",
+        "red\nblue",
+        "火星是红色的吗？",
+    ];
+    [ascii].into_iter().chain(others.map(str::to_owned)).collect()
+}
+
 fn messages<'a>(slots: &[Slot], texts: [&'a str; 3]) -> Vec<Message<'a>> {
     slots.iter().map(|slot| Message { role: slot.role(), content: texts[*slot as usize] }).collect()
 }
@@ -110,6 +129,7 @@ impl Form<'_> {
     fn learn(&self) -> Result<Vec<Piece>, TemplateError> {
         let mut pieces = split_at_sentinels(&self.render(SENTINELS)?)?;
         self.learn_trimming(&mut pieces)?;
+        self.check_probes(&pieces)?;
         for slot in [Slot::Query, Slot::Document] {
             self.learn_empty(&mut pieces, slot)?;
         }
@@ -138,6 +158,21 @@ impl Form<'_> {
         } else {
             Err(TemplateError::Altered { slot: Slot::Document })
         }
+    }
+
+    /// Refuses a template whose own words change with a text.
+    fn check_probes(&self, pieces: &[Piece]) -> Result<(), TemplateError> {
+        let probes = probe_texts();
+        for &slot in self.slots {
+            for probe in &probes {
+                let mut texts = SENTINELS;
+                texts[slot as usize] = probe;
+                if !self.matches(pieces, texts)? {
+                    return Err(TemplateError::Altered { slot });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Documents and queries may be empty. Some templates write a word instead.

@@ -84,8 +84,8 @@ pub enum EncoderError {
     },
     /// The prompt for all texts fills the longest input.
     #[error(
-        "the default prompt and the tokenizer's special tokens take {} of a longest input of {max}: \
-         raise `--max-input-length`, or choose a shorter prompt with `--default-prompt`",
+        "the prompt and the tokenizer's special tokens take {} of a longest input of {max}: raise \
+         `--max-input-length`, or choose a shorter prompt (of an embedding model, with `--default-prompt`)",
         amount(frame, "token")
     )]
     NoRoomForText {

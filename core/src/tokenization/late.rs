@@ -5,7 +5,7 @@
 //! sentence-transformers give the same ids and count the same tokens; a text that spells a marker stays text.
 
 use super::{
-    Encoded, EncoderError, Side, SideTokens, TokenLimits, Truncation, TruncationDirection, other_model,
+    Encoded, EncoderError, Side, SideTokens, Truncation, TruncationDirection, other_model,
     stretch::Needed,
     text::{TEXTS, TextEncoder},
     tokens::{Owner, frame_too_long},
@@ -57,8 +57,8 @@ impl TextEncoder {
         let room = max_length.saturating_sub(rules.marker.iter().count());
         let truncation = Truncation { truncate: true, ..truncation };
         let needed = Needed::new(truncation, room);
-        let prompt = if rules.marker.is_none() { rules.prompt.as_str() } else { "" };
-        let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
+        let tokens =
+            self.tokens_of_text([rules.text_before(), text], needed.document, truncation.direction)?;
         let own = tokens.count(Owner::Document);
         let above_limit = limit.map_or(0, |limit| own.saturating_sub(limit));
         let excess = tokens.excess(room, truncation)?.max(above_limit);
@@ -66,12 +66,16 @@ impl TextEncoder {
             return Err(frame_too_long(&tokens, room));
         }
         let mut encoded = Encoded { reusable: 0, ..tokens.cut(0, excess, truncation.direction) };
-        if let Some(marker) = rules.marker {
-            let specials = tokens.owners.iter().take_while(|owner| **owner == Owner::Frame).count();
-            let place = if marker.follows_specials { specials } else { 1 };
-            encoded.ids.insert(encoded.ids.len().min(place), marker.id);
-        }
+        self.insert_marker(rules, &mut encoded.ids);
         Ok(encoded)
+    }
+
+    /// Puts the marker of a side, if it has one, into the ids of a text.
+    fn insert_marker(&self, rules: &SideTokens, ids: &mut Vec<u32>) {
+        if let Some(marker) = rules.marker {
+            let place = if marker.follows_specials { self.frame[0].len() } else { 1 };
+            ids.insert(ids.len().min(place), marker.id);
+        }
     }
 
     /// Compares the ids of a text behind the prompt of each side with the ids that the tokenizer gives for
@@ -79,18 +83,25 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::Tokenizer`] if the tokenizer fails.
+    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::NoRoomForText`] if the prompt leaves no
+    /// room for a text; [`EncoderError::Tokenizer`] if the tokenizer fails.
     pub(super) fn check_late_prompts(&self) -> Result<(), EncoderError> {
         let Some(late) = &self.options.late else { return Ok(()) };
-        let direction = TruncationDirection::Right;
-        let whole = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
         for rules in [&late.query, &late.document].into_iter().filter(|rules| !rules.prompt.is_empty()) {
-            let unlimited = SideTokens { max_length: usize::MAX, ..rules.clone() };
-            let found = self.mark_text(&unlimited, TEXTS[1], None, whole).map_err(EncoderError::tokenizer)?;
+            let texts = [rules.text_before(), TEXTS[1]];
+            let mut tokens = self
+                .tokens_of_text(texts, usize::MAX, TruncationDirection::Right)
+                .map_err(EncoderError::tokenizer)?;
+            self.insert_marker(rules, &mut tokens.ids);
             let joined = [&rules.prompt, TEXTS[1]].concat();
             let expected = self.tokenizer().encode(joined, true).map_err(EncoderError::tokenizer)?;
-            if found.ids != expected.get_ids() {
+            if tokens.ids != expected.get_ids() {
                 return Err(EncoderError::LatePrompt { prompt: rules.prompt.clone() });
+            }
+            let frame = tokens.ids.len() - tokens.count(Owner::Document);
+            let max = rules.max_length.min(self.options.max_input_length);
+            if frame >= max {
+                return Err(EncoderError::NoRoomForText { frame, max });
             }
         }
         Ok(())
@@ -102,22 +113,50 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::tokenization::{
-        ExpansionToken, LateTokens, Marker, TextOptions, test_tokenizer::small_tokenizer_with,
+        ExpansionToken, LateTokens, Marker, TextOptions, TokenLimits, test_tokenizer::small_tokenizer_with,
     };
+    use tokenizers::{Tokenizer, processors::template::TemplateProcessing};
 
     const RIGHT: Truncation =
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
 
-    /// A tokenizer of characters, without special tokens around a text.
-    fn encode_with(late: &LateTokens, side: Side, text: &str, limits: TokenLimits) -> Encoded {
+    /// An encoder with a tokenizer of characters.
+    fn encoder_with(tokenizer: Tokenizer, late: &LateTokens) -> TextEncoder {
         let options = TextOptions {
             max_input_length: 99,
             vocabulary: 1000,
             late: Some(late.clone()),
             ..TextOptions::default()
         };
-        let encoder = TextEncoder::new(small_tokenizer_with(&[]), options).unwrap();
+        TextEncoder::new(tokenizer, options).unwrap()
+    }
+
+    /// A text without special tokens around it.
+    fn encode_with(late: &LateTokens, side: Side, text: &str, limits: TokenLimits) -> Encoded {
+        let encoder = encoder_with(small_tokenizer_with(&[]), late);
         encoder.encode_late(side, text, Truncation { limits, ..RIGHT }).unwrap()
+    }
+
+    #[test]
+    fn a_marker_follows_the_special_tokens_before_a_text_even_if_the_text_has_no_tokens() {
+        let mut tokenizer = small_tokenizer_with(&[]);
+        let names = ["<|im_start|>", "<|endoftext|>"];
+        let [first, last] = names.map(|name| tokenizer.token_to_id(name).unwrap());
+        let frame = TemplateProcessing::builder()
+            .try_single("<|im_start|> $A <|endoftext|>")
+            .unwrap()
+            .special_tokens(vec![(names[0], first), (names[1], last)])
+            .build()
+            .unwrap();
+        tokenizer.with_post_processor(Some(frame));
+        let marker = Some(Marker { id: 900, follows_specials: true });
+        let side = SideTokens { marker, prompt: String::new(), max_length: 99 };
+        let late = LateTokens { query: side.clone(), document: side, expansion: None, skipped: Vec::new() };
+        let encoder = encoder_with(tokenizer, &late);
+        for text in ["", "a"] {
+            let ids = encoder.encode_late(Side::Document, text, RIGHT).unwrap().ids;
+            assert_eq!(ids, [vec![first, 900], ids_of(text), vec![last]].concat(), "{text:?}");
+        }
     }
 
     fn ids_of(text: &str) -> Vec<u32> {

@@ -93,6 +93,13 @@ pub struct SideTokens {
     pub max_length: usize,
 }
 
+impl SideTokens {
+    /// The text before each input that becomes tokens with it.
+    pub(super) fn text_before(&self) -> &str {
+        if self.marker.is_none() { &self.prompt } else { "" }
+    }
+}
+
 /// The token that marks the queries or the documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marker {

@@ -31,6 +31,8 @@ pub struct TextEncoder {
     pub(super) options: TextOptions,
     /// The text of each special token, by its id.
     pub(super) special: HashMap<u32, String>,
+    /// The special tokens that the post-processor puts before and after a text.
+    pub(super) frame: [Vec<u32>; 2],
     pub(super) borders: Borders,
     /// For tokenizers whose plain texts need no library.
     pub(super) ascii: Option<AsciiWords>,
@@ -76,7 +78,8 @@ impl TextEncoder {
         let borders = Borders::from_tokenizer(&plain);
         let ascii = AsciiWords::from_tokenizer(&plain);
         let words = ByteWords::from_tokenizer(&plain);
-        Ok(Self { full: tokenizer, plain, options, special, borders, ascii, words })
+        let frame = special_tokens(&plain)?;
+        Ok(Self { full: tokenizer, plain, options, special, frame, borders, ascii, words })
     }
 
     /// Encodes some fixed texts after `prompt` as a test.
@@ -180,7 +183,7 @@ impl TextEncoder {
         truncation: Truncation,
     ) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
-        let (before, after) = self.special_tokens()?;
+        let [before, after] = &self.frame;
         let prompt = self.encode_sequence(prompt, 0)?;
         let body = ids.iter().filter(|id| !self.special.contains_key(id));
         let before = before.iter().chain(prompt.get_ids()).map(|id| (*id, Owner::Frame));
@@ -204,16 +207,6 @@ impl TextEncoder {
                 "`inputs` holds the token id {id}, but the ids of this model are below {limit}"
             ))),
         }
-    }
-
-    /// The special tokens that the post-processor puts before and after a text.
-    fn special_tokens(&self) -> Result<(Vec<u32>, Vec<u32>), Error> {
-        let encoding = self.plain.encode(TEXTS[0], true).map_err(failed)?;
-        let is_text = |index: &usize| !is_special(&encoding, *index);
-        let first = (0..encoding.len()).find(is_text).unwrap_or(encoding.len());
-        let last = (0..encoding.len()).rfind(is_text).map_or(encoding.len(), |last| last + 1);
-        let ids = encoding.get_ids();
-        Ok((ids[..first].to_vec(), ids[last..].to_vec()))
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -315,6 +308,16 @@ impl TextEncoder {
             ..Tokens::default()
         }
     }
+}
+
+/// The special tokens that the post-processor puts before and after a text.
+fn special_tokens(tokenizer: &Tokenizer) -> Result<[Vec<u32>; 2], EncoderError> {
+    let encoding = tokenizer.encode(TEXTS[0], true).map_err(EncoderError::tokenizer)?;
+    let is_text = |index: &usize| !is_special(&encoding, *index);
+    let first = (0..encoding.len()).find(is_text).unwrap_or(encoding.len());
+    let last = (0..encoding.len()).rfind(is_text).map_or(encoding.len(), |last| last + 1);
+    let ids = encoding.get_ids();
+    Ok([ids[..first].to_vec(), ids[last..].to_vec()])
 }
 
 #[cfg(test)]

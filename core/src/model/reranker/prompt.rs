@@ -11,7 +11,7 @@ use super::answers::{answers_agree, family_answers};
 use crate::families::{self, Family, Limits};
 use crate::files::ModelFolder;
 use crate::model::{ModelFlags, PromptFlag, Refusal, Sourced};
-use crate::templates::{MessageStyle, PromptTemplate, template_has_roles};
+use crate::templates::{MessageStyle, PromptTemplate, TemplateError, template_has_roles};
 use crate::tokenization::EncoderError;
 
 /// How a re-ranker reads query and document.
@@ -157,13 +157,13 @@ fn family_by_prompt(files: &ModelFolder, template: &PromptTemplate) -> Option<So
 fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<PromptTemplate>>, Refusal> {
     match (&flags.chat_template, &files.chat_template) {
         (Some(PromptFlag::File { path, source }), _) => {
-            let template = PromptTemplate::from_chat_template(source, &MessageStyle::plain());
+            let template = learn_prompt(files, source, MessageStyle::plain());
             let template = template.map_err(|cause| Refusal::template_file(path, &cause))?;
             Ok(Some(Sourced::new(template, format!("that of the file {}", path.display()))))
         }
-        (None, Some(chosen)) if template_has_roles(&chosen.source) => {
+        (None, Some(chosen)) if chosen.renders_pairs || template_has_roles(&chosen.source) => {
             let place = chosen.place.clone();
-            match PromptTemplate::from_chat_template(&chosen.source, &chosen.style) {
+            match learn_prompt(files, &chosen.source, chosen.style.clone()) {
                 Ok(template) => {
                     Ok(Some(Sourced::new(template, format!("the repository's chat template ({place})"))))
                 }
@@ -172,6 +172,15 @@ fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<
         }
         (Some(PromptFlag::Builtin(_)) | None, _) => Ok(None),
     }
+}
+
+/// The prompt of a chat template that gets the tokenizer's special tokens.
+fn learn_prompt(
+    files: &ModelFolder,
+    source: &str,
+    style: MessageStyle,
+) -> Result<PromptTemplate, TemplateError> {
+    PromptTemplate::from_chat_template(source, &style.with_tokens(&files.special_tokens))
 }
 
 /// The prompt of the model's family; absent if the tokenizer joins query and document.
