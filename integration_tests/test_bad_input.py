@@ -292,6 +292,16 @@ def test_bytes_that_are_not_http_end_only_their_connection(server: Server, data)
     assert answer == b"" or answer.startswith(b"HTTP/1.") and answer[9:10] == b"4", answer
 
 
+@pytest.mark.parametrize("codings", ["gzip, chunked", "chunked", "Chunked"])
+def test_a_body_that_was_compressed_for_its_transfer_is_refused(server: Server, codings):
+    body = json.dumps(BODY).encode()
+    head = f"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: {codings}\r\n\r\n"
+    answer = talk(server, head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    refused = "gzip" in codings
+    assert answer.startswith(b"HTTP/1.1 501 " if refused else b"HTTP/1.1 200 "), answer
+    assert refused == (b"`Transfer-Encoding: gzip, chunked`" in answer), answer
+
+
 @pytest.mark.parametrize(("path", "status"), [("/rerank", 401), ("/nothing", 404), ("/health", 405)])
 def test_a_refused_client_goes_on_with_its_connection(served, path, status):
     server = served("tied-bf16", "--api-key", TestKey.KEY)

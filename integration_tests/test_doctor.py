@@ -9,6 +9,7 @@ import pytest
 from command_line import run
 from fake_hub import COMMIT, FakeHub
 from gguf_files import Recipe, write
+from reference_data import FIXTURES
 from server import MODELS
 
 MODEL = MODELS / "tied-bf16"
@@ -86,6 +87,17 @@ def test_models_of_every_origin_are_read_without_their_weights(tmp_path):
     assert parameters[0] == parameters[1] == parameters[2] == parameters[4] > 0
     fetched = [path for path in (cache).rglob("*") if path.parent.name == COMMIT]
     assert [path.name for path in fetched] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["potion-like", "static-embedding", "static-unlimited"])
+def test_a_static_model_has_memory_but_no_time_and_is_not_fetched_from_the_hub(tmp_path, name):
+    (model,) = findings(FIXTURES / "served" / name)["models"]
+    assert model["fits"] and model["parameters"] > 0
+    assert all(choice["memory_bytes"] > 0 and choice["per_second"] is None for choice in model["choices"])
+    with FakeHub(ID, FIXTURES / "served" / name) as hub:
+        ended = run("doctor", ID, environment={"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"})
+    assert ended.code == 1 and "are in its weights" in ended.out and "`text-embeddings-router download`" in ended.out, ended.out
+    assert not [path for path in tmp_path.rglob("*") if "safetensors" in path.name]
 
 
 def test_a_measurement_stands_next_to_the_prediction():

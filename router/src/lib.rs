@@ -111,9 +111,9 @@ pub fn fuzz_request(data: &[u8]) {
 
 fn run_server(args: ServeArgs, given: &Given) -> anyhow::Result<ExitCode> {
     let (server, transports) = (ServerConfig::resolve(&args.server)?, Transports::resolve(&args.server)?);
+    let runtime = signals::start_runtime()?;
     let _log = telemetry::logging::start(args.server.json_output, args.server.disable_spans)?;
     tracing::info!("{} {given}", info::PROGRAM);
-    let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let traces = {
         let _on_runtime = runtime.enter();
         Traces::start(server.collector.as_ref(), &args.server.otlp_service_name)?

@@ -1,13 +1,29 @@
-//! SIGTERM and SIGINT, counted from the start of the process.
+//! SIGTERM and SIGINT, counted from the start of the process, and SIGXFSZ, which has no effect.
 //!
 //! Output: futures that complete at the first and the second request to stop. What must hold: no signal is
 //! lost, even between two waits. If the process cannot listen for signals, the system's default remains: the
 //! process ends at once.
 
+use anyhow::Context;
+use rustix::process::Signal;
 use tokio::{
+    runtime::Runtime,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+
+/// The threads for asynchronous work. From now on, a write beyond the limit of a file's size (`ulimit -f`)
+/// fails like every other failed write. By default, the system would end the process.
+///
+/// # Errors
+///
+/// If the system gives no threads.
+pub(crate) fn start_runtime() -> anyhow::Result<Runtime> {
+    let runtime = Runtime::new().context("the runtime cannot start its threads")?;
+    // The signal is caught as long as the process lives, although nobody waits for it.
+    drop(runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) }));
+    Ok(runtime)
+}
 
 /// The number of requests to stop so far. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -46,6 +46,33 @@ fn what_keeps_the_server_from_starting_is_one_line_and_exit_code_1() {
     }
 }
 
+/// Runs a server whose port is taken, after the shell has set a limit. Standard output is a file.
+fn run_limited(limit: &str) -> Output {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    Command::new("sh")
+        .args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh"])
+        .args([env!("CARGO_BIN_EXE_text-embeddings-router"), "--hostname", "127.0.0.1", "--port", &port])
+        .stdout(tempfile::tempfile().unwrap())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn too_few_descriptors_are_refused_at_the_start_and_full_files_end_no_server() {
+    for (limit, expected) in [
+        ("-n 12", "this process may open 12 files, but the server needs at least 32: raise the limit"),
+        // The first line of the log is already too much.
+        ("-f 0", "cannot listen on 127.0.0.1:"),
+    ] {
+        let output = run_limited(limit);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {:?} {message}", output.status);
+        assert!(message.starts_with(&format!("Error: {expected}")), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
 #[test]
 fn flags_have_variables() {
     let output = run("--model-id m", &[("OTLP_ENDPOINT", "https://a:4317")]);

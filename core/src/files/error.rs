@@ -417,6 +417,15 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
+    /// A model of the Hub whose settings are in its weights, for a command that fetches none.
+    #[error(
+        "the settings of {place} are in its weights, which are not fetched here: fetch them with \
+         `text-embeddings-router download`, and name the folder or the file that it prints"
+    )]
+    SettingsInWeights {
+        /// The repository.
+        place: String,
+    },
     /// `include_prompt` is off, and the pooling is not the last token.
     #[error(
         "1_Pooling/config.json leaves the prompt out of the pooling (`include_prompt` is false), which is not \

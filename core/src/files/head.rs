@@ -36,9 +36,6 @@ pub fn embedding_head(folder: &ModelFolder, pool: Pool) -> Result<Head, FilesErr
     if quantises && folder.config.model_type.as_deref() != Some(QUANTISED_MODEL) {
         return Err(FilesError::UnsupportedModule { class: QUANTIZER.to_owned(), after: String::new() });
     }
-    if folder.prompts.values().any(|prompt| !prompt.is_empty()) {
-        refuse_excluded_prompt(folder, pooling)?;
-    }
     let BgeM3Files { lexical, token_vectors } = &folder.bge_m3;
     let hidden = folder.description.hidden;
     let token_module = dense_output(folder, token_vectors.as_ref(), hidden, Activation::Identity)?;
@@ -48,13 +45,6 @@ pub fn embedding_head(folder: &ModelFolder, pool: Pool) -> Result<Head, FilesErr
         tokens: Some(TokenHead::Modules(token_module.map(HeadModule::Dense).into_iter().collect())),
         sparse: dense_output(folder, lexical.as_ref(), 1, Activation::Relu)?.map(SparseHead::Lexical),
     })
-}
-
-/// Refuses a pooling that has to leave out the tokens of a prompt.
-pub(crate) fn refuse_excluded_prompt(folder: &ModelFolder, pooling: Pooling) -> Result<(), FilesError> {
-    let excludes = folder.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt);
-    // Cls would be the first token behind the prompt; the last token is the same with and without it.
-    if excludes && pooling != Pooling::Last { Err(FilesError::PromptExcluded) } else { Ok(()) }
 }
 
 /// The head of a modular cross-encoder: its pooling, then modules. The last module computes the score.
@@ -169,16 +159,6 @@ mod tests {
 
     /// The head of a model with these modules. Modules with files have a folder `N_Name`.
     fn head(classes: &[&str], pool: Pool, dense_path: Option<&str>) -> Result<Head, FilesError> {
-        let prompts = r#"{"prompts":{"query":"Find it"}}"#;
-        head_with(classes, pool, dense_path, prompts)
-    }
-
-    fn head_with(
-        classes: &[&str],
-        pool: Pool,
-        dense_path: Option<&str>,
-        prompts: &str,
-    ) -> Result<Head, FilesError> {
         let folder = tempfile::tempdir().unwrap();
         let mut files = reranker_files();
         let modules: Vec<_> = classes
@@ -195,9 +175,7 @@ mod tests {
             files.insert(format!("{name}/config.json"), text.into());
             files.insert(format!("{name}/model.safetensors"), safetensors(16));
         }
-        files.insert("config_sentence_transformers.json".to_owned(), prompts.into());
-        let text = r#"{"pooling_mode_mean_tokens":true,"include_prompt":false}"#;
-        files.insert("1_Pooling/config.json".to_owned(), text.into());
+        files.insert("1_Pooling/config.json".to_owned(), r#"{"pooling_mode_mean_tokens":true}"#.into());
         write_files(folder.path(), &files);
         let reader = Reader { dense_path: dense_path.map(str::to_owned), ..Reader::default() };
         embedding_head(&ModelFolder::open(folder.path(), &reader, &describe)?, pool)
@@ -237,19 +215,6 @@ mod tests {
         }
         let message = head(&["Transformer", "LogitScore"], Pool::Mean, None).unwrap_err().to_string();
         assert!(message.contains("so this is a re-ranker") && message.contains("--pooling"), "{message}");
-    }
-
-    #[test]
-    fn a_pooling_without_the_prompt_is_refused_unless_it_takes_the_last_token() {
-        let classes = ["Transformer", "Pooling"];
-        for pool in [Pool::Mean, Pool::Cls] {
-            let message = head(&classes, pool, None).unwrap_err().to_string();
-            assert!(message.contains("`include_prompt`") && message.contains("--pooling"), "{message}");
-        }
-        assert!(head(&classes, Pool::LastToken, None).is_ok());
-        for prompts in ["{}", r#"{"prompts":{"query":"","document":""}}"#] {
-            assert!(head_with(&classes, Pool::Mean, None, prompts).is_ok(), "{prompts}");
-        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use http::StatusCode;
 use self::cache::Cache;
 use self::client::Client;
 use super::error::FilesError;
-use super::names::Bound;
+use super::names::{Bound, stays_below};
 use super::reading::remedy;
 use super::source::{HubOptions, ModelSource, Reader};
 
@@ -116,6 +116,9 @@ pub(super) struct Hub<'a> {
 
 impl<'a> Hub<'a> {
     pub(super) fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
+        if !stays_below(&source.revision) {
+            return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
+        }
         let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
         let token = given.filter(|token| !token.is_empty());
         let (model_id, reader) = source.split_file()?;

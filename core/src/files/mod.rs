@@ -38,7 +38,6 @@ pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
 pub use error::FilesError;
 pub use folder::{Describe, ModelFolder};
-pub(crate) use head::refuse_excluded_prompt;
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub(crate) use late_interaction::{Expansion, LateInteraction, Marking};
 pub use settings::{ModelSettings, load_settings};

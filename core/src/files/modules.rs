@@ -69,10 +69,15 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
     }
 }
 
-/// The configuration file of the module with this class, if modules.json names one with a folder.
-pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
-    let module = modules.iter().find(|module| module.class_name() == class)?;
-    is_inside(&module.path).then(|| module_config(&module.path))
+/// The configuration file of the module with this class, if modules.json names one. Without the settings of
+/// such a module the results would be others, so its folder must be below the model's.
+pub(super) fn config_of(modules: &[Module], class: &str) -> Result<Option<String>, FilesError> {
+    let Some(module) = modules.iter().find(|module| module.class_name() == class) else { return Ok(None) };
+    let path = module.path.strip_prefix("./").unwrap_or(&module.path);
+    if is_inside(path) {
+        return Ok(Some(module_config(path)));
+    }
+    Err(FilesError::ModulePath { class: class.to_owned(), path: module.path.clone() })
 }
 
 /// Refuses a module of an unknown class in an embedding model. It needs nothing but
@@ -133,16 +138,6 @@ pub(super) async fn load_steps(
     Ok(modules)
 }
 
-/// The same for a module without which the vectors would be others. Its folder must be below the model's.
-pub(super) fn required_config_of(modules: &[Module], class: &str) -> Result<Option<String>, FilesError> {
-    let Some(module) = modules.iter().find(|module| module.class_name() == class) else { return Ok(None) };
-    let path = module.path.strip_prefix("./").unwrap_or(&module.path);
-    if is_inside(path) {
-        return Ok(Some(module_config(path)));
-    }
-    Err(FilesError::ModulePath { class: class.to_owned(), path: module.path.clone() })
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -191,16 +186,14 @@ mod tests {
             let by_file = steps(&[Module { class, path: path.to_owned() }], None).unwrap_err().to_string();
             assert!(by_flag.contains(&format!("`{path}`")) && by_flag == by_file, "{by_flag}");
             let pooling = Module { class: "x.Pooling".to_owned(), path: path.to_owned() };
-            assert_eq!(config_of(std::slice::from_ref(&pooling), "Pooling"), None);
-            let found = required_config_of(&[pooling], "Pooling");
-            match found {
+            match config_of(&[pooling], "Pooling") {
                 Ok(found) => assert_eq!((path, found.as_deref()), ("./2_Dense", Some("2_Dense/config.json"))),
                 Err(error) => assert!(error.to_string().contains(&format!("`{path}`")), "{error}"),
             }
         }
         let pooling = modules(&["1_Pooling"]);
-        assert_eq!(config_of(&pooling, "Pooling").as_deref(), Some("1_Pooling/config.json"));
-        assert_eq!(config_of(&pooling, "SpladePooling"), None);
+        assert_eq!(config_of(&pooling, "Pooling").unwrap().as_deref(), Some("1_Pooling/config.json"));
+        assert_eq!(config_of(&pooling, "SpladePooling").unwrap(), None);
     }
 
     #[test]

@@ -9,7 +9,6 @@
 use super::error::FilesError;
 use super::folder::{Describe, ModelFolder};
 use super::hub::{Failure, Hub, HubRepository, Listing};
-use super::names::stays_below;
 use super::read::{GivenParts, read_model};
 use super::repository::Repository;
 use super::source::{HubOptions, ModelSource};
@@ -26,39 +25,28 @@ pub(super) async fn load_remote(
     describe: &Describe,
     base: Option<&ModelFolder>,
 ) -> Result<ModelFolder, FilesError> {
-    if !stays_below(&source.revision) {
-        return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
-    }
     let hub = Hub::new(source, options)?;
-    let cache = hub.cache_root().to_owned();
-    let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
-    if options.offline {
-        let named = NamedRevision { revision: &source.revision, base };
-        return read_cached(&hub, named, describe, |reason| FilesError::NotCached {
-            model_id,
-            revision,
-            cache,
-            reason,
-        })
-        .await;
-    }
-    match hub.list_files().await {
-        Ok(listing) => read_listed(hub, listing, describe, base).await,
-        Err(Failure::Unreachable(reason)) => {
-            let endpoint = hub.endpoint();
-            let named = NamedRevision { revision: &source.revision, base };
-            let model = read_cached(&hub, named, describe, |_| {
-                let (endpoint, reason) = (endpoint.to_owned(), reason.clone());
-                FilesError::Unreachable { endpoint, reason, cache }
-            })
-            .await?;
-            tracing::warn!(
-                "cannot reach the Hub at {endpoint} ({reason}); using the copy of {model_id} in {}",
-                model.root.display()
-            );
-            Ok(model)
+    let unreachable = match list_files(&hub, source, options).await? {
+        Ok(listing) => return read_listed(hub, listing, describe, base).await,
+        Err(unreachable) => unreachable,
+    };
+    let Some(cached) = hub.find_cached() else { return Err(unreachable) };
+    let (repository, parts) = (Repository::Folder(cached.root), GivenParts { selection: None, base });
+    match (read_model(&repository, parts, &hub.reader, describe).await, unreachable) {
+        (Ok(model), unreachable) => {
+            if let FilesError::Unreachable { endpoint, reason, .. } = unreachable {
+                tracing::warn!(
+                    "cannot reach the Hub at {endpoint} ({reason}); using the copy of {} in {}",
+                    source.model_id,
+                    model.root.display()
+                );
+            }
+            Ok(ModelFolder { revision_sha: Some(cached.sha), ..model })
         }
-        Err(refused) => Err(hub.refusal(None, refused)),
+        (Err(error), FilesError::NotCached { model_id, revision, cache, .. }) if error.is_about_absence() => {
+            Err(FilesError::NotCached { model_id, revision, cache, reason: error.to_string() })
+        }
+        (Err(error), unreachable) => Err(if error.is_about_absence() { unreachable } else { error }),
     }
 }
 
@@ -72,24 +60,36 @@ pub(super) async fn open_repository<'a>(
     source: &'a ModelSource,
     options: &'a HubOptions,
 ) -> Result<Repository<'a>, FilesError> {
-    let revision = source.revision.clone();
-    if !stays_below(&revision) {
-        return Err(FilesError::InvalidRevision { revision });
-    }
     let hub = Hub::new(source, options)?;
-    let (cache, cached) = (hub.cache_root().to_owned(), hub.find_cached());
-    let unreachable = match if options.offline { None } else { Some(hub.list_files().await) } {
-        Some(Ok(listing)) => return Ok(Repository::Hub(Box::new(HubRepository::new(hub, listing)))),
-        Some(Err(Failure::Unreachable(reason))) => {
-            FilesError::Unreachable { endpoint: hub.endpoint().to_owned(), reason, cache }
+    match list_files(&hub, source, options).await? {
+        Ok(listing) => Ok(Repository::Hub(Box::new(HubRepository::new(hub, listing)))),
+        Err(unreachable) => match hub.find_cached() {
+            Some(cached) => Ok(Repository::Folder(cached.root)),
+            None => Err(unreachable),
+        },
+    }
+}
+
+/// The files of the model on the Hub, or the error for a cache without a copy of them, because the Hub cannot
+/// be reached or must not be asked.
+async fn list_files(
+    hub: &Hub<'_>,
+    source: &ModelSource,
+    options: &HubOptions,
+) -> Result<Result<Listing, FilesError>, FilesError> {
+    let cache = hub.cache_root().to_owned();
+    if options.offline {
+        let (model_id, revision) = (source.model_id.clone(), source.revision.clone());
+        let reason = format!("it does not know the revision `{revision}`");
+        return Ok(Err(FilesError::NotCached { model_id, revision, cache, reason }));
+    }
+    match hub.list_files().await {
+        Ok(listing) => Ok(Ok(listing)),
+        Err(Failure::Unreachable(reason)) => {
+            Ok(Err(FilesError::Unreachable { endpoint: hub.endpoint().to_owned(), reason, cache }))
         }
-        Some(Err(refused)) => return Err(hub.refusal(None, refused)),
-        None => {
-            let reason = format!("it does not know the revision `{revision}`");
-            FilesError::NotCached { model_id: source.model_id.clone(), revision, cache, reason }
-        }
-    };
-    cached.map(|cached| Repository::Folder(cached.root)).ok_or(unreachable)
+        Err(refused) => Err(hub.refusal(None, refused)),
+    }
 }
 
 /// Reads the model, whose missing files the Hub sends, and records that it is complete.
@@ -110,35 +110,4 @@ async fn read_listed(
         tracing::info!("all files are in {}", repository.root().display());
     }
     Ok(ModelFolder { revision_sha: Some(sha), ..model })
-}
-
-/// The revision to read, and the model to which it is added if it is an adapter.
-#[derive(Clone, Copy)]
-struct NamedRevision<'a> {
-    revision: &'a str,
-    base: Option<&'a ModelFolder>,
-}
-
-/// Reads the copy in the cache. `incomplete` is the error if there is no copy, or if it lacks a file.
-async fn read_cached(
-    hub: &Hub<'_>,
-    NamedRevision { revision, base }: NamedRevision<'_>,
-    describe: &Describe,
-    incomplete: impl FnOnce(String) -> FilesError,
-) -> Result<ModelFolder, FilesError> {
-    let Some(cached) = hub.find_cached() else {
-        return Err(incomplete(format!("it does not know the revision `{revision}`")));
-    };
-    match read_model(
-        &Repository::Folder(cached.root),
-        GivenParts { selection: None, base },
-        &hub.reader,
-        describe,
-    )
-    .await
-    {
-        Ok(model) => Ok(ModelFolder { revision_sha: Some(cached.sha), ..model }),
-        Err(error) if error.is_about_absence() => Err(incomplete(error.to_string())),
-        Err(error) => Err(error),
-    }
 }

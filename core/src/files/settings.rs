@@ -1,8 +1,9 @@
 //! Reads `config.json` of a model, and nothing else.
 //!
 //! Input: the model that the user names, and the settings for reaching the Hub. Output: the content of its
-//! `config.json`, or of the settings in its GGUF file. What must hold: no weights are fetched; the cache's
-//! record of the revision stays as it is, so that an incomplete copy never looks complete.
+//! `config.json`, or the settings that its weights tell: those of a GGUF file, and the sizes of a static
+//! embedding model. What must hold: no weights are fetched; the cache's record of the revision stays as it
+//! is, so that an incomplete copy never looks complete.
 
 use serde_json::Value;
 use text_embeddings_checkpoint::{ModelFile, gguf};
@@ -13,6 +14,7 @@ use super::names::{Bound, CONFIG, is_gguf};
 use super::reading::{read_text, remedy};
 use super::repository::Repository;
 use super::source::{HubOptions, ModelSource, local};
+use super::static_embedding::find_static;
 use super::weights::{NEEDS_WEIGHTS, Selection, select};
 use super::{DEMO_MODEL_ID, demo, remote};
 
@@ -30,8 +32,8 @@ pub struct ModelSettings {
 ///
 /// # Errors
 ///
-/// [`FilesError`] if there is no such model, if its `config.json` cannot be read, or for a GGUF file of the
-/// Hub, which would be fetched whole.
+/// [`FilesError`] if there is no such model, if its `config.json` cannot be read, or for a model of the Hub
+/// whose weights would be fetched.
 pub async fn load_settings(source: &ModelSource, options: &HubOptions) -> Result<ModelSettings, FilesError> {
     if source.model_id == DEMO_MODEL_ID {
         return read_settings(&Repository::Memory(demo::files(source.reader.backend)?), None).await;
@@ -51,14 +53,13 @@ pub async fn load_settings(source: &ModelSource, options: &HubOptions) -> Result
     }
     let repository = remote::open_repository(source, options).await?;
     let has_gguf = !repository.has(CONFIG) && repository.names().iter().any(|name| is_gguf(name));
-    if reader.gguf_file.is_some() || has_gguf {
-        let remedy = "its settings are in the GGUF file: fetch it with `download`, and name the file";
-        return Err(repository.missing(CONFIG, remedy));
+    if reader.gguf_file.is_some() || has_gguf || find_static(&repository).await?.is_some() {
+        return Err(FilesError::SettingsInWeights { place: repository.place() });
     }
     read_settings(&repository, None).await
 }
 
-/// The settings in a GGUF file of the repository, else in its `config.json`.
+/// The settings in a GGUF file of the repository, else of a static embedding model, else in `config.json`.
 async fn read_settings(
     repository: &Repository<'_>,
     gguf: Option<String>,
@@ -69,7 +70,12 @@ async fn read_settings(
         let config = gguf::config(&file).map_err(FilesError::Weights)?;
         return Ok(ModelSettings { config, is_gguf: true });
     }
-    let file = repository.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
+    let unpacked = match find_static(repository).await? {
+        Some(found) => Some(Repository::Memory(found.unpack_files(repository).await?.files)),
+        None => None,
+    };
+    let files = unpacked.as_ref().unwrap_or(repository);
+    let file = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
     let config = ModelConfig::from_text(&read_text(&file)?)?;
     Ok(ModelSettings { config: config.raw, is_gguf: false })
 }

@@ -46,10 +46,10 @@ pub(super) async fn read_logit_score(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<LogitScore>, FilesError> {
+    let named = modules::config_of(modules, "LogitScore")?;
     // Some repositories name a folder that they do not have.
-    let named = modules::config_of(modules, "LogitScore").filter(|path| files.has(path));
-    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
-    if modules.iter().any(|module| module.class_name() == "LogitScore") {
+    let path = named.as_deref().filter(|path| files.has(path)).unwrap_or(LOGIT_SCORE);
+    if named.is_some() {
         let remedy = "modules.json names it; download the model again with this folder";
         files.require(path, Bound::Small, remedy).await?;
     }
@@ -75,20 +75,20 @@ pub(super) async fn read_pooling(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<PoolingConfig>, FilesError> {
-    let path = modules::required_config_of(modules, "Pooling")?.unwrap_or_else(|| POOLING.to_owned());
-    if let Some(text) = files.read_text(&path).await? {
+    let named = modules::config_of(modules, "Pooling")?;
+    let path = named.as_deref().unwrap_or(POOLING);
+    if let Some(text) = files.read_text(path).await? {
         return PoolingConfig::from_text(&text).map(Some);
     }
-    let is_named = modules.iter().any(|module| module.class_name() == "Pooling");
     let has_bare_folder = path.rsplit_once('/').is_some_and(|(folder, _)| files.has(folder));
-    Ok((is_named || has_bare_folder).then(PoolingConfig::default))
+    Ok((named.is_some() || has_bare_folder).then(PoolingConfig::default))
 }
 
 pub(super) async fn read_splade(
     files: &Repository<'_>,
     modules: &[Module],
 ) -> Result<Option<SpladeFile>, FilesError> {
-    let Some(path) = modules::required_config_of(modules, "SpladePooling")? else { return Ok(None) };
+    let Some(path) = modules::config_of(modules, "SpladePooling")? else { return Ok(None) };
     let Some(text) = files.read_text(&path).await? else { return Ok(None) };
     let config = text.parse()?;
     Ok(Some(SpladeFile { path: text.path, config }))

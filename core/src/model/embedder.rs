@@ -12,7 +12,7 @@ use tokenizers::Tokenizer;
 
 use super::{EmbedderRanking, ModelFlags, Refusal};
 use crate::families::ScoreRule;
-use crate::files::{ModelFolder, StaticTokens, embedding_head, refuse_excluded_prompt};
+use crate::files::{FilesError, ModelFolder, StaticTokens, embedding_head};
 use crate::tokenization::BareTokens;
 
 /// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
@@ -178,6 +178,16 @@ impl Prompts {
         };
         Ok(prompts)
     }
+
+    /// Refuses a pooling that has to leave out the tokens of a prompt, if there is one.
+    fn refuse_excluded(&self, files: &ModelFolder, pool: Pool) -> Result<(), FilesError> {
+        let excludes = files.pooling.as_ref().is_some_and(|pooling| pooling.excludes_prompt);
+        // Cls would be the first token behind the prompt. The last token, and SPLADE's maximum over tokens,
+        // which no file restricts, are the same with and without it.
+        let is_same = matches!(Pooling::from_flag(pool), None | Some(Pooling::Last));
+        let has_prompt = self.named.values().chain([&self.default]).any(|prompt| !prompt.is_empty());
+        if excludes && has_prompt && !is_same { Err(FilesError::PromptExcluded) } else { Ok(()) }
+    }
 }
 
 impl EmbeddingModel {
@@ -201,11 +211,8 @@ impl EmbeddingModel {
             return Err(Refusal::NoTokenVectors);
         }
         let (outputs, prompts) = (head.outputs(), Prompts::resolve(files, flags)?);
-        if let Some(pooling) = Pooling::from_flag(pool)
-            && flags.backend != BackendKind::Python
-            && !prompts.default.is_empty()
-        {
-            refuse_excluded_prompt(files, pooling)?;
+        if flags.backend != BackendKind::Python {
+            prompts.refuse_excluded(files, pool)?;
         }
         let model = Self {
             pool,
@@ -269,6 +276,7 @@ fn last_token(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<u32>,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::PoolingConfig;
 
     #[test]
     fn trained_lengths_are_those_of_the_configuration() {
@@ -310,6 +318,23 @@ mod tests {
             let found =
                 [Query, Document, Classification, Clustering].map(|kind| prompts.for_input_type(kind));
             assert_eq!(found, expected, "{prompts:?}");
+        }
+    }
+
+    #[test]
+    fn a_pooling_without_the_prompt_is_refused_unless_it_takes_the_last_token() {
+        let pooling = PoolingConfig { excludes_prompt: true, ..PoolingConfig::default() };
+        let files = ModelFolder { pooling: Some(pooling), ..ModelFolder::default() };
+        for (named, default, has_prompt) in
+            [("", "", false), ("Find it", "", true), ("", "Find it", true), ("Find it", "Find it", true)]
+        {
+            let named = [("query".to_owned(), named.to_owned())].into();
+            let prompts = Prompts { named, default: default.to_owned() };
+            for (pool, needs_prompt) in [(Pool::Mean, true), (Pool::Cls, true), (Pool::LastToken, false)] {
+                let refused = prompts.refuse_excluded(&files, pool).is_err();
+                assert_eq!(refused, has_prompt && needs_prompt, "{prompts:?} {pool}");
+                assert!(prompts.refuse_excluded(&ModelFolder::default(), pool).is_ok());
+            }
         }
     }
 

@@ -27,7 +27,6 @@ mod verify;
 
 use std::{ffi::OsString, io, path::Path};
 
-use anyhow::Context;
 use clap::{
     Arg, Command, CommandFactory, FromArgMatches, Subcommand,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -43,7 +42,7 @@ use crate::{
     config::ServerConfig,
     machine::Machine,
     models::Served,
-    startup,
+    signals, startup,
     telemetry::logging,
 };
 
@@ -363,7 +362,7 @@ async fn start_engine(model_id: &str, model: ModelArgs) -> anyhow::Result<Served
 /// Starts a command's log and the threads for its asynchronous work, and runs it.
 fn block_on<T>(level: &str, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     logging::start_on_stderr(level)?;
-    let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
+    let runtime = signals::start_runtime()?;
     let ended = runtime.block_on(work);
     // A batch whose result is no longer needed must not hold the process back.
     runtime.shutdown_background();

@@ -19,11 +19,16 @@ const DEFAULT_CONNECTIONS: usize = 4096;
 /// are about to be refused or closed need them.
 const SPARE_DESCRIPTORS: usize = 64;
 
+/// The fewest descriptors with which a server can work: one that serves has 12 to 16 open (streams, ports,
+/// the runtime), and it opens files, connections and pipes of its own.
+const MIN_DESCRIPTORS: usize = 32;
+
 /// Checks the flags against each other and, if it is known, against the number of `descriptors`.
 ///
 /// # Errors
 ///
-/// If there are more connections than descriptors, or less room for bodies than the largest body needs.
+/// If there are too few descriptors, more connections than descriptors, or less room for bodies than the
+/// largest body needs.
 pub(crate) fn client_limits(
     args: &DoorArgs,
     payload_limit: usize,
@@ -55,8 +60,12 @@ pub(crate) fn client_limits(
 }
 
 fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Result<usize, ConfigError> {
-    // A process with very few descriptors serves few clients rather than none.
-    let max = descriptors.map_or(usize::MAX, |all| all.saturating_sub(SPARE_DESCRIPTORS).max(all / 4).max(1));
+    let descriptors = descriptors.unwrap_or(usize::MAX);
+    if descriptors < MIN_DESCRIPTORS {
+        return Err(ConfigError::FewDescriptors { descriptors, min: MIN_DESCRIPTORS });
+    }
+    // A process with few descriptors serves few clients rather than none.
+    let max = descriptors.saturating_sub(SPARE_DESCRIPTORS).max(descriptors / 4);
     match asked.map(NonZeroUsize::get) {
         Some(asked) if asked > max => Err(ConfigError::Value {
             flag: "--max-connections",
@@ -104,7 +113,7 @@ mod tests {
             ("", Some(4096), 4032),
             ("", Some(1024), 960),
             ("", Some(64), 16),
-            ("", Some(2), 1),
+            ("", Some(32), 8),
             ("--max-connections 10000", Some(20_000), 10_000),
             ("--max-connections 5", Some(64), 5),
         ];
@@ -115,6 +124,10 @@ mod tests {
             resolve("--max-connections 1000", Some(1024)).unwrap_err(),
             "`--max-connections 1000` is more than the 960 that this process has descriptors for: raise its limit \
              (`ulimit -n`), or give less"
+        );
+        assert_eq!(
+            resolve("", Some(31)).unwrap_err(),
+            "this process may open 31 files, but the server needs at least 32: raise the limit (`ulimit -n`)"
         );
     }
 

@@ -16,6 +16,17 @@ pub(crate) enum ConfigError {
     /// A key that is given but empty: it would look like protection, and would not be.
     #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
     EmptyKey,
+    /// A limit of descriptors at which no client could be served.
+    #[error(
+        "this process may open {descriptors} files, but the server needs at least {min}: raise the limit \
+         (`ulimit -n`)"
+    )]
+    FewDescriptors {
+        /// The limit.
+        descriptors: usize,
+        /// The fewest that do.
+        min: usize,
+    },
     /// Routes that shall require a key, but no key is given.
     #[error("`--api-key-everywhere` needs a key: give `--api-key` or `--api-key-file`")]
     NoKey,

@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use axum::http::header::{CONTENT_ENCODING, HeaderMap};
+use axum::http::header::{CONTENT_ENCODING, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use ruzstd::decoding::StreamingDecoder;
 
 use super::{
@@ -34,18 +34,21 @@ impl BodyEncoding {
     ///
     /// # Errors
     ///
-    /// The value of `Content-Encoding`, if the path does not take it.
-    pub(super) fn from_headers(headers: &HeaderMap, path: &str, limit: usize) -> Result<Self, String> {
-        let given =
-            headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
-        let given = given.collect::<Vec<_>>().join(", ");
+    /// If the path does not take it, or if the body was encoded for its transfer, too: the HTTP library takes
+    /// every coding before `chunked`, and decodes none.
+    pub(super) fn from_headers(headers: &HeaderMap, path: &str, limit: usize) -> Result<Self, ApiError> {
+        let transfer = all_values(headers, &TRANSFER_ENCODING);
+        if !["", "chunked"].contains(&transfer.trim().to_lowercase().as_str()) {
+            return Err(ApiError::transfer_encoding(&transfer));
+        }
+        let given = all_values(headers, &CONTENT_ENCODING);
         let applied = given.split(',').map(str::trim);
         let mut applied =
             applied.filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"));
         match (applied.next(), applied.next()) {
             (None, _) => Ok(Self::Plain),
             (Some("zstd"), None) if takes_zstd(path) => Ok(Self::Zstd { limit }),
-            _ => Err(given),
+            _ => Err(ApiError::content_encoding(&given)),
         }
     }
 
@@ -72,6 +75,12 @@ impl BodyEncoding {
     }
 }
 
+/// The values of a header that is a list.
+fn all_values(headers: &HeaderMap, name: &HeaderName) -> String {
+    let values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    values.collect::<Vec<_>>().join(", ")
+}
+
 fn takes_zstd(path: &str) -> bool {
     routes::of_path(&ROUTES, path).iter().any(|route| route.action == Action::Decide)
 }
@@ -88,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    fn encoding_of(given: &[&str], path: &str) -> Result<BodyEncoding, String> {
+    fn encoding_of(given: &[&str], path: &str) -> Result<BodyEncoding, ApiError> {
         let mut headers = HeaderMap::new();
         for value in given {
             headers.append(CONTENT_ENCODING, value.parse().unwrap());
@@ -99,14 +108,15 @@ mod tests {
     #[test]
     fn only_decisions_take_zstd_and_nothing_else() {
         let zstd = Ok(BodyEncoding::Zstd { limit: 9 });
+        let refused = |given| Err(ApiError::content_encoding(given));
         for path in ["/v1/systemone", "/v1/decisions"] {
             assert_eq!(encoding_of(&["zstd"], path), zstd);
             assert_eq!(encoding_of(&["identity, zstd"], path), zstd);
-            assert_eq!(encoding_of(&["zstd", "zstd"], path), Err("zstd, zstd".to_owned()));
-            assert_eq!(encoding_of(&["gzip"], path), Err("gzip".to_owned()));
+            assert_eq!(encoding_of(&["zstd", "zstd"], path), refused("zstd, zstd"));
+            assert_eq!(encoding_of(&["gzip"], path), refused("gzip"));
             assert_eq!(encoding_of(&[], path), Ok(BodyEncoding::Plain));
         }
-        assert_eq!(encoding_of(&["zstd"], "/rerank"), Err("zstd".to_owned()));
+        assert_eq!(encoding_of(&["zstd"], "/rerank"), refused("zstd"));
         assert_eq!(encoding_of(&["identity", ""], "/rerank"), Ok(BodyEncoding::Plain));
     }
 

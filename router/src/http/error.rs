@@ -114,6 +114,15 @@ impl ApiError {
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
+    /// A body that was encoded for its transfer.
+    pub(crate) fn transfer_encoding(given: &str) -> Self {
+        let message = format!(
+            "the request body has `Transfer-Encoding: {given}`, but only `chunked` is supported: send it \
+             uncompressed"
+        );
+        Self::validation(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
     /// A request without the key, or with a wrong one.
     pub(crate) fn unauthorized() -> Self {
         let (status, kind) = (StatusCode::UNAUTHORIZED, ErrorType::Unauthorized);

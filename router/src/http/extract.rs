@@ -177,9 +177,9 @@ impl FromRequest<AppState> for RawBody {
         let encoding = BodyEncoding::from_headers(request.headers(), request.uri().path(), limit);
         let encoding = match encoding {
             Ok(encoding) => encoding,
-            Err(given) => {
+            Err(error) => {
                 discard(request).await;
-                return Err(ApiError::content_encoding(&given));
+                return Err(error);
             }
         };
         let kept = request.extensions().get::<Account>().map(Account::keep_body);
