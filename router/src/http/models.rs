@@ -90,7 +90,7 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             max_model_len: Some(info.config.model.limits.max_input_length),
             dtype: Some(&info.computation.arithmetic),
             loaded: resident.is_loaded(),
-            failure: resident.last_failure(),
+            failure: resident.failure.read_reason(),
         }
     }
 }
@@ -108,7 +108,7 @@ impl<'a> ModelBody<'a> {
             max_model_len: None,
             dtype: None,
             loaded: false,
-            failure: model.last_failure(),
+            failure: model.failure.read_reason(),
         }
     }
 }
@@ -130,7 +130,7 @@ pub(crate) async fn list_models(State(state): State<AppState>) -> Response {
     let served = models.all_models().iter().map(|served| ModelBody::from(&**served));
     let data: Vec<ModelBody> = served.chain(pending).collect();
     let models = data.iter().map(NamedModelBody::from).collect();
-    let failure = state.current.last_failure();
+    let failure = state.current.failure.read_reason();
     Json(ModelsBody { object: "list", data, failure, models }).into_response()
 }
 
