@@ -156,6 +156,18 @@ class TestResume:
             ended = run(*command)
             assert (ended.code, ended.out) == (0, "") and "is complete already" in ended.err
 
+    def test_a_file_that_may_not_grow_is_an_error_and_is_continued_later(self, tmp_path):
+        path, out = tmp_path / "texts.txt", tmp_path / "vectors.jsonl"
+        path.write_text("\n".join(texts(200, seed=6)), "utf-8")
+        command = [BINARY, "embed", "--model-id", MODELS / EMBEDDER, "--input", path, "--output-file", out, "--resume"]
+        # At most 8 or 16 KiB, by the unit of the shell.
+        limited = ["sh", "-c", 'ulimit -f 16 && exec "$@"', "sh", *command]
+        ended = subprocess.run(limited, capture_output=True, env=variables(), check=False, text=True)
+        assert (ended.returncode, ended.stdout) == (1, ""), ended
+        assert f"Error: `{out}.partial` cannot be written (File too large" in ended.stderr and "`--resume`" in ended.stderr
+        assert run(*command[1:]).code == 0
+        assert out.read_text("utf-8") == embed("--input", path).out
+
     def test_a_file_is_continued_with_the_same_arguments_only(self, tmp_path):
         out = tmp_path / "v.jsonl"
         texts = "a\nb\nc\n"

@@ -3,16 +3,16 @@
 //! What must hold: requests that began with earlier models end on those; whatever lives longer than a request
 //! asks here again and keeps no models in memory; the number of requests that wait for a load is bounded.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use text_embeddings_core::error::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::models::{Models, PendingModel};
+use crate::{
+    models::{Models, PendingModel},
+    residency::LastFailure,
+};
 
 /// The seconds after which a client may try again if too many requests wait for a load.
 const RETRY_AFTER: u64 = 1;
@@ -40,7 +40,7 @@ pub(crate) struct CurrentModels {
     /// The longest wait for a load; unlimited if absent.
     patience: Option<Duration>,
     /// Why the last reload changed nothing.
-    failure: Arc<Mutex<Option<String>>>,
+    pub(crate) failure: Arc<LastFailure>,
 }
 
 /// The limits on requests that wait for a load.
@@ -91,17 +91,6 @@ impl CurrentModels {
         loaded.map_err(|reason| {
             Error::Inference(format!("the model `{}` cannot be loaded: {reason}", model.own_name()))
         })
-    }
-
-    /// Notes why a reload changed nothing; absent after one that took over.
-    pub(crate) fn note_failure(&self, failure: Option<String>) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-    }
-
-    /// Why the last reload changed nothing.
-    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
-    pub(crate) fn last_failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until the device of a model is lost.

@@ -3,25 +3,28 @@
 //! What must hold: no two models have a name in common (`args/models.rs`); with one model, every request is
 //! for that model, whatever it names.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderName, HeaderValue},
+    response::Response,
+};
 use futures_util::future::{join_all, select_all};
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{
     model::Model,
     service::{SecondStage, Service},
 };
+use tower_service::Service as _;
 
 use crate::{
     args::{Args, CascadeArgs},
     file_versions::FileVersions,
     info::Info,
-    residency::Resident,
+    residency::{LastFailure, Resident},
 };
 
 /// The header of an answer that names its model, if there are several.
@@ -54,14 +57,14 @@ pub(crate) struct PendingModel {
     #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC lists no models"))]
     pub(crate) model_id: String,
     /// Why it could not be loaded the last time.
-    failure: Mutex<Option<String>>,
+    pub(crate) failure: LastFailure,
 }
 
 impl PendingModel {
     pub(crate) fn from_args(args: &Args) -> Self {
         let names = std::iter::once(args.model_name()).chain(args.aliases.iter().map(String::as_str));
         let names = names.map(str::to_owned).collect();
-        Self { names, model_id: args.model_id.clone(), failure: Mutex::default() }
+        Self { names, model_id: args.model_id.clone(), failure: LastFailure::default() }
     }
 
     pub(crate) fn own_name(&self) -> &str {
@@ -76,17 +79,6 @@ impl PendingModel {
     /// The names by which requests may ask for the model, its own first.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
-    }
-
-    /// Notes why it could not be loaded.
-    pub(crate) fn note_failure(&self, failure: String) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-    }
-
-    /// Why it could not be loaded the last time.
-    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
-    pub(crate) fn last_failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -140,16 +132,15 @@ impl Served {
         std::iter::once(self.info.served_model_name.as_str()).chain(self.aliases.iter().map(String::as_str))
     }
 
-    /// Adds the model's name to the headers of an answer. A name that no header can hold is left out.
-    pub(crate) fn name_in(&self, headers: &mut HeaderMap) {
-        if let Ok(name) = HeaderValue::from_str(&self.info.served_model_name) {
-            headers.insert(MODEL_HEADER, name);
-        }
-    }
-
-    /// Adds the model's name to the log's lines about the current request.
-    pub(crate) fn name_in_log(&self) {
+    /// The answer of the model's `router`, with the model's name in the headers and in the log's lines about
+    /// the request. A name that no header can hold is left out.
+    pub(crate) async fn answer_named(&self, mut router: Router, request: Request) -> Response {
         tracing::Span::current().record("model", self.info.served_model_name.as_str());
+        let Ok(mut response) = router.call(request).await;
+        if let Ok(name) = HeaderValue::from_str(&self.info.served_model_name) {
+            response.headers_mut().insert(MODEL_HEADER, name);
+        }
+        response
     }
 
     /// The same model with these further names.

@@ -88,7 +88,7 @@ impl Renewal {
             let names = self.list.models.iter().map(Args::model_name).collect::<Vec<_>>().join(", ");
             tracing::info!("the models are now {names}");
         }
-        self.state.current.note_failure(failure);
+        self.state.current.failure.replace_with(failure);
     }
 
     /// Loads new and changed models, on a thread of its own.
@@ -107,7 +107,7 @@ impl Renewal {
             }
             let failure = format!("loading has not ended after {patience:?}, and goes on");
             tracing::error!("the models stay as they were: {failure}");
-            self.state.current.note_failure(Some(failure));
+            self.state.current.failure.replace_with(Some(failure));
         }
         work.await?
     }
@@ -147,7 +147,7 @@ impl Renewal {
         let loaded = match load.await.flatten() {
             Ok(served) => served,
             Err(error) => {
-                pending[place].note_failure(format!("{error:#}"));
+                pending[place].failure.replace_with(Some(format!("{error:#}")));
                 return Err(error);
             }
         };

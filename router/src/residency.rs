@@ -50,6 +50,21 @@ pub(crate) struct Tenant {
     pub(crate) metrics: ModelMetrics,
 }
 
+/// Why something failed the last time; nothing after a success.
+#[derive(Debug, Default)]
+pub(crate) struct LastFailure(Mutex<Option<String>>);
+
+impl LastFailure {
+    pub(crate) fn replace_with(&self, reason: Option<String>) {
+        *lock_value(&self.0) = reason;
+    }
+
+    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
+    pub(crate) fn read_reason(&self) -> Option<String> {
+        lock_value(&self.0).clone()
+    }
+}
+
 /// A model, in memory or not.
 pub(crate) struct Resident {
     tenant: Tenant,
@@ -62,7 +77,7 @@ pub(crate) struct Resident {
     /// The end of the last batch.
     last_used: Mutex<Instant>,
     /// Why it could not be loaded the last time.
-    failure: Mutex<Option<String>>,
+    pub(crate) failure: LastFailure,
     /// The number of [`StayInMemory`] that keep it.
     kept_by: AtomicUsize,
 }
@@ -112,7 +127,7 @@ impl Residency {
             is_loaded: AtomicBool::new(true),
             prefixes: AtomicU64::new(0),
             last_used: Mutex::new(Instant::now()),
-            failure: Mutex::default(),
+            failure: LastFailure::default(),
             kept_by: AtomicUsize::new(0),
         });
         let mut models = lock_value(&self.0.models);
@@ -177,12 +192,6 @@ impl Resident {
     /// Whether the model may leave memory now.
     fn may_leave(&self) -> bool {
         self.tenant.idle_limit.is_some() && self.kept_by.load(Ordering::Acquire) == 0
-    }
-
-    /// Why the model could not be loaded the last time.
-    #[cfg_attr(not(feature = "plain-http"), expect(dead_code, reason = "gRPC has no list of models"))]
-    pub(crate) fn last_failure(&self) -> Option<String> {
-        lock_value(&self.failure).clone()
     }
 
     /// Frees the model's memory, after the batch that is computed now.
@@ -262,7 +271,7 @@ impl SelfLoading {
         if let Some(failure) = &failure {
             tracing::error!("the model `{name}` cannot be loaded again: {failure}");
         }
-        *lock_value(&self.resident.failure) = failure;
+        self.resident.failure.replace_with(failure);
         loaded
     }
 }
@@ -454,10 +463,10 @@ mod tests {
         {
             assert!(error.contains(part), "{error}");
         }
-        assert_eq!(model.resident.last_failure(), Some(error));
+        assert_eq!(model.resident.failure.read_reason(), Some(error));
         drop(kept);
         assert!(model.backend.predict(&batch()).is_ok(), "the others are gone");
-        assert_eq!(model.resident.last_failure(), None);
+        assert_eq!(model.resident.failure.read_reason(), None);
     }
 
     #[tokio::test]
@@ -488,11 +497,14 @@ mod tests {
         model.fails.store(true, Ordering::Relaxed);
         let error = model.compute().unwrap_err().to_string();
         assert!(error.contains("the disk is gone"), "{error}");
-        assert_eq!(model.resident.last_failure(), Some(error));
+        assert_eq!(model.resident.failure.read_reason(), Some(error));
         assert!(other.compute().is_ok());
         model.fails.store(false, Ordering::Relaxed);
         assert!(model.backend.predict(&batch()).is_ok());
-        assert_eq!((model.resident.last_failure(), loaded(&[&model, &other])), (None, vec![true, false]));
+        assert_eq!(
+            (model.resident.failure.read_reason(), loaded(&[&model, &other])),
+            (None, vec![true, false])
+        );
     }
 
     #[tokio::test]

@@ -127,9 +127,25 @@ impl Borders {
         self.texts.split_at(bytes, at)
     }
 
-    /// The length of the first part of a text whose parts are encoded one by one. It ends at a border if
+    /// The number of tokens of a text, of whose parts `count` counts one after the other, which takes little
+    /// memory. Where a part does not end at a border, the number may be wrong by a few tokens.
+    pub(super) fn count_by_parts<E>(
+        self,
+        text: &str,
+        count: impl Fn(&str) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let (mut total, mut rest) = (0, text);
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.part_length(rest));
+            total += count(part)?;
+            rest = behind;
+        }
+        Ok(total)
+    }
+
+    /// The length of the first part of a text whose parts are counted one by one. It ends at a border if
     /// there is one.
-    pub(super) fn part_length(self, text: &str) -> usize {
+    fn part_length(self, text: &str) -> usize {
         if !self.is_large(text) {
             return text.len();
         }

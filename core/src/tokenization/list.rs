@@ -10,7 +10,7 @@ use super::{
     Encoded, EncodedPrompts, EncoderError, PromptEncoder, TokenLimits, Truncation, TruncationDirection,
     borders::{Borders, SkippedBytes},
     frame,
-    prompt::no_room,
+    prompt::{no_room, too_long_query},
     stretch::Needed,
     tokens::{Tokens, failed},
 };
@@ -21,7 +21,6 @@ use crate::{
 };
 use plan::{Cut, Room};
 use std::ops::Range;
-use text_embeddings_backend_core::amount;
 
 /// A query and the documents that are read together with it.
 #[derive(Debug, Clone, Copy)]
@@ -138,10 +137,7 @@ impl PromptEncoder {
         let piece = self.fit_text(text, own.min(asked), may_cut)?;
         if piece.is_cut && own < asked && !truncation.truncate {
             let got = self.encode(&self.without_marks(text))?.len();
-            return Err(Error::Validation(format!(
-                "`query` must have at most {}. Given: {got}",
-                amount(own, "token")
-            )));
+            return Err(too_long_query(got, own));
         }
         Ok(piece)
     }

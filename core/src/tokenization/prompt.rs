@@ -144,10 +144,7 @@ impl PromptEncoder {
                 .saturating_sub(prompt.before_query),
         };
         match prompt.count(Owner::Query) {
-            got if got > max && !truncation.truncate => Err(Error::Validation(format!(
-                "`query` must have at most {}. Given: {got}",
-                amount(max, "token")
-            ))),
+            got if got > max && !truncation.truncate => Err(too_long_query(got, max)),
             _ => Ok(max),
         }
     }
@@ -240,13 +237,7 @@ impl PromptEncoder {
 
     /// The number of tokens of a text, whose parts are encoded one by one.
     pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
-        let (mut count, mut rest) = (0, text);
-        while !rest.is_empty() {
-            let (part, behind) = rest.split_at(self.borders.part_length(rest));
-            count += self.encode_run(part, true)?.ids.len();
-            rest = behind;
-        }
-        Ok(count)
+        self.borders.count_by_parts(text, |part| Ok(self.encode_run(part, true)?.ids.len()))
     }
 
     /// The tokens of a text without control tokens, which `begins` the input or follows a control token.
@@ -270,6 +261,11 @@ impl PromptEncoder {
             self.options.ignore_instruction,
         )
     }
+}
+
+/// The error for a query that is too long for the model's own limit, and must not be cut.
+pub(super) fn too_long_query(got: usize, max: usize) -> Error {
+    Error::Validation(format!("`query` must have at most {}. Given: {got}", amount(max, "token")))
 }
 
 /// The message if a prompt has no room for its texts, by the request's own limit or the model's.

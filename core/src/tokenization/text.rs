@@ -285,17 +285,8 @@ impl TextEncoder {
         }
     }
 
-    /// The number of tokens of a text. Its parts are encoded one by one, which takes little memory. Where a
-    /// part does not end at a border, the number may be wrong by a few tokens.
     pub(super) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
-        let mut count = 0;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (part, behind) = rest.split_at(self.borders.part_length(rest));
-            count += self.encode_sequence(part, 0)?.len();
-            rest = behind;
-        }
-        Ok(count)
+        self.borders.count_by_parts(text, |part| Ok(self.encode_sequence(part, 0)?.len()))
     }
 
     /// The tokens of an encoding, each with its owner.

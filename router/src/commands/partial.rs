@@ -124,8 +124,8 @@ impl PartialFile {
     ///
     /// If it cannot be written or renamed.
     pub(crate) fn complete_file(mut self) -> anyhow::Result<()> {
-        self.writer.flush()?;
-        self.writer.get_ref().sync_all()?;
+        self.flush()?;
+        self.writer.get_ref().sync_all().map_err(|error| write_error(&self.target, &error))?;
         let partial = with_suffix(&self.target, ".partial");
         fs::rename(&partial, &self.target)
             .with_context(|| format!("`{}` cannot be renamed to its final name", partial.display()))?;
@@ -135,12 +135,20 @@ impl PartialFile {
 
 impl Write for PartialFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        self.writer.write(bytes).map_err(|error| write_error(&self.target, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(|error| write_error(&self.target, &error))
     }
+}
+
+/// The error of a write, such as the one of a full disk, with the file and the remedy.
+fn write_error(target: &Path, error: &io::Error) -> io::Error {
+    let partial = with_suffix(target, ".partial");
+    let advice =
+        format!("`{}` cannot be written ({error}): make room, then use `--resume`", partial.display());
+    io::Error::new(error.kind(), advice)
 }
 
 /// Where results go.

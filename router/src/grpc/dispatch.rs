@@ -51,11 +51,8 @@ impl CallDispatcher {
                 response
             }
             Ok(Some(ChosenModel::Served(place))) => {
-                let served = &self.state.models.all_models()[place];
-                served.name_in_log();
-                let Ok(mut response) = self.alone[place].clone().call(request).await;
-                served.name_in(response.headers_mut());
-                response
+                let router = self.alone[place].clone();
+                self.state.models.all_models()[place].answer_named(router, request).await
             }
             Ok(Some(ChosenModel::Pending(model))) => {
                 let limit = deadline::limit_of(request.headers());

@@ -86,42 +86,29 @@ fn grpc_routes(state: AppState) -> io::Result<Routes> {
     let grpc = Grpc(state);
     let mut routes = Routes::builder();
     routes
-        .add_service(InterceptedService::new(
-            InfoServer::new(grpc.clone()).max_decoding_message_size(limit),
-            key.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            EmbedServer::new(grpc.clone()).max_decoding_message_size(limit),
-            key.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            PredictServer::new(grpc.clone()).max_decoding_message_size(limit),
-            key.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            RerankServer::new(grpc.clone()).max_decoding_message_size(limit),
-            key.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            DecideServer::new(grpc.clone()).max_decoding_message_size(limit),
-            key.clone(),
-        ))
-        .add_service(InterceptedService::new(TokenizeServer::new(grpc).max_decoding_message_size(limit), key))
+        .add_service(key.guard_service(InfoServer::new(grpc.clone()).max_decoding_message_size(limit)))
+        .add_service(key.guard_service(EmbedServer::new(grpc.clone()).max_decoding_message_size(limit)))
+        .add_service(key.guard_service(PredictServer::new(grpc.clone()).max_decoding_message_size(limit)))
+        .add_service(key.guard_service(RerankServer::new(grpc.clone()).max_decoding_message_size(limit)))
+        .add_service(key.guard_service(DecideServer::new(grpc.clone()).max_decoding_message_size(limit)))
+        .add_service(key.guard_service(TokenizeServer::new(grpc).max_decoding_message_size(limit)))
         .add_service(health)
-        .add_service(InterceptedService::new(
-            reflection_service()
-                .build_v1()
-                .map_err(io::Error::other)?
-                .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
-            open.clone(),
-        ))
-        .add_service(InterceptedService::new(
-            reflection_service()
-                .build_v1alpha()
-                .map_err(io::Error::other)?
-                .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
-            open,
-        ));
+        .add_service(
+            open.guard_service(
+                reflection_service()
+                    .build_v1()
+                    .map_err(io::Error::other)?
+                    .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
+            ),
+        )
+        .add_service(
+            open.guard_service(
+                reflection_service()
+                    .build_v1alpha()
+                    .map_err(io::Error::other)?
+                    .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
+            ),
+        );
     Ok(routes.routes())
 }
 
@@ -135,6 +122,12 @@ fn reflection_service() -> tonic_reflection::server::Builder<'static> {
 /// Passes calls on that carry the key. Without a key on the server, all calls pass.
 #[derive(Clone)]
 struct Key(ApiKeys);
+
+impl Key {
+    fn guard_service<S>(&self, service: S) -> InterceptedService<S, Self> {
+        InterceptedService::new(service, self.clone())
+    }
+}
 
 impl Interceptor for Key {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {

@@ -19,19 +19,22 @@ use crate::{state::AppState, telemetry::traces::RequestSpan};
 
 /// Answers a call within its span, if traces are sent.
 pub(super) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let method = request.uri().path().trim_start_matches('/').to_owned();
+    let method = request.uri().path().trim_start_matches('/');
     // Probes and reflection have no spans.
     let Some((service, name)) = method.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
     else {
         return next.run(request).await;
     };
-    let attributes = [
-        ("rpc.system", "grpc".to_owned()),
-        ("rpc.service", service.to_owned()),
-        ("rpc.method", name.to_owned()),
-        ("te.model", state.served().info.served_model_name.clone()),
-    ];
-    let Some(mut span) = state.traces.begin_span(|| method.clone(), request.headers(), attributes) else {
+    let span = state.traces.begin_span(request.headers(), || {
+        let attributes = [
+            ("rpc.system", "grpc".to_owned()),
+            ("rpc.service", service.to_owned()),
+            ("rpc.method", name.to_owned()),
+            ("te.model", state.served().info.served_model_name.clone()),
+        ];
+        (method.to_owned(), attributes)
+    });
+    let Some(mut span) = span else {
         return next.run(request).await;
     };
     let response = next.run(request).await;

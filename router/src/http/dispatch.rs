@@ -84,11 +84,8 @@ impl RequestDispatcher {
                 Ok(response)
             }
             RequestTarget::Alone(place) => {
-                let served = &self.state.models.all_models()[place];
-                served.name_in_log();
-                let Ok(mut response) = self.alone[place].clone().call(request).await;
-                served.name_in(response.headers_mut());
-                Ok(response)
+                let router = self.alone[place].clone();
+                Ok(self.state.models.all_models()[place].answer_named(router, request).await)
             }
             RequestTarget::Pending(model) => {
                 let limit = deadline::limit_of(request.headers())?;

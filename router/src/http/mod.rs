@@ -96,7 +96,8 @@ fn model_app(state: AppState, settings: &HttpSettings) -> Router {
     let main_task = main_task(&state, settings);
     let with_access = |access| {
         let routes = routes.iter().filter(|route| route.access == access);
-        routes.fold(Router::new(), |router, route| router.route(&route.path, handler(route, &main_task)))
+        routes
+            .fold(Router::new(), |router, route| router.route(&route.axum_path(), handler(route, &main_task)))
     };
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
     let (is_strict, describe) = (state.server.strict_fields, openapi::api_document);
@@ -148,6 +149,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::Prompt => on(method, playground::prompt),
         Action::Info => on(method, info::info),
         Action::Models => on(method, models::list_models),
+        Action::Model => on(method, models::retrieve_model),
         Action::Health => on(method, health::health),
         Action::Live => on(method, health::live),
         Action::Ready => on(method, health::ready),
@@ -324,8 +326,8 @@ mod tests {
         for (path, advice) in [
             ("/rerang?x=1", "no such route `/rerang`: did you mean `POST /rerank`?"),
             (
-                "/v1/models/m:predikt",
-                "no such route `/v1/models/m:predikt`: did you mean `POST /v1/models/m:predict`?",
+                "/v1/model/m:predict",
+                "no such route `/v1/model/m:predict`: did you mean `POST /v1/models/m:predict`?",
             ),
             ("/v1/completions", "no such route `/v1/completions`: `GET /docs` lists the routes"),
         ] {

@@ -1,13 +1,13 @@
 //! The variables of hosting platforms: Vertex AI's routes (`AIP_*`) and the Hub's `TASK`.
 //!
-//! Input: [`Args`]. Output: [`Platform`], which adds its routes to the table. What must hold: a path that the
-//! server has with another meaning is refused before anything is loaded. The exception is `/predict`, which
-//! deployments on Vertex AI commonly name: it then takes Vertex AI's requests. A task that is unknown, or
-//! belongs to another kind of model, changes nothing.
+//! Input: [`Args`]. Output: [`Platform`], which adds its routes to the table. What must hold: a path that
+//! the server has with another meaning is refused before anything is loaded. The exceptions are `/predict`
+//! and `/v1/models/NAME`, which deployments on Vertex AI commonly name: they then take Vertex AI's requests.
+//! A task that is unknown, or belongs to another kind of model, changes nothing.
 
 use text_embeddings_backend_core::ModelType;
 
-use super::routes::{Action, PREDICT_PATH, ROUTES, Route};
+use super::routes::{Action, MODEL_PATH, PREDICT_PATH, ROUTES, Route};
 use crate::{
     args::{Args, nonempty},
     config::ConfigError,
@@ -94,7 +94,7 @@ fn further_path(
     let without_slash = path.strip_suffix('/').unwrap_or(path);
     let is_taken = ROUTES.iter().any(|route| {
         route.method == own[0].method
-            && route.path != PREDICT_PATH
+            && ![PREDICT_PATH, MODEL_PATH].contains(&&*route.path)
             && (route.has_path(path) || route.has_path(without_slash))
     });
     if is_taken {

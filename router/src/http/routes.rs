@@ -22,10 +22,13 @@ pub(crate) const COHERE_V2_PATH: &str = "/v2/rerank";
 pub(crate) const COHERE_V2_EMBED_PATH: &str = "/v2/embed";
 /// The `OpenAPI` description.
 pub(crate) const DESCRIPTION_PATH: &str = "/api-doc/openapi.json";
+/// The models. One of them is below this path, under its name, which may have slashes.
+pub(crate) const MODEL_PATH: &str = "/v1/models/{model}";
 /// The page to try the model on.
 pub(crate) const PLAYGROUND_PATH: &str = "/playground";
-/// The last segment of a path that stands for any file of a folder, in axum's notation.
+/// The end of a path that stands for any file of a folder, and the one that stands for the name of a model.
 const ANY_FILE: &str = "{file}";
+const ANY_MODEL: &str = "{model}";
 /// A longer path is not compared with the routes: comparing takes time proportional to its length.
 const MAX_COMPARED: usize = 64;
 
@@ -80,6 +83,7 @@ pub(crate) enum Action {
     Prompt,
     Info,
     Models,
+    Model,
     Health,
     Live,
     Ready,
@@ -123,6 +127,7 @@ impl Action {
             Self::MainTask | Self::Vertex => Purpose::MainTask,
             Self::Info
             | Self::Models
+            | Self::Model
             | Self::Health
             | Self::Live
             | Self::Ready
@@ -141,7 +146,7 @@ impl Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// The path in axum's notation. Only paths from flags are allocated.
+    /// The path in `OpenAPI`'s notation. Only paths from flags are allocated.
     pub(crate) path: Cow<'static, str>,
     pub(crate) action: Action,
     pub(crate) access: Access,
@@ -151,7 +156,7 @@ pub(crate) struct Route {
 }
 
 /// All routes but those that the platform adds.
-pub(crate) static ROUTES: [Route; 39] = [
+pub(crate) static ROUTES: [Route; 40] = [
     post("/rerank", Action::Rerank, ErrorShape::Tei),
     post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
     post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
@@ -178,6 +183,7 @@ pub(crate) static ROUTES: [Route; 39] = [
     post("/playground/prompt", Action::Prompt, ErrorShape::Tei),
     get("/info", Action::Info, Access::Keyed, Listed::Described),
     get("/v1/models", Action::Models, Access::Keyed, Listed::Described),
+    get(MODEL_PATH, Action::Model, Access::Keyed, Listed::Described),
     get("/health", Action::Health, Access::Open, Listed::Described),
     get("/ping", Action::Health, Access::Open, Listed::Described),
     get("/", Action::Health, Access::Open, Listed::Described),
@@ -218,14 +224,20 @@ impl Route {
         Self { path: Cow::Owned(path), ..self }
     }
 
-    /// Whether `path` is this route's path, or a file of its folder.
+    /// The path in axum's notation.
+    pub(crate) fn axum_path(&self) -> String {
+        self.path.replace(ANY_MODEL, "{*model}")
+    }
+
+    /// Whether `path` is this route's path, a file of its folder, or a model below it.
     pub(crate) fn has_path(&self, path: &str) -> bool {
-        match self.path.strip_suffix(ANY_FILE) {
-            Some(folder) => {
-                path.strip_prefix(folder).is_some_and(|file| !file.is_empty() && !file.contains('/'))
-            }
-            None => self.path == path,
-        }
+        self.path == path
+            || self.variable_part(path, ANY_MODEL).is_some()
+            || self.variable_part(path, ANY_FILE).is_some_and(|file| !file.contains('/'))
+    }
+
+    fn variable_part<'a>(&self, path: &'a str, variable: &str) -> Option<&'a str> {
+        path.strip_prefix(self.path.strip_suffix(variable)?).filter(|part| !part.is_empty())
     }
 }
 
@@ -338,11 +350,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_is_one_segment() {
+    fn a_file_is_one_segment_and_a_models_name_may_have_several() {
         let file = get("/docs/{file}", Action::Docs, Access::Open, Listed::Hidden);
         let table = [("/docs/a.js", true), ("/docs/", false), ("/docs/a/b", false), ("/docs", false)];
         for (path, expected) in table {
             assert_eq!(file.has_path(path), expected, "{path}");
+        }
+        let model = get(MODEL_PATH, Action::Model, Access::Open, Listed::Hidden);
+        for (path, expected) in
+            [("/v1/models/m", true), ("/v1/models/a/m", true), ("/v1/models/", false), ("/v1/models", false)]
+        {
+            assert_eq!(model.has_path(path), expected, "{path}");
         }
     }
 }

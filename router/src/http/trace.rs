@@ -4,7 +4,7 @@
 //! model, status and cost. What must hold: it continues the trace that the request's headers name.
 
 use axum::{
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
@@ -14,17 +14,22 @@ use super::error::ApiError;
 use crate::state::AppState;
 
 /// Answers a request within its span, if traces are sent.
-pub(crate) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    // Keyed routes have no parameters: the path of such a request is its route.
-    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    let attributes = [
-        ("http.request.method", method.clone()),
-        ("http.route", path.clone()),
-        ("te.model", state.served().info.served_model_name.clone()),
-    ];
-    let Some(mut span) =
-        state.traces.begin_span(|| format!("{method} {path}"), request.headers(), attributes)
-    else {
+pub(crate) async fn trace(
+    State(state): State<AppState>,
+    route: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (method, route) = (request.method(), route.as_str());
+    let span = state.traces.begin_span(request.headers(), || {
+        let attributes = [
+            ("http.request.method", method.to_string()),
+            ("http.route", route.to_owned()),
+            ("te.model", state.served().info.served_model_name.clone()),
+        ];
+        (format!("{method} {route}"), attributes)
+    });
+    let Some(mut span) = span else {
         return next.run(request).await;
     };
     let response = next.run(request).await;

@@ -31,11 +31,10 @@ impl Traces {
         Ok(Self { never: None })
     }
 
-    pub(crate) fn begin_span(
+    pub(crate) fn begin_span<const N: usize>(
         &self,
-        _name: impl FnOnce() -> String,
         _headers: &HeaderMap,
-        _attributes: impl IntoIterator<Item = (&'static str, String)>,
+        _describe: impl FnOnce() -> (String, [(&'static str, String); N]),
     ) -> Option<RequestSpan> {
         self.never.map(RequestSpan)
     }

@@ -64,7 +64,7 @@ fn id(given: Option<&HeaderValue>) -> HeaderValue {
         })
 }
 
-/// The path, which is the route of a request that has one: no route has a parameter.
+/// The path, which is the route of a request that has one, but for files of pages and names of models.
 fn route(request: &Request) -> String {
     request.uri().path().chars().take(MAX_ROUTE).collect()
 }

@@ -77,17 +77,17 @@ impl Traces {
     }
 
     /// Begins the span of a request with these `headers`, over gRPC its metadata. Absent if traces are not
-    /// sent.
-    pub(crate) fn begin_span(
+    /// sent; then nobody asks for its name and attributes.
+    pub(crate) fn begin_span<const N: usize>(
         &self,
-        name: impl FnOnce() -> String,
         headers: &HeaderMap,
-        attributes: impl IntoIterator<Item = (&'static str, String)>,
+        describe: impl FnOnce() -> (String, [(&'static str, String); N]),
     ) -> Option<RequestSpan> {
         let (_, tracer) = self.sent.as_ref()?;
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers));
-        let attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
-        let builder = tracer.span_builder(name()).with_kind(SpanKind::Server).with_attributes(attributes);
+        let (name, attributes) = describe();
+        let attributes = attributes.map(|(key, value)| KeyValue::new(key, value));
+        let builder = tracer.span_builder(name).with_kind(SpanKind::Server).with_attributes(attributes);
         Some(RequestSpan { span: Some(builder.start_with_context(tracer, &parent)) })
     }
 

@@ -47,7 +47,7 @@ use additions::Additions;
     ),
     paths(
         cohere::embed_texts, decide::decide, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
-        health::ready, info::info, metrics::metrics, models::list_models, openai::embeddings, playground::prompt,
+        health::ready, info::info, metrics::metrics, models::list_models, models::retrieve_model, openai::embeddings, playground::prompt,
         predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
         vertex::vertex, main_task
     ),
