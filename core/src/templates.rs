@@ -14,7 +14,7 @@ mod learn;
 pub use chat::MessageStyle;
 pub use conversation::MessageTemplate;
 pub use error::TemplateError;
-pub use learn::template_has_roles;
+pub use learn::{template_has_roles, template_names_role};
 
 use crate::families::{Family, ListRules};
 use std::fmt;
@@ -513,8 +513,6 @@ mod tests {
     #[test]
     fn never_the_bug_a_general_chat_template_is_refused_because_all_pairs_would_look_alike() {
         let general = [
-            "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + \
-             '<|im_end|>\\n' }}{%- endfor %}",
             "{% for m in messages[::-1] %}{% if m.role == 'user' or (m.role == \"system\" and not loop.first) %}\
              {{ m.content }}{% endif %}{% endfor %}",
             "{{ raise_exception('roles must alternate') }}",
@@ -526,6 +524,11 @@ mod tests {
         // It mentions the roles, but gives every pair the same prompt.
         let blind = "{% if 'query' == 'document' %}{{ messages }}{% endif %}<|im_start|>assistant\n";
         assert_eq!(learn(blind), Err(TemplateError::Missing { slot: Slot::Query }));
+        // One that writes every role as it comes tells pairs apart.
+        let chat = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + \
+             '<|im_end|>\\n' }}{%- endfor %}";
+        let expected = "<|im_start|>query\nq<|im_end|>\n<|im_start|>document\nd<|im_end|>\n";
+        assert_eq!(learn(chat).unwrap().render(None, "q", "d"), expected);
     }
 
     #[test]

@@ -218,12 +218,45 @@ fn a_template_gets_the_special_tokens_of_the_tokenizer_s_files() {
             files.special_tokens.insert("sep_token".to_owned(), "|".to_owned());
             let variables = variable.map(|text| ("bos_token".to_owned(), text.into())).into_iter().collect();
             let style = MessageStyle { variables, ..MessageStyle::plain() };
-            let (source, place) = (WITH_TOKEN.to_owned(), String::new());
-            files.chat_template = (!from_flag).then_some(ChosenTemplate { source, place, style });
+            let (source, place, renders_pairs) = (WITH_TOKEN.to_owned(), String::new(), false);
+            let chosen = ChosenTemplate { source, place, style, renders_pairs };
+            files.chat_template = (!from_flag).then_some(chosen);
         });
         let model = model.unwrap();
         let Reading::Template(found) = &model.reranker().unwrap().reading else { unreachable!() };
         assert_eq!(found.render(None, "q", "d"), expected);
+    }
+}
+
+#[test]
+fn a_template_that_renders_the_pairs_is_learned_or_refused_whatever_roles_it_names() {
+    let with = |document: &str| {
+        format!(
+            "{{% for m in messages %}}{{% if m.role == 'query' %}}Q{{{{ m.content }}}}{{% else %}}D{document}{{% endif %}}{{% endfor %}}"
+        )
+    };
+    let through = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}";
+    let left_out =
+        "the repository's chat template (chat_template.jinja): the chat template leaves the document out";
+    for (source, expected) in [
+        (with("{{ m.content }}"), Ok("QqDd")),
+        (through.to_owned(), Ok("query q\ndocument d\n")),
+        (with(""), Err(left_out)),
+        ("{% a syntax that Jinja does not know".to_owned(), Err("a general one")),
+    ] {
+        let found = resolve_changed("tied-bf16", &flags(|_| ()), |files| {
+            files.default_prompt_name = None;
+            let chosen = files.chat_template.as_mut().unwrap();
+            (chosen.source, chosen.renders_pairs) = (source.clone(), true);
+        });
+        match (found, expected) {
+            (Ok(model), Ok(expected)) => {
+                let Reading::Template(found) = &model.reranker().unwrap().reading else { unreachable!() };
+                assert_eq!(found.render(None, "q", "d"), expected, "{source}");
+            }
+            (Err(refusal), Err(part)) => assert!(refusal.to_string().contains(part), "{source}: {refusal}"),
+            (found, _) => unreachable!("{source}: {found:?}"),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::error::FilesError;
 use super::names::{Bound, CHAT_TEMPLATE};
 use super::reading::{FileText, read_text};
 use super::repository::Repository;
-use crate::templates::{MessageStyle, template_has_roles};
+use crate::templates::{MessageStyle, template_has_roles, template_names_role};
 
 /// A chat template from a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub struct ChosenTemplate {
     pub place: String,
     /// The form in which it gets its messages.
     pub style: MessageStyle,
+    /// Whether pairs are read in it, whatever roles its text names: a `LogitScore` follows, and
+    /// sentence-transformers makes messages of the pairs, or the text names one of the roles.
+    pub renders_pairs: bool,
 }
 
 /// The folder in which `transformers` stores all templates but the default one.
@@ -50,7 +53,14 @@ pub(super) async fn choose(
         Some(settings) if !modules.is_empty() => settings.message_style(),
         _ => MessageStyle::plain(),
     };
-    let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
+    let scores_tokens = modules.iter().any(|module| module.class_name() == "LogitScore");
+    let reads_messages = sentence_bert.is_some_and(SentenceBert::reads_messages);
+    let chosen = |(place, source): (String, String)| ChosenTemplate {
+        renders_pairs: scores_tokens && (reads_messages || template_names_role(&source)),
+        source,
+        place,
+        style: style.clone(),
+    };
     let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
         if named.contains("{{") || named.contains("{%") {
@@ -126,7 +136,8 @@ mod tests {
             fs::write(root.path().join(name), text).unwrap();
         }
         let sentence_bert = sentence_bert.map(|text| serde_json::from_str::<SentenceBert>(text).unwrap());
-        let modules = [Module { class: "x.Transformer".to_owned(), path: String::new() }];
+        let modules = ["x.Transformer", "x.LogitScore"]
+            .map(|class| Module { class: class.to_owned(), path: String::new() });
         let repository = Repository::Folder(root.path().to_owned());
         let config = serde_json::from_str(config).unwrap();
         run_ready(choose(&repository, config, sentence_bert.as_ref(), &modules))
@@ -160,6 +171,20 @@ mod tests {
             let found = chosen(config, None, files).unwrap();
             assert_eq!(found.as_ref().map(|found| found.source.as_str()), expected, "{config} {files:?}");
             assert!(found.is_none_or(|found| found.style == MessageStyle::plain()));
+        }
+    }
+
+    #[test]
+    fn a_template_before_a_logit_score_renders_pairs_if_the_settings_say_so_or_it_names_a_role() {
+        for (template, sentence_bert, expected) in [
+            ("a", None, false),
+            ("a", Some(r#"{"modality_config":{"text":{}}}"#), false),
+            ("a", Some(r#"{"modality_config":{"text":{},"message":{}}}"#), true),
+            ("m.role == 'query'", Some("{}"), true),
+        ] {
+            let config = serde_json::json!({ "chat_template": template }).to_string();
+            let found = chosen(&config, sentence_bert, &[]).unwrap().unwrap();
+            assert_eq!(found.renders_pairs, expected, "{template} {sentence_bert:?}");
         }
     }
 

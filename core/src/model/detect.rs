@@ -446,7 +446,7 @@ mod tests {
     /// A folder with a chat template that has the roles of a re-ranker.
     fn with_roles(folder: ModelFolder) -> ModelFolder {
         let (source, place) = ("'query' 'document'".to_owned(), String::new());
-        let template = ChosenTemplate { source, place, style: MessageStyle::plain() };
+        let template = ChosenTemplate { source, place, style: MessageStyle::plain(), renders_pairs: false };
         ModelFolder { chat_template: Some(template), ..folder }
     }
 

@@ -17,9 +17,18 @@ pub(super) const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
 #[must_use]
 pub fn template_has_roles(template: &str) -> bool {
-    let mentions =
-        |role: &str| template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""));
-    mentions("query") && mentions("document")
+    [Slot::Query, Slot::Document].into_iter().all(|slot| has_role(template, slot))
+}
+
+/// Whether a chat template mentions one of these roles.
+#[must_use]
+pub fn template_names_role(template: &str) -> bool {
+    [Slot::Query, Slot::Document].into_iter().any(|slot| has_role(template, slot))
+}
+
+fn has_role(template: &str, slot: Slot) -> bool {
+    let role = slot.role();
+    template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""))
 }
 
 impl PromptTemplate {
@@ -32,12 +41,17 @@ impl PromptTemplate {
     /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of
     /// outer whitespace. The same applies to the instruction if the template writes it at all.
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
-        if !template_has_roles(source) {
-            return Err(TemplateError::General);
-        }
-        let (source, style) = (source.to_owned(), style.clone());
-        guard::run(BOUNDS, move || Self::learn(&source, &style))
+        let (text, style) = (source.to_owned(), style.clone());
+        guard::run(BOUNDS, move || Self::learn(&text, &style))
             .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .map_err(|cause| match cause {
+                TemplateError::Missing { .. } | TemplateError::Render { .. }
+                    if !template_names_role(source) =>
+                {
+                    TemplateError::General
+                }
+                cause => cause,
+            })
     }
 
     fn learn(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {

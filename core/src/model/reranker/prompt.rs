@@ -161,7 +161,7 @@ fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<
             let template = template.map_err(|cause| Refusal::template_file(path, &cause))?;
             Ok(Some(Sourced::new(template, format!("that of the file {}", path.display()))))
         }
-        (None, Some(chosen)) if template_has_roles(&chosen.source) => {
+        (None, Some(chosen)) if chosen.renders_pairs || template_has_roles(&chosen.source) => {
             let place = chosen.place.clone();
             match learn_prompt(files, &chosen.source, chosen.style.clone()) {
                 Ok(template) => {
