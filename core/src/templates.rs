@@ -557,6 +557,22 @@ mod tests {
                 walking(system, "{% if m.content | length > 99 %}L{% endif %}{{ m.content }}", document),
                 altered(Slot::Query),
             ),
+            (
+                walking(system, "{% if '?' in m.content %}Q{% endif %}{{ m.content }}", document),
+                altered(Slot::Query),
+            ),
+            (
+                walking(system, "{{ m.content }}{% if not m.content.endswith('.') %}.{% endif %}", document),
+                altered(Slot::Query),
+            ),
+            (
+                walking(system, query, "{% if m.content.isdigit() %}N{% endif %}{{ m.content }}"),
+                altered(Slot::Document),
+            ),
+            (
+                walking("{% if m.content | length > 9 %}I{% endif %}{{ m.content }}", query, document),
+                altered(Slot::Instruction),
+            ),
         ];
         for (source, expected) in cases {
             assert_eq!(learn(&source), Err(expected), "{source}");
@@ -611,7 +627,7 @@ mod tests {
             assert!(message.contains(reason) && message.contains("--chat-template"), "{bomb}: {message}");
         }
         let (query, document) =
-            ("{{ '%s 123456' | format(m.content) }}", "{{ '**{:<3}**'.format(m.content) }}");
+            ("{{ '%s 123456' | format(m.content) }}", "{{ '**{:<1}**'.format(m.content) }}");
         let rendered = learn(&walking("", query, document)).unwrap().render(None, "query", "text");
         assert_eq!(rendered, "query 123456**text**END");
     }

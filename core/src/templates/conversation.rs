@@ -8,7 +8,7 @@ use super::{
     EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
     chat::{ChatTemplate, Message},
     is_python_whitespace,
-    learn::{BOUNDS, difficult_text},
+    learn::{BOUNDS, difficult_text, probe_texts},
 };
 use crate::guard;
 
@@ -64,6 +64,12 @@ impl MessageTemplate {
             return conversation_error(
                 "it changes the user's message in other ways than stripping its outer whitespace",
             );
+        }
+        for probe in probe_texts() {
+            let text = if trims { probe.trim_matches(is_python_whitespace) } else { &probe };
+            if render_message(&chat, &probe)? != [head, text, tail].concat() {
+                return conversation_error("its own text depends on the user's message");
+            }
         }
         if tail.rfind("<think>").is_some_and(|open| !tail[open..].contains("</think>")) {
             return conversation_error(
@@ -194,6 +200,10 @@ mod tests {
             ("{{ messages[0].content }}{{ messages[0].content }}", "more than once"),
             ("{{ messages[0].content | upper }}", "leaves the user's message out"),
             ("{{ messages[0].content | replace('<', '') }}", "changes the user's message"),
+            (
+                "{% if '?' in messages[0].content %}Q{% endif %}{{ messages[0].content }}",
+                "its own text depends on the user's message",
+            ),
             ("{{ messages[0].content }}<think>\n", "think before it answers"),
             ("{{ messages[0].content }}<think>x</think><think>", "think before it answers"),
             ("{{ raise_exception('no') }}", "the template says: no"),

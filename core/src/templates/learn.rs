@@ -98,6 +98,21 @@ pub(super) fn difficult_text(sentinel: &str) -> String {
     format!("\u{a0} \t\n{}end\u{3000} \n\t ", line.repeat(200))
 }
 
+/// Texts on whose characters, ends and lengths a template's own words may depend.
+pub(super) fn probe_texts() -> Vec<String> {
+    let ascii: String = (' '..='~').collect();
+    let others = [
+        "What is red, and where?",
+        "It is red.",
+        "Is it? See https://example.org, page 12!",
+        "7",
+        "RED",
+        "red\nblue",
+        "火星是红色的吗？",
+    ];
+    [ascii].into_iter().chain(others.map(str::to_owned)).collect()
+}
+
 fn messages<'a>(slots: &[Slot], texts: [&'a str; 3]) -> Vec<Message<'a>> {
     slots.iter().map(|slot| Message { role: slot.role(), content: texts[*slot as usize] }).collect()
 }
@@ -124,6 +139,7 @@ impl Form<'_> {
     fn learn(&self) -> Result<Vec<Piece>, TemplateError> {
         let mut pieces = split_at_sentinels(&self.render(SENTINELS)?)?;
         self.learn_trimming(&mut pieces)?;
+        self.check_probes(&pieces)?;
         for slot in [Slot::Query, Slot::Document] {
             self.learn_empty(&mut pieces, slot)?;
         }
@@ -152,6 +168,21 @@ impl Form<'_> {
         } else {
             Err(TemplateError::Altered { slot: Slot::Document })
         }
+    }
+
+    /// Refuses a template whose own words change with a text.
+    fn check_probes(&self, pieces: &[Piece]) -> Result<(), TemplateError> {
+        let probes = probe_texts();
+        for &slot in self.slots {
+            for probe in &probes {
+                let mut texts = SENTINELS;
+                texts[slot as usize] = probe;
+                if !self.matches(pieces, texts)? {
+                    return Err(TemplateError::Altered { slot });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Documents and queries may be empty. Some templates write a word instead.
