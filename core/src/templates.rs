@@ -14,7 +14,7 @@ mod learn;
 pub use chat::MessageStyle;
 pub use conversation::MessageTemplate;
 pub use error::TemplateError;
-pub use learn::template_has_roles;
+pub use learn::{template_has_roles, template_names_role};
 
 use crate::families::{Family, ListRules};
 use std::fmt;

@@ -246,7 +246,8 @@ fn a_template_that_renders_the_pairs_is_learned_or_refused_whatever_roles_it_nam
     ] {
         let found = resolve_changed("tied-bf16", &flags(|_| ()), |files| {
             files.default_prompt_name = None;
-            files.chat_template.as_mut().unwrap().source = source.clone();
+            let chosen = files.chat_template.as_mut().unwrap();
+            (chosen.source, chosen.renders_pairs) = (source.clone(), true);
         });
         match (found, expected) {
             (Ok(model), Ok(expected)) => {

@@ -292,11 +292,6 @@ impl SentenceBert {
         self.modality_config.as_ref().is_some_and(|kinds| kinds.contains_key("message"))
     }
 
-    /// Whether sentence-transformers leaves a chat template of the repository out.
-    pub(super) fn reads_texts_only(&self) -> bool {
-        self.modality_config.is_some() && !self.reads_messages()
-    }
-
     /// The form in which the template gets its messages. By default without the beginning of an answer.
     pub(super) fn message_style(&self) -> MessageStyle {
         let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));

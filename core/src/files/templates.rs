@@ -12,7 +12,7 @@ use super::error::FilesError;
 use super::names::{Bound, CHAT_TEMPLATE};
 use super::reading::{FileText, read_text};
 use super::repository::Repository;
-use crate::templates::{MessageStyle, template_has_roles};
+use crate::templates::{MessageStyle, template_has_roles, template_names_role};
 
 /// A chat template from a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub struct ChosenTemplate {
     pub place: String,
     /// The form in which it gets its messages.
     pub style: MessageStyle,
-    /// Whether sentence-transformers makes the prompts of pairs by it, whatever roles its text names.
+    /// Whether pairs are read in it, whatever roles its text names: a `LogitScore` follows, and
+    /// sentence-transformers makes messages of the pairs, or the text names one of the roles.
     pub renders_pairs: bool,
 }
 
@@ -53,12 +54,12 @@ pub(super) async fn choose(
         _ => MessageStyle::plain(),
     };
     let scores_tokens = modules.iter().any(|module| module.class_name() == "LogitScore");
-    let renders_pairs = scores_tokens && !sentence_bert.is_some_and(SentenceBert::reads_texts_only);
+    let reads_messages = sentence_bert.is_some_and(SentenceBert::reads_messages);
     let chosen = |(place, source): (String, String)| ChosenTemplate {
+        renders_pairs: scores_tokens && (reads_messages || template_names_role(&source)),
         source,
         place,
         style: style.clone(),
-        renders_pairs,
     };
     let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
@@ -174,15 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn a_template_renders_pairs_if_a_logit_score_follows_and_the_settings_do_not_say_otherwise() {
-        for (sentence_bert, expected) in [
-            (None, true),
-            (Some("{}"), true),
-            (Some(r#"{"modality_config":{"text":{},"message":{}}}"#), true),
-            (Some(r#"{"modality_config":{"text":{}}}"#), false),
+    fn a_template_before_a_logit_score_renders_pairs_if_the_settings_say_so_or_it_names_a_role() {
+        for (template, sentence_bert, expected) in [
+            ("a", None, false),
+            ("a", Some(r#"{"modality_config":{"text":{}}}"#), false),
+            ("a", Some(r#"{"modality_config":{"text":{},"message":{}}}"#), true),
+            ("m.role == 'query'", Some("{}"), true),
         ] {
-            let found = chosen(r#"{"chat_template":"a"}"#, sentence_bert, &[]).unwrap().unwrap();
-            assert_eq!(found.renders_pairs, expected, "{sentence_bert:?}");
+            let config = serde_json::json!({ "chat_template": template }).to_string();
+            let found = chosen(&config, sentence_bert, &[]).unwrap().unwrap();
+            assert_eq!(found.renders_pairs, expected, "{template} {sentence_bert:?}");
         }
     }
 

@@ -20,6 +20,12 @@ pub fn template_has_roles(template: &str) -> bool {
     [Slot::Query, Slot::Document].into_iter().all(|slot| has_role(template, slot))
 }
 
+/// Whether a chat template mentions one of these roles.
+#[must_use]
+pub fn template_names_role(template: &str) -> bool {
+    [Slot::Query, Slot::Document].into_iter().any(|slot| has_role(template, slot))
+}
+
 fn has_role(template: &str, slot: Slot) -> bool {
     let role = slot.role();
     template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""))
@@ -38,9 +44,13 @@ impl PromptTemplate {
         let (text, style) = (source.to_owned(), style.clone());
         guard::run(BOUNDS, move || Self::learn(&text, &style))
             .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
-            .map_err(|cause| {
-                let is_general = ![Slot::Query, Slot::Document].iter().any(|slot| has_role(source, *slot));
-                if is_general { TemplateError::General } else { cause }
+            .map_err(|cause| match cause {
+                TemplateError::Missing { .. } | TemplateError::Render { .. }
+                    if !template_names_role(source) =>
+                {
+                    TemplateError::General
+                }
+                cause => cause,
             })
     }
 
