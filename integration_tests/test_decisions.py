@@ -11,6 +11,7 @@ import shutil
 import struct
 import sys
 
+import gguf_files
 import pytest
 from grpc_client import messages
 from server import MODELS, ROOT, Server, refusal, run
@@ -75,6 +76,19 @@ def test_probabilities_are_those_of_transformers(deciding, name):
             assert probabilities(answer["answers"][key]) == pytest.approx(expected["probabilities"], abs=1e-4), key
         tokens = sum(expected.get("length") or len(expected["ids"]) for expected in row["answers"].values())
         assert answer["usage"] == {"input_tokens": tokens, "output_tokens": 0}
+
+
+def test_a_template_in_a_gguf_file_gets_the_file_s_special_tokens(tmp_path):
+    folder, row = FOLDER / "gemma3-instruct", FILES["gemma3-instruct"]["rows"][0]
+    template = (folder / "chat_template.jinja").read_text()
+    found = []
+    for first in ("{{ bos_token }}", "<bos>", ""):
+        path = tmp_path / f"{len(found)}.gguf"
+        metadata = {"tokenizer.chat_template": template.replace("{{ bos_token }}", first)}
+        gguf_files.write(folder, path, gguf_files.Recipe(metadata=metadata))
+        with Server(path, *DECIDER) as server:
+            found.append(decide(server, row["body"])["answers"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_scores_choices_and_confidences_follow_from_the_probabilities(deciding):

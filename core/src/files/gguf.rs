@@ -14,7 +14,7 @@ use text_embeddings_checkpoint::ModelFile;
 use text_embeddings_checkpoint::gguf::{self, DenseMatrix, File, Metadata};
 
 use super::error::FilesError;
-use super::names::{CHAT_TEMPLATE, CONFIG, MODULES, POOLING, TOKENIZER, module_files};
+use super::names::{CHAT_TEMPLATE, CONFIG, MODULES, POOLING, SPECIAL_TOKENS, TOKENIZER, module_files};
 use super::reading::MemoryFiles;
 use crate::families::{self, Family};
 use crate::templates::PromptTemplate;
@@ -42,6 +42,7 @@ pub(super) fn unpack(gguf: &ModelFile) -> Result<MemoryFiles, FilesError> {
     }
     if let Some(template) = template(&file.metadata, &config).map_err(unsupported)? {
         add(CHAT_TEMPLATE, template);
+        add(SPECIAL_TOKENS, special_tokens(&file.metadata).to_string());
     }
     let dense = file.dense().map_err(FilesError::Weights)?;
     if dense.is_empty() && file.architecture() == EMBEDDING_GEMMA {
@@ -52,6 +53,17 @@ pub(super) fn unpack(gguf: &ModelFile) -> Result<MemoryFiles, FilesError> {
     }
     files.extend(dense_modules(&dense));
     Ok(MemoryFiles::from_files(gguf.path().to_owned(), files))
+}
+
+/// The special tokens that a chat template may write, by their names in one.
+fn special_tokens(metadata: &Metadata) -> Value {
+    let names = [("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")];
+    let tokens = metadata.texts("tokenizer.ggml.tokens").unwrap_or_default();
+    let named = names.into_iter().filter_map(|(name, own)| {
+        let id = metadata.number(&format!("tokenizer.ggml.{own}_token_id"))?;
+        Some((format!("{name}_token"), Value::from(tokens.get(id)?.as_str())))
+    });
+    Value::Object(named.collect())
 }
 
 /// The files of the dense modules: matrices without a bias or an activation.
