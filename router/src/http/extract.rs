@@ -344,7 +344,7 @@ impl DecodedBody {
     /// If the body is not an object.
     pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
         let named = parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake));
-        Ok(named.map(|(WithNames::<IgnoredAny> { names, .. }, _)| names)?)
+        Ok(named.map(|(WithNames::<IgnoredAny> { notes, .. }, _)| notes)?)
     }
 
     /// The first field that is one of `names`. The rest of the body is not read, and may not even be JSON.
@@ -368,7 +368,7 @@ impl DecodedBody {
         check: impl Fn(&[String]) -> Result<F, String>,
     ) -> Result<Checked<F, T>, ApiError> {
         let (names, body) = match self.parse() {
-            Ok(WithNames { names, body }) => (names, Ok(body)),
+            Ok(WithNames { notes, body }) => (notes, Ok(body)),
             // `check` needs the names after the mistake too: its error has priority.
             Err(error) => (self.fields()?, Err(error)),
         };
@@ -424,7 +424,7 @@ impl DecodedBody {
         let name = message.strip_prefix(MISSING_FIELD).and_then(|rest| rest.split('`').next());
         let Some(name) = name else { return BodyMistake::Invalid(message) };
         let question = match parse::<WithNames<IgnoredAny>>(&self.json, self.format) {
-            Ok((WithNames { names, .. }, _)) => hint(&names, &[name]),
+            Ok((WithNames { notes, .. }, _)) => hint(&notes, &[name]),
             Err(_) => None,
         };
         BodyMistake::Invalid(message + &question.unwrap_or_default())
@@ -433,7 +433,7 @@ impl DecodedBody {
 
 /// An object without its fields of these names that are null, if there are any.
 fn without_nulls(json: &[u8], names: &[&str]) -> Option<Vec<u8>> {
-    let WithNames { names: fields, body }: WithNames<HashMap<String, Option<JsonText>>> =
+    let WithNames { notes: fields, body }: WithNames<HashMap<String, Option<JsonText>>> =
         serde_json::from_slice(json).ok()?;
     let mut nulls = names.to_vec();
     nulls.retain(|name| body.get(*name).is_some_and(Option::is_none));

@@ -27,7 +27,7 @@ use super::{
         answers::RerankUsage,
         dialect::{note_misspelled_instruction, seen},
         in_fields,
-        options::{Options, WithOptions},
+        options::{Options, ReadOptions, WithOptions},
     },
     responses::ScoreErrors,
     schemas::TAG,
@@ -132,7 +132,7 @@ pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> 
     let format = body.answer_format;
     let Checked { found: names, body: pairs } =
         body.read_with(|body| body.read_without_nulls(NAMES.as_flattened(), read)).await??;
-    let WithOptions { options, body: pairs } = pairs?;
+    let WithOptions { notes: ReadOptions { options, .. }, body: pairs } = pairs?;
     options.note_model(state.served());
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.served().service.score(request).await.map_err(|error| in_fields(error, names))?;

@@ -31,7 +31,7 @@ use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
 use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
-use options::{Options, WithOptions};
+use options::{Options, ReadOptions, WithOptions};
 
 pub(crate) use tei::{Ranks, RerankBody};
 
@@ -112,7 +112,7 @@ fn read_and_build(body: &DecodedBody, limit: usize) -> Result<Checked<Dialect, R
     let Checked { found: dialect, body } = body.read_without_nulls(&names, read)?;
     let built = body.and_then(|body| match body {
         ReadBody::Texts(body) => Ok(ReadRequest::Texts(body.into())),
-        ReadBody::Documents(WithOptions { options, body }) => {
+        ReadBody::Documents(WithOptions { notes: ReadOptions { options, .. }, body }) => {
             let built = body.request(&options, dialect, limit).map_err(ApiError::invalid)?;
             Ok(ReadRequest::Documents(Box::new(BuiltDocuments { built, options, dialect })))
         }
@@ -147,7 +147,10 @@ pub(crate) fn check_reading(body: &DecodedBody) {
     let is_known = body.fields().is_ok_and(|fields| Dialect::from_fields(&fields).is_ok());
     let read = read(body);
     assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
-    if let Ok(Checked { found: dialect, body: Ok(ReadBody::Documents(WithOptions { options, body })) }) = read
+    if let Ok(Checked {
+        found: dialect,
+        body: Ok(ReadBody::Documents(WithOptions { notes: ReadOptions { options, .. }, body })),
+    }) = read
     {
         const LIMIT: usize = 100_000;
         let built = body.request(&options, dialect, LIMIT);

@@ -4,18 +4,11 @@
 //! must hold: a field is honoured, or has no effect because it cannot change the answer, or is refused by
 //! name; of two names for one option the more specific one wins.
 
-use std::{
-    fmt,
-    marker::PhantomData,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{
-    Deserialize, Deserializer,
-    de::{
-        DeserializeSeed, Error, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
-        value::MapAccessDeserializer,
-    },
+    Deserialize,
+    de::{Error, IgnoredAny, MapAccess},
 };
 use text_embeddings_core::{
     service::RerankRequest,
@@ -25,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::parts::{HighlightCount, LongDocuments, wanted_chunking};
 use crate::http::{
-    named_fields::WithNames,
+    named_fields::{FieldNotes, Noted, WithNames},
     schemas::{only_null, prompt_tokens},
     shared::TruncationSide,
 };
@@ -229,103 +222,71 @@ impl Options {
     }
 }
 
-/// The options among a body's fields, and the body made of the other fields, from one reading.
-#[derive(Debug)]
-pub(crate) struct WithOptions<T> {
+/// The options among a body's fields, which the body itself does not get.
+#[derive(Debug, Default)]
+pub(crate) struct ReadOptions {
     pub(crate) options: Options,
-    pub(crate) body: T,
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithOptions<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(WithOptionsVisitor(PhantomData))
-    }
-}
-
-struct WithOptionsVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for WithOptionsVisitor<T> {
-    type Value = WithOptions<T>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<WithOptions<T>, A::Error> {
-        let mut others = OtherFields { fields, options: Options::default(), seen: Vec::new() };
-        let body = T::deserialize(MapAccessDeserializer::new(&mut others))?;
-        Ok(WithOptions { options: others.options, body })
-    }
-}
-
-/// The fields that are not options. Options that come between them are read and kept.
-struct OtherFields<A> {
-    fields: A,
-    options: Options,
     /// The names of the options that were there.
     seen: Vec<&'static str>,
 }
 
-impl<'de, A: MapAccess<'de>> OtherFields<A> {
-    /// Reads the value of the field `name`. False, and nothing is read, if that is not an option.
-    fn read_option(&mut self, name: &str) -> Result<bool, A::Error> {
+/// The options, and the body made of the other fields.
+pub(crate) type WithOptions<T> = Noted<ReadOptions, T>;
+
+impl FieldNotes for ReadOptions {
+    fn take_field<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<bool, A::Error> {
         match name {
-            "model" => self.options.model = self.value("model")?,
-            "instruction" => self.options.instruction = self.value("instruction")?,
-            "instruct" => self.options.instruct = self.value("instruct")?,
+            "model" => self.options.model = self.value(fields, "model")?,
+            "instruction" => self.options.instruction = self.value(fields, "instruction")?,
+            "instruct" => self.options.instruct = self.value(fields, "instruct")?,
             "chat_template_kwargs" => {
-                self.options.chat_template_kwargs = self.value("chat_template_kwargs")?;
+                self.options.chat_template_kwargs = self.value(fields, "chat_template_kwargs")?;
             }
-            "truncate" => self.options.truncate = self.value("truncate")?,
-            "truncation" => self.options.truncation = self.value("truncation")?,
+            "truncate" => self.options.truncate = self.value(fields, "truncate")?,
+            "truncation" => self.options.truncation = self.value(fields, "truncation")?,
             "truncate_prompt_tokens" => {
-                self.options.truncate_prompt_tokens = self.value("truncate_prompt_tokens")?;
+                self.options.truncate_prompt_tokens = self.value(fields, "truncate_prompt_tokens")?;
             }
-            "truncation_side" => self.options.truncation_side = self.value("truncation_side")?,
+            "truncation_side" => self.options.truncation_side = self.value(fields, "truncation_side")?,
             "truncation_direction" => {
-                self.options.truncation_direction = self.value("truncation_direction")?;
+                self.options.truncation_direction = self.value(fields, "truncation_direction")?;
             }
-            "max_tokens_per_doc" => self.options.max_tokens_per_doc = self.value("max_tokens_per_doc")?,
+            "max_tokens_per_doc" => {
+                self.options.max_tokens_per_doc = self.value(fields, "max_tokens_per_doc")?;
+            }
             "max_tokens_per_query" => {
-                self.options.max_tokens_per_query = self.value("max_tokens_per_query")?;
+                self.options.max_tokens_per_query = self.value(fields, "max_tokens_per_query")?;
             }
-            "long_documents" => self.options.long_documents = self.value("long_documents")?,
-            "max_chunks_per_doc" => self.options.max_chunks_per_doc = self.value("max_chunks_per_doc")?,
-            "chunk_overlap" => self.options.chunk_overlap = self.value("chunk_overlap")?,
-            "highlight" => self.options.highlight = self.value("highlight")?,
-            "raw_scores" => self.options.raw_scores = self.value("raw_scores")?,
-            "use_activation" => self.options.use_activation = self.value("use_activation")?,
-            "min_score" => self.options.min_score = self.value("min_score")?,
-            "request_id" => self.options.request_id = self.value("request_id")?,
-            "mm_processor_kwargs" => self.options.mm_processor_kwargs = self.value("mm_processor_kwargs")?,
+            "long_documents" => self.options.long_documents = self.value(fields, "long_documents")?,
+            "max_chunks_per_doc" => {
+                self.options.max_chunks_per_doc = self.value(fields, "max_chunks_per_doc")?;
+            }
+            "chunk_overlap" => self.options.chunk_overlap = self.value(fields, "chunk_overlap")?,
+            "highlight" => self.options.highlight = self.value(fields, "highlight")?,
+            "raw_scores" => self.options.raw_scores = self.value(fields, "raw_scores")?,
+            "use_activation" => self.options.use_activation = self.value(fields, "use_activation")?,
+            "min_score" => self.options.min_score = self.value(fields, "min_score")?,
+            "request_id" => self.options.request_id = self.value(fields, "request_id")?,
+            "mm_processor_kwargs" => {
+                self.options.mm_processor_kwargs = self.value(fields, "mm_processor_kwargs")?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
     }
+}
 
-    fn value<V: Deserialize<'de>>(&mut self, name: &'static str) -> Result<V, A::Error> {
+impl ReadOptions {
+    fn value<'de, A: MapAccess<'de>, V: Deserialize<'de>>(
+        &mut self,
+        fields: &mut A,
+        name: &'static str,
+    ) -> Result<V, A::Error> {
         if self.seen.contains(&name) {
             return Err(Error::duplicate_field(name));
         }
         self.seen.push(name);
-        self.fields.next_value()
-    }
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for OtherFields<A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(name) = self.fields.next_key::<String>()? {
-            if !self.read_option(&name)? {
-                return seed.deserialize(name.into_deserializer()).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.fields.next_value_seed(seed)
+        fields.next_value()
     }
 }
 
@@ -370,9 +331,9 @@ mod tests {
             let text = format!("{{{}}}", members.join(","));
             let read: WithOptions<Rest> = serde_json::from_str(&text).unwrap();
             assert_eq!(read.body.query, "q", "{text}");
-            assert_eq!(read.options.instruction().as_deref(), Some("i"), "{text}");
-            assert!(read.options.raw_scores(), "{text}");
-            assert_eq!(read.options.request_id.as_deref(), Some("r"), "{text}");
+            assert_eq!(read.notes.options.instruction().as_deref(), Some("i"), "{text}");
+            assert!(read.notes.options.raw_scores(), "{text}");
+            assert_eq!(read.notes.options.request_id.as_deref(), Some("r"), "{text}");
             let value: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(WithOptions::<Rest>::deserialize(&value).unwrap().body.query, "q", "{text}");
         }
