@@ -157,8 +157,8 @@ fn family_by_prompt(files: &ModelFolder, template: &PromptTemplate) -> Option<So
 fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<PromptTemplate>>, Refusal> {
     match (&flags.chat_template, &files.chat_template) {
         (Some(PromptFlag::File { path, source }), _) => {
-            // A general one may tell pairs apart by writing each role as it comes, but no re-ranker was trained
-            // with such a prompt.
+            // A general one may tell pairs apart by writing each role as it comes, but no re-ranker was
+            // trained with such a prompt.
             let template = if template_has_roles(source) {
                 learn_prompt(files, source, MessageStyle::plain())
             } else {
