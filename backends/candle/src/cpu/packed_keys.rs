@@ -41,12 +41,12 @@ struct SegmentStarts {
 
 /// The packed keys and values of a segment, for one head.
 #[derive(Default)]
-pub(super) struct PackedHead<Words, Scales> {
-    pub(super) keys: Words,
-    pub(super) values: Words,
-    /// For integers: a scale for each position of all panels, zero for padding.
-    pub(super) key_scales: Scales,
-    pub(super) value_scales: Scales,
+pub(super) struct PackedHead<W, S> {
+    pub(super) keys: W,
+    pub(super) values: W,
+    /// For integers: a scale for each position of all panels, one for padding.
+    pub(super) key_scales: S,
+    pub(super) value_scales: S,
 }
 
 /// The panels that contain a segment's keys, counted from the text's first panel.
@@ -208,7 +208,7 @@ impl HeadPacking<'_> {
             }
             pack::panel(compute.set, &rows[..used], size.key, out);
         }
-        scales.iter_mut().skip(tokens).for_each(|scale| *scale = 0.0);
+        scales.iter_mut().skip(tokens).for_each(|scale| *scale = 1.0);
     }
 
     /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
@@ -218,7 +218,7 @@ impl HeadPacking<'_> {
             if token + AHEAD < tokens {
                 tile::bring_values_near(row(token + AHEAD));
             }
-            *scale = 0.0;
+            *scale = 1.0;
             if token < tokens {
                 int16::write_scale(compute.set, row(token), scale);
             }
@@ -239,14 +239,13 @@ impl HeadPacking<'_> {
                 }
                 let values = of_panel(first);
                 if format.per_word() == 2 {
-                    let has_second = first + 1 < tokens;
+                    let padding = [0.0; COLUMNS];
                     let second =
-                        if has_second { of_panel(first + 1) } else { &[0.0; COLUMNS][..values.len()] };
+                        if first + 1 < tokens { of_panel(first + 1) } else { &padding[..values.len()] };
                     let (used, rest) = out.split_at_mut(values.len());
-                    if let [scale, rest @ ..] = &scales[first.min(scales.len())..] {
-                        let of_second = if has_second { rest[0] } else { 1.0 };
-                        let rows = [values, second];
-                        int16::interleave(compute.set, rows, [*scale, of_second], used);
+                    if format.is_scaled() {
+                        let scales = [scales[first], scales[first + 1]];
+                        int16::interleave(compute.set, [values, second], scales, used);
                     } else {
                         pack::interleave(compute.set, values, second, used);
                     }
