@@ -76,8 +76,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Packs two rows of equal length, with a scale for each, as words of [`OperandFormat::Int16`]. Each word
-    /// holds one value of each row.
+    /// Packs two rows of equal length, with a scale for each. Each word holds one value of each row.
     fn interleave(rows: [&[f32]; 2], scales: [f32; 2], words: &mut [u32]) {
         let [first, second] = scales.map(|scale| 1.0 / scale);
         for ((word, &a), &b) in words.iter_mut().zip(rows[0]).zip(rows[1]) {
