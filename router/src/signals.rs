@@ -20,7 +20,7 @@ use tokio::{
 /// If the system gives no threads.
 pub(crate) fn start_runtime() -> anyhow::Result<Runtime> {
     let runtime = Runtime::new().context("the runtime cannot start its threads")?;
-    // The signal is caught as long as the process lives, although nobody waits for it.
+    // From this call on, the process catches the signal, even if no task waits for it.
     drop(runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) }));
     Ok(runtime)
 }

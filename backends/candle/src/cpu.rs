@@ -77,7 +77,7 @@ impl Arithmetic {
         // parts of int8 that are not computed in bytes are exact.
         let [sixteen_bits, beside_bytes] = if set.has_bf16() {
             [OperandFormat::Bf16; 2]
-        } else if set.has_int16() {
+        } else if set.takes_int16() {
             [OperandFormat::Int16; 2]
         } else {
             [OperandFormat::Bf16, OperandFormat::F32]

@@ -195,7 +195,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
              instead"
         );
     }
-    if computed == DType::BFloat16 && !set.has_bf16() && set.has_fast_16_bits() {
+    if computed == DType::BFloat16 && set.takes_int16() {
         tracing::info!(
             "the CPU ({set}) does not multiply bfloat16, so 16-bit integers take its place, which round less"
         );

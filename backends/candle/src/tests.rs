@@ -216,7 +216,7 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
             let start = |set| cpu_as(dtype, model, 2, set);
             let obvious = check("portable", start(InstructionSet::Portable).as_mut(), (&exact, to_reference));
             let best = InstructionSet::best();
-            let rounds_less = dtype == DType::BFloat16 && best.has_int16() && !best.has_bf16();
+            let rounds_less = dtype == DType::BFloat16 && best.takes_int16();
             let expected = if rounds_less { (&exact[..], OF_INT16) } else { (&obvious[..], to_each_other) };
             check(&best.to_string(), start(best).as_mut(), expected);
             if dtype == DType::BFloat16 {

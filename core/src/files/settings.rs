@@ -1,8 +1,8 @@
 //! Reads `config.json` of a model, and nothing else.
 //!
 //! Input: the model that the user names, and the settings for reaching the Hub. Output: the content of its
-//! `config.json`, or the settings that its weights tell: those of a GGUF file, and the sizes of a static
-//! embedding model. What must hold: no weights are fetched; the cache's record of the revision stays as it
+//! `config.json`, or the settings that its weights tell: a GGUF file's, and the sizes of a static embedding
+//! model. What must hold: no weights are fetched; the cache's record of the revision stays as it
 //! is, so that an incomplete copy never looks complete.
 
 use serde_json::Value;

@@ -77,7 +77,7 @@ impl Traces {
     }
 
     /// Begins the span of a request with these `headers`, over gRPC its metadata. Absent if traces are not
-    /// sent; then nobody asks for its name and attributes.
+    /// sent; then its name and attributes are not made.
     pub(crate) fn begin_span<const N: usize>(
         &self,
         headers: &HeaderMap,

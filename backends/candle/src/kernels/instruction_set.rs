@@ -115,8 +115,8 @@ impl InstructionSet {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
-    /// Whether the CPU has instructions for products of bfloat16. They are at least twice as fast as those of
-    /// `f32`.
+    /// Whether the CPU has instructions for products of bfloat16. They are at least twice as fast as products
+    /// of `f32`.
     #[must_use]
     pub fn has_bf16(self) -> bool {
         match self {
@@ -131,15 +131,15 @@ impl InstructionSet {
     /// Whether products of 16 bits, bfloat16 or integers, are faster than products of `f32`.
     #[must_use]
     pub fn has_fast_16_bits(self) -> bool {
-        self.has_bf16() || self.has_int16()
+        self.has_bf16() || self.takes_int16()
     }
 
-    /// Whether products of 16-bit integers are faster than products of `f32`. Without VNNI, AVX-512 has too
-    /// few units for it.
-    pub(crate) fn has_int16(self) -> bool {
+    /// Whether 16-bit integers take bfloat16's place: the CPU does not multiply that, and multiplies them
+    /// faster than `f32`. Without VNNI, AVX-512 has too few units for it.
+    pub(crate) fn takes_int16(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx2Vnni | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Avx512Amx => true,
+            Self::Avx2 | Self::Avx2Vnni | Self::Avx512Vnni => true,
             _ => false,
         }
     }

@@ -16,6 +16,8 @@ use crate::kernels::{
 const LARGEST_NORM: f32 = 32_767.0;
 /// The least scale of 16-bit integers. The squares of smaller values are no longer normal.
 const LEAST_SCALE: f32 = 1e-20;
+/// The least sum of weights that count.
+const LEAST_SUM: f32 = 1e-30;
 
 /// The scale of a row of 16-bit integers. NaN if a value is not finite, or so large that its square is not.
 #[inline(always)]
@@ -49,29 +51,35 @@ fn nearest_integer<const FUSED: bool>(value: f32, inverse: f32) -> u32 {
     mul_add::<FUSED>(value, inverse, ROUND).to_bits() & 0xffff
 }
 
+/// Packs the integers nearest to `values · inverse`, and zeros behind them.
+#[inline(always)]
+fn round_values<const FUSED: bool, const WIDE: bool>(values: &[f32], inverse: f32, words: &mut [u32]) {
+    #[cfg(target_arch = "x86_64")]
+    let (values, words) = if WIDE {
+        let (whole, rest) = values.as_chunks::<WORDS>();
+        let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 2);
+        // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
+        unsafe { wide::round_to_int16(whole, inverse, of_whole) };
+        (rest, of_rest)
+    } else {
+        (values, words)
+    };
+    let (pairs, rest) = values.as_chunks::<2>();
+    for (word, &[first, second]) in words.iter_mut().zip(pairs) {
+        *word = nearest_integer::<FUSED>(first, inverse) | nearest_integer::<FUSED>(second, inverse) << 16;
+    }
+    words[pairs.len()..].fill(0);
+    if let [last] = rest {
+        words[pairs.len()] = nearest_integer::<FUSED>(*last, inverse);
+    }
+}
+
 dispatch! {
     /// [`row`](super::row) for 16-bit integers.
     fn round_row(values: &[f32], words: &mut [u32], scale: &mut f32) {
         *scale = scale_of_row::<S>(values);
         let inverse = 1.0 / *scale;
-        #[cfg(target_arch = "x86_64")]
-        let (values, words) = if WIDE {
-            let (whole, rest) = values.as_chunks::<WORDS>();
-            let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 2);
-            // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
-            unsafe { wide::round_to_int16(whole, inverse, of_whole) };
-            (rest, of_rest)
-        } else {
-            (values, words)
-        };
-        let (pairs, rest) = values.as_chunks::<2>();
-        for (word, &[first, second]) in words.iter_mut().zip(pairs) {
-            *word = nearest_integer::<FUSED>(first, inverse) | nearest_integer::<FUSED>(second, inverse) << 16;
-        }
-        words[pairs.len()..].fill(0);
-        if let [last] = rest {
-            words[pairs.len()] = nearest_integer::<FUSED>(*last, inverse);
-        }
+        round_values::<FUSED, WIDE>(values, inverse, words);
     }
 }
 
@@ -99,22 +107,11 @@ dispatch! {
             for panel in 0..lines.len() / (2 * rows) {
                 let halves = [0, 1].map(|half| lines[(2 * panel + half) * rows + row].map(f32::from_bits));
                 let line = &mut lines[panel * rows + row];
-                #[cfg(target_arch = "x86_64")]
-                if WIDE {
-                    // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
-                    unsafe { wide::round_to_int16(&halves, inverse, line) };
-                    continue;
-                }
-                for (word, &[first, second]) in line.iter_mut().zip(halves.as_flattened().as_chunks::<2>().0) {
-                    *word = nearest_integer::<FUSED>(first, inverse) | nearest_integer::<FUSED>(second, inverse) << 16;
-                }
+                round_values::<FUSED, WIDE>(halves.as_flattened(), inverse, line);
             }
         }
     }
 }
-
-/// The least sum of weights that count.
-const LEAST_SUM: f32 = 1e-30;
 
 /// The integers in a word.
 #[cfg(test)]

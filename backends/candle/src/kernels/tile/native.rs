@@ -79,63 +79,35 @@ tile!(
         transmute::<__m512i, __m512bh>(b)
     )
 );
-tile!(
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    native_int8_avx512,
-    __m512i,
-    16,
-    COLUMNS / 16,
-    _mm512_loadu_si512,
-    _mm512_loadu_si512,
-    _mm512_set1_epi32,
-    _mm512_storeu_si512,
-    |sum, a, b| _mm512_dpbusd_epi32(sum, a, b)
-);
-
-tile!(
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    native_int16_avx512vnni,
-    __m512i,
-    16,
-    COLUMNS / 16,
-    _mm512_loadu_si512,
-    _mm512_loadu_si512,
-    _mm512_set1_epi32,
-    _mm512_storeu_si512,
-    |sum, a, b| _mm512_dpwssd_epi32(sum, a, b)
-);
-tile!(
-    #[target_feature(enable = "avx512f,avx512bw")]
-    native_int16_avx512,
-    __m512i,
-    16,
-    COLUMNS / 16,
-    _mm512_loadu_si512,
-    _mm512_loadu_si512,
-    _mm512_set1_epi32,
-    _mm512_storeu_si512,
-    |sum, a, b| _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
-);
-
-/// Tiles of integers with AVX2.
+/// Tiles of integers with registers of one size.
 macro_rules! tiles_of_integers {
-    ($($features:literal $name:ident, $registers:expr, $step:expr;)*) => {$(
+    ($register:ty, $lanes:literal, $load:ident, $splat:ident, $store:ident:
+     $($features:literal $name:ident, $registers:expr, $step:expr;)*) => {$(
         tile!(
             #[target_feature(enable = $features)]
             $name,
-            __m256i,
-            8,
+            $register,
+            $lanes,
             $registers,
-            _mm256_loadu_si256,
-            _mm256_loadu_si256,
-            _mm256_set1_epi32,
-            _mm256_storeu_si256,
+            $load,
+            $load,
+            $splat,
+            $store,
             $step
         );
     )*};
 }
 
 tiles_of_integers! {
+    __m512i, 16, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_si512:
+    "avx512f,avx512vnni" native_int8_avx512, COLUMNS / 16, |sum, a, b| _mm512_dpbusd_epi32(sum, a, b);
+    "avx512f,avx512vnni" native_int16_avx512vnni, COLUMNS / 16, |sum, a, b| _mm512_dpwssd_epi32(sum, a, b);
+    "avx512f,avx512bw" native_int16_avx512, COLUMNS / 16,
+        |sum, a, b| _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+}
+
+tiles_of_integers! {
+    __m256i, 8, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_storeu_si256:
     "avx2,avxvnni" native_int16_avx2vnni, COLUMNS / 16, |sum, a, b| _mm256_dpwssd_avx_epi32(sum, a, b);
     "avx2,avxvnni" native_int16_low_avx2vnni, COLUMNS / 8, |sum, a, b| _mm256_dpwssd_avx_epi32(sum, a, b);
     "avx2" native_int16_avx2, COLUMNS / 16, |sum, a, b| _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
