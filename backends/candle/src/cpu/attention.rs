@@ -32,6 +32,8 @@ use text_embeddings_backend_core::{Batch, Segment};
 const KEYS_PER_STEP: usize = 16 * COLUMNS;
 /// The most query tokens of a work item. Their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
+/// The number of heads of a query that are packed together.
+const HEADS_AT_ONCE: usize = 16;
 
 /// A work item of one thread: some queries of one span.
 struct WorkItem<'a> {
@@ -133,9 +135,7 @@ impl Attend<'_> {
             workspace.values.extend_from_slice(values);
             tile::bring_row_near(item.queries, query + 1, width);
             turn(item.first_row + query, &mut workspace.values);
-            for head in 0..heads.keys {
-                tiles(head).place_query(workspace, query);
-            }
+            first_head.place_query(workspace, query);
         }
         let pieces = pieces(batch, item.segment);
         let last = &batch.segments()[item.segment];
@@ -300,7 +300,11 @@ impl<'a> Tiles<'a> {
 
     /// The range of some rows' words among the packed queries of all heads.
     fn words(&self, rows: &Range<usize>) -> Range<usize> {
-        let before = self.head * self.rows;
+        self.words_of_head(self.head, rows)
+    }
+
+    fn words_of_head(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
+        let before = head * self.rows;
         (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
     }
 
@@ -318,7 +322,7 @@ impl<'a> Tiles<'a> {
     fn reserve(&self, workspace: &mut Workspace, values: usize) {
         workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
         workspace.query_scales.resize(self.heads.keys * self.rows, 1.0);
-        workspace.words.resize(self.query_words, 0);
+        workspace.words.resize(HEADS_AT_ONCE * self.query_words, 0);
         workspace.out.resize(values, 0.0);
         workspace.totals.reserve(self.rows * self.panels);
         workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
@@ -326,16 +330,24 @@ impl<'a> Tiles<'a> {
         workspace.tile.reserve(self.block_rows);
     }
 
-    /// Packs this head's part of a query. `Workspace::values` holds the query's heads.
+    /// Packs all heads of a query, which `Workspace::values` holds.
     fn place_query(&self, workspace: &mut Workspace, query: usize) {
-        for row in query * self.group..(query + 1) * self.group {
-            let first = row - row % self.block_rows;
-            let block = first..self.rows.min(first + self.block_rows);
-            let values = &workspace.values[self.columns(row)];
-            let scale = &mut workspace.query_scales[self.head * self.rows + row];
-            pack::row(self.compute.set, self.row_format, values, 0, &mut workspace.words, scale);
-            let queries = &mut workspace.queries.as_mut_slice()[self.words(&block)];
-            pack::place(&workspace.words, queries, row - first, block.len());
+        for (chunk, values) in workspace.values.chunks(HEADS_AT_ONCE * self.heads.size).enumerate() {
+            let mut heads = [&[][..]; HEADS_AT_ONCE];
+            let count = values.len() / self.heads.size;
+            heads.iter_mut().zip(values.chunks(self.heads.size)).for_each(|(to, from)| *to = from);
+            let (words, mut scales) =
+                (&mut workspace.words[..count * self.query_words], [1.0; HEADS_AT_ONCE]);
+            pack::rows(self.compute.set, self.row_format, &heads[..count], words, &mut scales);
+            for (index, (words, scale)) in words.chunks(self.query_words).zip(scales).enumerate() {
+                let head = chunk * HEADS_AT_ONCE + index;
+                let (key_head, row) = (head / self.group, query * self.group + head % self.group);
+                let first = row - row % self.block_rows;
+                let block = first..self.rows.min(first + self.block_rows);
+                workspace.query_scales[key_head * self.rows + row] = scale;
+                let queries = &mut workspace.queries.as_mut_slice()[self.words_of_head(key_head, &block)];
+                pack::place(words, queries, row - first, block.len());
+            }
         }
     }
 

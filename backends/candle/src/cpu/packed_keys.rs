@@ -195,18 +195,21 @@ impl HeadPacking<'_> {
     /// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
     fn pack_keys<'a>(&self, row: impl Fn(usize) -> &'a [f32], keys: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
-        let mut rows = vec![0; COLUMNS * size.key];
+        let mut words = vec![0; COLUMNS * size.key];
         for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
             let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
-            let used = in_panel.len() * size.key;
-            for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
+            let words = &mut words[..in_panel.len() * size.key];
+            let scales = scales.get_mut(in_panel.clone()).unwrap_or_default();
+            let mut rows = [&[][..]; COLUMNS];
+            let rows = &mut rows[..in_panel.len()];
+            for (values, token) in rows.iter_mut().zip(in_panel) {
                 if token + AHEAD < tokens {
                     tile::bring_values_near(row(token + AHEAD));
                 }
-                let scale = scales.get_mut(token);
-                pack::row(compute.set, format, row(token), 0, words, scale.unwrap_or(&mut 1.0));
+                *values = row(token);
             }
-            pack::panel(compute.set, &rows[..used], size.key, out);
+            pack::rows(compute.set, format, rows, words, scales);
+            pack::panel(compute.set, words, size.key, out);
         }
         scales.iter_mut().skip(tokens).for_each(|scale| *scale = 1.0);
     }
@@ -214,14 +217,18 @@ impl HeadPacking<'_> {
     /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
     fn pack_values<'a>(&self, row: impl Fn(usize) -> &'a [f32], values: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
-        for (token, scale) in scales.iter_mut().enumerate() {
-            if token + AHEAD < tokens {
-                tile::bring_values_near(row(token + AHEAD));
+        for (chunk, scales) in scales.chunks_exact_mut(COLUMNS).enumerate() {
+            let of_chunk = chunk * COLUMNS..tokens.min((chunk + 1) * COLUMNS);
+            let mut rows = [&[][..]; COLUMNS];
+            let rows = &mut rows[..of_chunk.len()];
+            for (values, token) in rows.iter_mut().zip(of_chunk) {
+                if token + AHEAD < tokens {
+                    tile::bring_values_near(row(token + AHEAD));
+                }
+                *values = row(token);
             }
-            *scale = 1.0;
-            if token < tokens {
-                int16::write_scale(compute.set, row(token), scale);
-            }
+            scales[rows.len()..].fill(1.0);
+            int16::write_scales(compute.set, rows, scales);
         }
         for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
             let of_panel = |token: usize| {

@@ -144,15 +144,93 @@ pub(crate) fn stages(len: usize) -> u32 {
     len.trailing_zeros().min((len / UNMIXED).checked_ilog2().unwrap_or(0))
 }
 
-/// The sums and the differences of the values of two registers.
+/// A halving step of [`spread`]: replaces registers `HALF` apart by their sum and their difference.
 ///
 /// # Safety
 ///
 /// The CPU has the registers' instruction set.
 #[inline(always)]
-unsafe fn butterfly<S: Simd>(first: S, second: S) -> (S, S) {
+unsafe fn halve<S: Simd, const N: usize, const HALF: usize>(registers: &mut [S; N]) {
+    for at in 0..N {
+        if at + HALF < N && at & HALF == 0 {
+            let (first, second) = (registers[at], registers[at + HALF]);
+            // SAFETY: the caller upholds the same conditions.
+            unsafe {
+                registers[at] = first.add(second);
+                registers[at + HALF] = second.mul_add(S::splat(-1.0), first);
+            }
+        }
+    }
+}
+
+/// All halving steps of `N` registers.
+///
+/// # Safety
+///
+/// As [`halve`].
+#[inline(always)]
+unsafe fn transform<S: Simd, const N: usize>(registers: &mut [S; N]) {
+    const { assert!(N <= 16 && N.is_power_of_two()) };
     // SAFETY: the caller upholds the same conditions.
-    unsafe { (first.add(second), second.mul_add(S::splat(-1.0), first)) }
+    unsafe {
+        halve::<S, N, 8>(registers);
+        halve::<S, N, 4>(registers);
+        halve::<S, N, 2>(registers);
+        halve::<S, N, 1>(registers);
+    }
+}
+
+/// The halving steps of [`spread`] after which values `stride` apart are combined, the last one, to `N`
+/// times as far apart: with registers for all of them, the row is read and written once.
+///
+/// # Safety
+///
+/// The CPU has the registers' instruction set.
+#[inline(always)]
+unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
+    for parts in row.chunks_exact_mut(N * stride) {
+        let first = parts.as_mut_ptr();
+        let whole = stride - stride % S::LANES;
+        // SAFETY: the caller guarantees the instruction set. `parts` has `N` times `stride` values, and none
+        // from `stride` on is accessed of a part.
+        unsafe {
+            for at in (0..whole).step_by(S::LANES) {
+                let mut registers: [S; N] =
+                    std::array::from_fn(|part| S::load(first.add(part * stride + at)));
+                transform(&mut registers);
+                for (part, register) in registers.into_iter().enumerate() {
+                    register.store(first.add(part * stride + at));
+                }
+            }
+            if whole < stride {
+                let place = |part: usize| first.add(part * stride + whole);
+                let rest = stride - whole;
+                let mut registers: [S; N] = std::array::from_fn(|part| S::load_first(place(part), rest));
+                transform(&mut registers);
+                for (part, register) in registers.into_iter().enumerate() {
+                    register.store_first(place(part), rest);
+                }
+            }
+        }
+    }
+}
+
+/// [`mix`] for up to four steps.
+///
+/// # Safety
+///
+/// As [`mix`].
+#[inline(always)]
+unsafe fn mix_steps<S: Simd>(row: &mut [f32], stride: usize, steps: u32) {
+    // SAFETY: the caller upholds the same conditions.
+    unsafe {
+        match steps {
+            1 => mix::<S, 2>(row, stride),
+            2 => mix::<S, 4>(row, stride),
+            3 => mix::<S, 8>(row, stride),
+            _ => mix::<S, 16>(row, stride),
+        }
+    }
 }
 
 dispatch! {
@@ -161,53 +239,20 @@ dispatch! {
     /// two spread rows is 2ⁿ times the product of the rows, where n is [`stages`] of their length. With n =
     /// 0, as for odd lengths, a row stays unchanged. The bits are the same on every instruction set.
     fn spread(row: &mut [f32]) {
-        // Two halving steps at a time read and write the row half as often. A single step may remain.
-        let (mut stride, stages) = (row.len(), stages(row.len()));
-        for _ in 0..stages / 2 {
-            stride /= 4;
-            let whole = stride - stride % S::LANES;
-            for four in row.chunks_exact_mut(4 * stride) {
-                let (first, second) = four.split_at_mut(2 * stride);
-                let ((a, b), (c, d)) = (first.split_at_mut(stride), second.split_at_mut(stride));
-                for at in (0..whole).step_by(S::LANES) {
-                    // SAFETY: `dispatch` chooses registers of an instruction set that this CPU has, and all
-                    // four slices contain a register's values from `at` on.
-                    unsafe {
-                        let (a, b) = (a.as_mut_ptr().add(at), b.as_mut_ptr().add(at));
-                        let (c, d) = (c.as_mut_ptr().add(at), d.as_mut_ptr().add(at));
-                        let (a_plus_c, a_minus_c) = butterfly(S::load(a), S::load(c));
-                        let (b_plus_d, b_minus_d) = butterfly(S::load(b), S::load(d));
-                        let (first, second) = butterfly(a_plus_c, b_plus_d);
-                        let (third, fourth) = butterfly(a_minus_c, b_minus_d);
-                        first.store(a);
-                        second.store(b);
-                        third.store(c);
-                        fourth.store(d);
-                    }
-                }
-                for at in whole..stride {
-                    let (plus, minus) = ((a[at] + c[at], b[at] + d[at]), (a[at] - c[at], b[at] - d[at]));
-                    (a[at], b[at]) = (plus.0 + plus.1, plus.0 - plus.1);
-                    (c[at], d[at]) = (minus.0 + minus.1, minus.0 - minus.1);
-                }
-            }
-        }
-        if stages % 2 == 1 {
-            stride /= 2;
-            let whole = stride - stride % S::LANES;
-            for pair in row.chunks_exact_mut(2 * stride) {
-                let (first, second) = pair.split_at_mut(stride);
-                for at in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above, for both slices.
-                    unsafe {
-                        let (first, second) = (first.as_mut_ptr().add(at), second.as_mut_ptr().add(at));
-                        let (sum, difference) = butterfly(S::load(first), S::load(second));
-                        sum.store(first);
-                        difference.store(second);
-                    }
-                }
-                for (first, second) in first[whole..].iter_mut().zip(&mut second[whole..]) {
-                    (*first, *second) = (*first + *second, *first - *second);
+        // AVX-512 has registers for four steps at a time, others for three.
+        let most = if WIDE { 4 } else { 3 };
+        let (mut stride, mut stages) = (row.len(), stages(row.len()));
+        while stages > 0 {
+            let steps = stages.div_ceil(stages.div_ceil(most));
+            (stride, stages) = (stride >> steps, stages - steps);
+            // SAFETY: `dispatch` chooses registers of an instruction set that this CPU has. It has narrower
+            // ones, too.
+            unsafe {
+                if stride.is_multiple_of(S::LANES) {
+                    mix_steps::<S>(row, stride, steps);
+                } else {
+                    // 24 values are three registers of eight. Wider ones would straddle cache lines.
+                    mix_steps::<S::Half>(row, stride, steps);
                 }
             }
         }

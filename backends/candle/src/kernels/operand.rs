@@ -189,7 +189,7 @@ impl OperandRows<'_> {
         if self.format == OperandFormat::F32 {
             let (whole, rest) = values.as_chunks::<WORDS>();
             for (chunk, values) in whole.iter().enumerate() {
-                lines.line_at(chunk).copy_from_slice(&values.map(f32::to_bits));
+                *lines.line_at(chunk) = values.map(f32::to_bits);
             }
             for chunk in whole.len()..lines.count {
                 let rest = if chunk == whole.len() { rest } else { &[] };
@@ -207,8 +207,8 @@ impl OperandRows<'_> {
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
-            for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                lines.line_at(chunk).copy_from_slice(words);
+            for (chunk, words) in words.as_chunks().0.iter().enumerate() {
+                *lines.line_at(chunk) = *words;
             }
         });
     }
@@ -225,11 +225,11 @@ struct RowLines {
 }
 
 impl RowLines {
-    fn line_at(&mut self, index: usize) -> &mut [u32] {
+    fn line_at(&mut self, index: usize) -> &mut [u32; WORDS] {
         assert!(index < self.count);
         // SAFETY: the row's block has as many lines of it. They hold words of this row only, and no other
         // `OperandRows` writes it.
-        unsafe { self.words.part(self.first + index * self.stride, WORDS) }
+        unsafe { &mut *self.words.0.add(self.first + index * self.stride).cast() }
     }
 }
 

@@ -151,8 +151,30 @@ pub(crate) fn row(
         OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         OperandFormat::Bf16 => round(set, values, words),
         OperandFormat::WideBf16 => round_wide(set, values, words),
-        OperandFormat::Int16 => int16::round_row(set, values, words, scale),
+        OperandFormat::Int16 => {
+            int16::write_scales(set, &[values], std::slice::from_mut(scale));
+            int16::round_rows(set, &[values], std::slice::from_ref(scale), words);
+        }
         OperandFormat::Int8 => quantise(set, values, offset, words, scale),
+    }
+}
+
+/// Packs rows as [`row`] does, without an offset, each as an equal part of `words`. `scales` has a value for
+/// each row of integers.
+pub(crate) fn rows(
+    set: InstructionSet,
+    format: OperandFormat,
+    rows: &[&[f32]],
+    words: &mut [u32],
+    scales: &mut [f32],
+) {
+    if format == OperandFormat::Int16 {
+        int16::write_scales(set, rows, scales);
+        return int16::round_rows(set, rows, scales, words);
+    }
+    let mut scales = scales.iter_mut();
+    for (words, values) in words.chunks_exact_mut(words.len() / rows.len()).zip(rows) {
+        row(set, format, values, 0, words, scales.next().unwrap_or(&mut 1.0));
     }
 }
 
@@ -285,10 +307,9 @@ const _: () = assert!(COLUMNS == 2 * WORDS);
 
 /// Copies the words of the row `index` to its place in a block of `rows` rows.
 pub(crate) fn place(words: &[u32], block: &mut [u32], index: usize, rows: usize) {
-    let lines = block.chunks_exact_mut(rows * WORDS);
-    for (line, words) in lines.zip(words.chunks_exact(WORDS)) {
-        line[index * WORDS..(index + 1) * WORDS].copy_from_slice(words);
-    }
+    let lines = block.as_chunks_mut::<WORDS>().0.iter_mut().skip(index).step_by(rows);
+    // The compiler knows the size of each copy.
+    lines.zip(words.as_chunks().0).for_each(|(line, words)| *line = *words);
 }
 
 /// Widens stored values to `f32`. `bytes` holds `out.len()` values.
@@ -319,7 +340,7 @@ dispatch! {
         for (chunk, lines) in lines.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
             let mut square = [[0_u32; WORDS]; COLUMNS];
             for (square, row) in square.iter_mut().zip(rows.chunks_exact(words)) {
-                square.copy_from_slice(&row[chunk * WORDS..(chunk + 1) * WORDS]);
+                *square = row.as_chunks().0[chunk];
             }
             #[cfg(target_arch = "x86_64")]
             if WIDE {

@@ -15,14 +15,21 @@ pub(crate) use x86::{Avx2, Avx512};
 /// # Safety
 ///
 /// The methods may use instructions that only some CPUs have, so the CPU must have the instruction set.
-/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, without alignment. Memory that
+/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, `load_first` and `store_first` only
+/// `count`, without alignment. Memory that
 /// `stream` wrote must not be accessed before `fence`.
 pub(crate) trait Simd: Copy {
     /// The number of values in a register.
     const LANES: usize;
+    /// Registers of half as many values, if there are any.
+    type Half: Simd;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     unsafe fn store(self, pointer: *mut f32);
+    /// The first `count` values, less than a register's, and other lanes of any content.
+    unsafe fn load_first(pointer: *const f32, count: usize) -> Self;
+    /// Stores the first `count` values, less than a register's.
+    unsafe fn store_first(self, pointer: *mut f32, count: usize);
     /// A store that bypasses the caches if the instruction set can do that. `pointer` must be aligned to a
     /// register.
     #[inline(always)]
@@ -61,6 +68,7 @@ pub(crate) struct Portable([f32; 4]);
 
 impl Simd for Portable {
     const LANES: usize = 4;
+    type Half = Self;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -77,6 +85,21 @@ impl Simd for Portable {
     unsafe fn store(self, pointer: *mut f32) {
         // SAFETY: the caller guarantees memory for four values at `pointer`.
         unsafe { pointer.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
+        // SAFETY: the caller guarantees `count` values at `pointer`.
+        let value = |i: usize| if i < count { unsafe { *pointer.add(i) } } else { 0.0 };
+        Self(std::array::from_fn(value))
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, pointer: *mut f32, count: usize) {
+        for (i, value) in self.0.into_iter().enumerate().take(count) {
+            // SAFETY: the caller guarantees memory for `count` values at `pointer`.
+            unsafe { *pointer.add(i) = value };
+        }
     }
 
     #[inline(always)]

@@ -19,9 +19,9 @@ const LEAST_SCALE: f32 = 1e-20;
 /// The least sum of weights that count.
 const LEAST_SUM: f32 = 1e-30;
 
-/// The scale of a row of 16-bit integers. NaN if a value is not finite, or so large that its square is not.
+/// The sum of a row's squares.
 #[inline(always)]
-fn scale_of_row<S: Simd>(values: &[f32]) -> f32 {
+fn sum_of_squares<S: Simd>(values: &[f32]) -> f32 {
     let registers = values.chunks_exact(S::LANES);
     let rest: f32 = registers.remainder().iter().map(|value| value * value).sum();
     // SAFETY: the caller is compiled for the instruction set of `S`, and the CPU has it. Each chunk fills a
@@ -34,14 +34,20 @@ fn scale_of_row<S: Simd>(values: &[f32]) -> f32 {
         }
         sum.sum()
     };
-    let norm = (sum + rest).sqrt();
-    if norm.is_finite() { (norm / LARGEST_NORM).max(LEAST_SCALE) } else { f32::NAN }
+    sum + rest
 }
 
 dispatch! {
-    /// Writes the scale of a row for [`interleave`].
-    fn write_scale(values: &[f32], scale: &mut f32) {
-        *scale = scale_of_row::<S>(values);
+    /// Writes the scales of rows. A scale is NaN if a value is not finite, or so large that its square is not.
+    fn write_scales(rows: &[&[f32]], scales: &mut [f32]) {
+        for (scale, row) in scales.iter_mut().zip(rows) {
+            *scale = sum_of_squares::<S>(row);
+        }
+        // A loop of its own: a row's square root would be waited for before its values are read.
+        for scale in scales.iter_mut().take(rows.len()) {
+            let norm = scale.sqrt();
+            *scale = if norm.is_finite() { (norm / LARGEST_NORM).max(LEAST_SCALE) } else { f32::NAN };
+        }
     }
 }
 
@@ -64,6 +70,9 @@ fn round_values<const FUSED: bool, const WIDE: bool>(values: &[f32], inverse: f3
     } else {
         (values, words)
     };
+    if words.is_empty() {
+        return;
+    }
     let (pairs, rest) = values.as_chunks::<2>();
     for (word, &[first, second]) in words.iter_mut().zip(pairs) {
         *word = nearest_integer::<FUSED>(first, inverse) | nearest_integer::<FUSED>(second, inverse) << 16;
@@ -75,11 +84,12 @@ fn round_values<const FUSED: bool, const WIDE: bool>(values: &[f32], inverse: f3
 }
 
 dispatch! {
-    /// [`row`](super::row) for 16-bit integers.
-    fn round_row(values: &[f32], words: &mut [u32], scale: &mut f32) {
-        *scale = scale_of_row::<S>(values);
-        let inverse = 1.0 / *scale;
-        round_values::<FUSED, WIDE>(values, inverse, words);
+    /// Packs rows that have these scales, each as an equal part of `words`, which it pads with zeros.
+    fn round_rows(rows: &[&[f32]], scales: &[f32], words: &mut [u32]) {
+        let row_words = words.len() / rows.len();
+        for ((row, scale), words) in rows.iter().zip(scales).zip(words.chunks_exact_mut(row_words)) {
+            round_values::<FUSED, WIDE>(row, 1.0 / scale, words);
+        }
     }
 }
 
@@ -207,9 +217,7 @@ mod tests {
                 let rows = [1.0, 1e-6]
                     .map(|size| random_values(&mut rng, len).iter().map(|v| v * size).collect::<Vec<_>>());
                 let mut scales = [0.0; 2];
-                for (scale, row) in scales.iter_mut().zip(&rows) {
-                    write_scale(set, row, scale);
-                }
+                write_scales(set, &[&rows[0], &rows[1]], &mut scales);
                 let mut words = vec![0; len];
                 interleave(set, [&rows[0], &rows[1]], scales, &mut words);
                 for (at, word) in words.into_iter().enumerate() {

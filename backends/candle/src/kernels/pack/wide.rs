@@ -66,7 +66,7 @@ pub(super) fn bytes(values: &[[f32; LANES]], inverse: f32, offset: i32, words: &
     }
 }
 
-/// [`super::int16::round_row`] for groups of sixteen values. Their integers fill `words`.
+/// [`super::int16::round_rows`] for groups of sixteen values. Their integers fill `words`.
 #[target_feature(enable = "avx512f")]
 pub(super) fn round_to_int16(values: &[[f32; LANES]], inverse: f32, words: &mut [u32]) {
     let (inverse, round) = (_mm512_set1_ps(inverse), _mm512_set1_ps(ROUND));
