@@ -282,6 +282,8 @@ def add_modern_settings(writer: gguf.GGUFWriter, config: dict) -> None:
 
 def add_gemma_settings(writer: gguf.GGUFWriter, config: dict) -> None:
     """The windows and rotary base of Gemma 3."""
+    scalar = config["query_pre_attn_scalar"]
+    assert scalar == config["head_dim"], f"llama.cpp divides scores by the root of head_dim, not of {scalar}"
     if config["use_bidirectional_attention"]:
         writer.add_causal_attention(False)
     writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
