@@ -205,6 +205,15 @@ class TestStart:
         assert "chat template" in reranker["family_reason"]
         assert self.score(server, self.first(name)) == close(self.first(name)["raw"])
 
+    def test_a_template_that_sentence_transformers_does_not_render_is_not_used(self, copied, served):
+        folder = copied("zerank-2-reranker")
+        edit_json(folder / "sentence_bert_config.json", lambda content: content["modality_config"].pop("message"))
+        server = served(folder)
+        assert "no `message` in `modality_config`" in server.get("/info").json()["reranker"]["prompt"]
+        # The scores of sentence-transformers 6.2.
+        found = server.scores("What is red?", ["Mars is red.", "Bread."])
+        assert found == pytest.approx([-2.8897192, 5.980669], abs=1e-4)
+
     @pytest.mark.parametrize("place", ["repository", "flag"])
     def test_a_template_keeps_the_token_that_the_familys_head_reads(self, copied, served, tmp_path, place):
         name, template = "jina-reranker-m0", JINA_M0_TEMPLATE

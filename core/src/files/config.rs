@@ -292,6 +292,12 @@ impl SentenceBert {
         self.modality_config.as_ref().is_some_and(|kinds| kinds.contains_key("message"))
     }
 
+    /// Whether sentence-transformers lets the tokenizer join the texts of a pair, whatever the chat template
+    /// is. Without modules, the file does not describe how a re-ranker reads.
+    pub(super) fn joins_pairs(&self, modules: &[Module]) -> bool {
+        !modules.is_empty() && self.modality_config.is_some() && !self.reads_messages()
+    }
+
     /// The form in which the template gets its messages. By default without the beginning of an answer.
     pub(super) fn message_style(&self) -> MessageStyle {
         let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));

@@ -45,6 +45,8 @@ pub struct ModelFolder {
     pub modules: Vec<Module>,
     /// `1_LogitScore/config.json`; present if `modules` names a `LogitScore`.
     pub logit_score: Option<LogitScore>,
+    /// Whether the files say that the tokenizer joins the texts of a pair, and that no template does.
+    pub joins_pairs: bool,
     /// Whether `modules` end in a raw score, as in a modular cross-encoder.
     pub ends_in_scores: bool,
     /// Whether the weights contain a classification head with one label that `config.json` does not mention.

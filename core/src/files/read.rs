@@ -244,6 +244,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             special_tokens,
             model_max_length,
             chat_template,
+            joins_pairs: sentence_bert.as_ref().is_some_and(|settings| settings.joins_pairs(&modules)),
             ends_in_scores,
             logit_score,
             pooling,

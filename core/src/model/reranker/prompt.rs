@@ -92,6 +92,15 @@ pub(super) fn find_prompt(
     flags: &ModelFlags,
     is_generative: bool,
 ) -> Result<FoundPrompt, Refusal> {
+    if files.joins_pairs && flags.chat_template.is_none() {
+        let source = "none: sentence_bert_config.json has no `message` in `modality_config`, so that the tokenizer joins \
+                      query and document";
+        return Ok(FoundPrompt {
+            family: None,
+            agrees: true,
+            reading: Sourced::new(Reading::Joined, source),
+        });
+    }
     let model_type = if is_generative { ModelType::ListwiseReranker } else { ModelType::Reranker };
     let mut family = named_family(files, flags);
     let own = own_prompt(files, flags)?;
