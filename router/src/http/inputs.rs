@@ -41,6 +41,9 @@ pub(crate) enum EmbedInputSchema {
     },
 }
 
+/// The message about an object with content that no model here reads.
+pub(crate) const NOT_TEXT: &str = "images, videos and sounds are not supported: only `text` is read";
+
 /// The inputs in their order.
 #[derive(Debug, PartialEq)]
 pub(crate) struct EmbedInputsBody(pub(crate) EmbedInputs);
@@ -122,12 +125,11 @@ impl<'de> Visitor<'de> for EmbedElementVisitor {
         #[derive(Deserialize)]
         struct InputObject {
             text: Option<String>,
+            #[serde(alias = "image_url", alias = "video", alias = "audio")]
             image: Option<IgnoredAny>,
         }
         match InputObject::deserialize(MapAccessDeserializer::new(fields))? {
-            InputObject { image: Some(IgnoredAny), .. } => {
-                Err(A::Error::custom("`image` is not supported: this model reads text only; send `text`"))
-            }
+            InputObject { image: Some(IgnoredAny), .. } => Err(A::Error::custom(NOT_TEXT)),
             InputObject { text: Some(text), .. } => Ok(EmbedElement::Input(EmbedInput::Text(text))),
             InputObject { text: None, .. } => {
                 Err(A::Error::custom("an input that is an object must have a `text`"))
@@ -213,11 +215,8 @@ pub(crate) mod tests {
             ("[[1,[2]]]", "[0][1]", "invalid type: sequence, expected u32"),
             ("[[\"a\"]]", "[0][0]", "invalid type: string \"a\", expected u32"),
             ("[{}]", "[0]", "an input that is an object must have a `text`"),
-            (
-                "[\"a\",{\"text\":\"b\",\"image\":\"c\"}]",
-                "[1]",
-                "`image` is not supported: this model reads text only; send `text`",
-            ),
+            ("[\"a\",{\"text\":\"b\",\"image\":\"c\"}]", "[1]", NOT_TEXT),
+            ("[{\"text\":\"b\",\"video\":\"c\"}]", "[0]", NOT_TEXT),
             ("[{\"text\":3}]", "[0].text", "invalid type: integer `3`, expected a string"),
             ("[1,\"a\"]", "", mixed),
             ("[\"a\",1]", "", mixed),

@@ -289,6 +289,8 @@ async fn of_an_object_the_named_fields_are_ranked_as_lines_in_their_order() {
         // Each byte is a token, so both texts have the same length and number of `Z`s.
         assert_eq!(tokens(&of_object), tokens(&of_text), "{fields}");
     }
+    let body = json!({"query": "q", "documents": [{"text": "t", "image": "x"}], "rank_fields": ["text"]});
+    assert_eq!(ask(&server, "/rerank", &body).await.status, 200);
 }
 
 #[tokio::test]
@@ -673,6 +675,11 @@ async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
             json!({"documents": [{"image": "x"}]}),
             "`documents[0]` has no `text`: only text is ranked, as a string or in a field `text`",
         ),
+        (
+            json!({"documents": ["a", {"text": "b", "image": "x"}]}),
+            "`documents[1]` has `image` next to its `text`: only text is ranked; leave `image` out, or send \
+             `\"rank_fields\": [\"text\"]`",
+        ),
     ];
     for (more, message) in table {
         let body = with(&json!({"query": "q", "documents": ["a"]}), &more);
@@ -699,6 +706,10 @@ async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
         ),
         (json!({"query": ["q"]}), "`query`: invalid type: sequence, expected a string"),
         (json!({"query": {"image": "x"}}), "`query`: missing field `text`"),
+        (
+            json!({"query": {"text": "q", "video": "x"}}),
+            "`query`: images, videos and sounds are not supported",
+        ),
         (json!({"model": 3}), "`model`: invalid type: integer `3`, expected a string"),
     ] {
         let body = with(&json!({"query": "q", "documents": ["a"]}), &more);
