@@ -305,6 +305,8 @@ def test_a_model_that_cannot_be_loaded_late_says_why_to_its_own_clients(late):
         name: model for name, model in before.items() if name not in ("missing", "wrong")
     }
     assert late.post("/embed", {"inputs": "a"}).status_code == 200
+    probes = ("/health?model=missing", "/health/ready?model=rerank-v4", "/models/missing/health", "/health?model=late-5", "/health")
+    assert [late.get(path).status_code for path in probes] == [503, 503, 503, 200, 200]
 
 
 def test_a_connection_outlives_the_refusal_of_a_late_model(late):

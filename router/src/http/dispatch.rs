@@ -14,6 +14,7 @@ use axum::{
     response::Response,
 };
 use percent_encoding::percent_decode_str;
+use text_embeddings_core::error::Error;
 use text_embeddings_door::{Account, UploadError};
 use tower_service::Service;
 
@@ -118,7 +119,7 @@ impl RequestDispatcher {
     /// Where a request goes, and the request as it is read there.
     async fn choose_model(&self, mut request: Request) -> Result<(RequestTarget, Request), ApiError> {
         if let Some((model, uri)) = self.own_path(request.uri()) {
-            return Ok(self.choose_by_path(model, uri, request));
+            return self.choose_by_path(model, uri, request);
         }
         let Some(action) = self.action_of(&request) else {
             return Ok((self.probed_model(&request)?, request));
@@ -153,7 +154,12 @@ impl RequestDispatcher {
 
     /// Where a request on the path of a model goes. A model is loaded only for a request that it is to
     /// compute, by a client with the key; others learn no more of it than of the server.
-    fn choose_by_path(&self, model: ChosenModel, uri: Uri, mut request: Request) -> (RequestTarget, Request) {
+    fn choose_by_path(
+        &self,
+        model: ChosenModel,
+        uri: Uri,
+        mut request: Request,
+    ) -> Result<(RequestTarget, Request), ApiError> {
         let whole = std::mem::replace(request.uri_mut(), uri);
         let target = match model {
             ChosenModel::Served(place) => RequestTarget::Alone(place),
@@ -163,9 +169,10 @@ impl RequestDispatcher {
                 *request.uri_mut() = whole;
                 RequestTarget::Pending(model)
             }
+            ChosenModel::Pending(model) if self.asks_for_health(&request) => probed_target(&model)?,
             ChosenModel::Pending(_) => RequestTarget::Shared,
         };
-        (target, request)
+        Ok((target, request))
     }
 
     /// The model whose path this is, and the path without it.
@@ -193,16 +200,18 @@ impl RequestDispatcher {
         Some((error, rest.to_owned()))
     }
 
-    /// The model whose health a probe asks for, `/health?model=NAME`. One that is loaded later is as healthy
-    /// as the server.
+    fn asks_for_health(&self, request: &Request) -> bool {
+        matches!(self.route_of(request).map(|route| route.action), Some(Action::Health | Action::Ready))
+    }
+
+    /// The model whose health a probe asks for, `/health?model=NAME`.
     fn probed_model(&self, request: &Request) -> Result<RequestTarget, ApiError> {
-        let action = self.route_of(request).map(|route| route.action);
-        let (Some(Action::Health | Action::Ready), Some(name)) = (action, query_model(request.uri())) else {
+        let (true, Some(name)) = (self.asks_for_health(request), query_model(request.uri())) else {
             return Ok(RequestTarget::Shared);
         };
         match self.state.models.find_model(Some(&name), None) {
             Ok(ChosenModel::Served(place)) => Ok(RequestTarget::Alone(place)),
-            Ok(ChosenModel::Pending(_)) => Ok(RequestTarget::Shared),
+            Ok(ChosenModel::Pending(model)) => probed_target(&model),
             Err(error) => {
                 let may_learn = self.state.keys.may_pass(request.headers());
                 Err(ApiError::unknown_model(&if may_learn { error } else { error.without_names() }))
@@ -225,6 +234,15 @@ impl RequestDispatcher {
         };
         let path = request.uri().path();
         self.routes.iter().find(|route| route.method == method && route.path == path)
+    }
+}
+
+/// Where a probe of a model goes that is loaded later: it is as healthy as the server, unless loading it
+/// failed the last time.
+fn probed_target(model: &PendingModel) -> Result<RequestTarget, ApiError> {
+    match model.failure.read_reason() {
+        Some(_) => Err(Error::Unhealthy.into()),
+        None => Ok(RequestTarget::Shared),
     }
 }
 
