@@ -135,9 +135,9 @@ impl Encoder {
         let mut beyond = ids.iter().filter(|id| **id as usize >= limit);
         let Some(id) = beyond.find(|id| Some(**id) != blank) else { return Ok(()) };
         let token = self.tokenizer().id_to_token(*id).unwrap_or_default();
-        Err(Error::Validation(format!(
-            "a text holds `{token}`, the token {id} of the tokenizer (tokenizer.json), but the model has only \
-             the tokens below {limit}: leave it out"
+        Err(Error::Tokenizer(format!(
+            "a text holds `{token}`, the token {id} of tokenizer.json, but the model has only the tokens below \
+             {limit}, so that its files do not belong together: take others, or leave the token out"
         )))
     }
 

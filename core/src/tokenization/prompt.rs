@@ -628,7 +628,7 @@ mod tests {
             assert_eq!(encode(vocabulary, "yes").is_ok(), known, "{vocabulary:?}");
         }
         let message = encode(Some(yes), "yes").unwrap_err().to_string();
-        assert!(message.starts_with("Input validation error: a text holds `"), "{message}");
+        assert!(message.starts_with("tokenizer error a text holds `"), "{message}");
     }
 
     #[test]
