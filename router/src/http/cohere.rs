@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::{
     error::ApiError,
     extract::ParsedBody,
+    named_fields::ObjectOnly,
     rerank::answers::ApiVersion,
     responses::CohereEmbedErrors,
     routes::COHERE_V2_EMBED_PATH,
@@ -41,8 +42,8 @@ pub(crate) struct CohereEmbedBody {
     #[schema(default = json!(null))]
     texts: Option<Vec<String>>,
     /// The same as objects. Each has one part, which is a text.
-    #[schema(default = json!(null))]
-    inputs: Option<Vec<CohereInput>>,
+    #[schema(value_type = Option<Vec<CohereInput>>, default = json!(null))]
+    inputs: Option<Vec<ObjectOnly<CohereInput>>>,
     /// Refused unless null: only text is embedded.
     #[schema(schema_with = only_null)]
     images: Option<IgnoredAny>,
@@ -71,7 +72,8 @@ pub(crate) struct CohereEmbedBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = CohereEmbedInput)]
 struct CohereInput {
-    content: Vec<CohereContent>,
+    #[schema(value_type = Vec<CohereContent>)]
+    content: Vec<ObjectOnly<CohereContent>>,
 }
 
 /// A part of an input.
@@ -131,7 +133,10 @@ impl CohereEmbedBody {
 }
 
 /// The texts of a body.
-fn read_texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> Result<Vec<String>, String> {
+fn read_texts(
+    texts: Option<Vec<String>>,
+    inputs: Option<Vec<ObjectOnly<CohereInput>>>,
+) -> Result<Vec<String>, String> {
     let inputs = match (texts, inputs) {
         (Some(texts), None) => return Ok(texts),
         (None, Some(inputs)) => inputs,
@@ -142,14 +147,14 @@ fn read_texts(texts: Option<Vec<String>>, inputs: Option<Vec<CohereInput>>) -> R
             return Err("the request has both `texts` and `inputs`: send one of them".to_owned());
         }
     };
-    inputs.into_iter().enumerate().map(|(index, input)| input.only_text(index)).collect()
+    inputs.into_iter().enumerate().map(|(index, input)| input.body.only_text(index)).collect()
 }
 
 impl CohereInput {
     /// Its only part, which is a text.
     fn only_text(self, index: usize) -> Result<String, String> {
         let parts = self.content.len();
-        match self.content.into_iter().next() {
+        match self.content.into_iter().next().map(|part| part.body) {
             Some(CohereContent { kind, text: Some(text) }) if parts == 1 && kind == "text" => Ok(text),
             _ => Err(format!("`inputs[{index}].content` must be one part of the type `text`")),
         }
@@ -503,6 +508,19 @@ mod tests {
                 (status, json!({"message": message, "detail": message})),
                 "{body}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_of_values_is_no_object() {
+        let server = Server::start_with("--model-type embedding").await;
+        for (inputs, place) in [
+            (json!([[[{"type": "text", "text": "a"}]]]), "`inputs[0]`"),
+            (json!([{"content": [["text", "a"]]}]), "`inputs[0].content[0]`"),
+        ] {
+            let answer = server.post("/v2/embed", &json!({ "inputs": inputs }).to_string(), &[]).await;
+            let expected = format!("{place}: invalid type: sequence, expected an object");
+            assert!(answer.status == 422 && answer.body.contains(&expected), "{}", answer.body);
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     error::ApiError,
     extract::ParsedBody,
     inputs::{EmbedInputsBody, EmbedInputsSchema},
+    named_fields::ObjectOnly,
     responses::InferenceErrors,
     schemas::TAG,
     shared::{InferenceParameters, TruncationSide, encoding, respond, yes},
@@ -60,8 +61,8 @@ pub(crate) struct EmbedBody {
     #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
     /// The other fields, as the clients of Hugging Face's inference API send them.
-    #[schema(default = json!(null))]
-    parameters: Option<InferenceParameters>,
+    #[schema(value_type = Option<InferenceParameters>, default = json!(null))]
+    parameters: Option<ObjectOnly<InferenceParameters>>,
 }
 
 impl EmbedBody {
@@ -69,7 +70,7 @@ impl EmbedBody {
     pub(crate) async fn embed_inputs(self, service: &Service) -> Result<Answer<EmbedAnswer>, Error> {
         let vectors = VectorEncoding::from_fields(self.encoding_format, self.output_dtype, None)
             .map_err(Error::Validation)?;
-        let parameters = self.parameters.unwrap_or_default();
+        let parameters = self.parameters.map(|parameters| parameters.body).unwrap_or_default();
         let normalize = self.normalize && parameters.normalize.unwrap_or(true);
         check_scaling(vectors, normalize)?;
         let request = EmbedRequest {
@@ -454,6 +455,7 @@ mod tests {
             (json!({"normalize": null, "truncate": true, "unknown": 1}), 200, "[[0.6,0.0,0.8]]"),
             (json!({"prompt_name": "query"}), 422, "`default-prompt-name` is set to `query`"),
             (Value::Null, 200, "[[0.6,0.0,0.8]]"),
+            (json!(["query"]), 422, "`parameters`: invalid type: sequence, expected an object"),
         ] {
             for path in ["/embed", "/"] {
                 let body = json!({"inputs": "ZZZb", "parameters": parameters}).to_string();

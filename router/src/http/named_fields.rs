@@ -24,6 +24,13 @@ impl FieldNotes for Vec<String> {
     }
 }
 
+/// No notes.
+impl FieldNotes for () {
+    fn take_field<'de, A: MapAccess<'de>>(&mut self, _: &str, _: &mut A) -> Result<bool, A::Error> {
+        Ok(false)
+    }
+}
+
 /// An object as `T`, and notes about its fields, from one reading. A list is refused: serde would take its
 /// items for the fields in their order.
 #[derive(Debug)]
@@ -35,6 +42,9 @@ pub(crate) struct Noted<N, T> {
 
 /// An object, and the names of its fields.
 pub(crate) type WithNames<T> = Noted<Vec<String>, T>;
+
+/// An object, and not a list of its values.
+pub(crate) type ObjectOnly<T> = Noted<(), T>;
 
 impl<'de, N: FieldNotes, T: Deserialize<'de>> Deserialize<'de> for Noted<N, T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -16,6 +16,7 @@ use utoipa::{
 use super::{
     error::ApiError,
     extract::ParsedBody,
+    named_fields::ObjectOnly,
     responses::InferenceErrors,
     schemas::TAG,
     shared::{AppliedFunction, InferenceParameters, TruncationSide, respond},
@@ -41,8 +42,8 @@ pub(crate) struct PredictBody {
     #[schema(default = false)]
     raw_scores: bool,
     /// The other fields, as the clients of Hugging Face's inference API send them.
-    #[schema(default = json!(null))]
-    parameters: Option<InferenceParameters>,
+    #[schema(value_type = Option<InferenceParameters>, default = json!(null))]
+    parameters: Option<ObjectOnly<InferenceParameters>>,
 }
 
 /// The schema of [`PredictInputsBody`]: one text, one pair, or a batch of texts and pairs.
@@ -136,7 +137,7 @@ impl PredictBody {
             PredictInputsBody::One(input) => (vec![input], false),
             PredictInputsBody::Batch(inputs) => (inputs, true),
         };
-        let parameters = self.parameters.unwrap_or_default();
+        let parameters = self.parameters.map(|parameters| parameters.body).unwrap_or_default();
         let request = PredictRequest {
             inputs,
             is_batch,

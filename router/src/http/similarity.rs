@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::{
     error::ApiError,
     extract::ParsedBody,
+    named_fields::ObjectOnly,
     responses::InferenceErrors,
     schemas::TAG,
     shared::{TruncationSide, encoding, respond},
@@ -23,16 +24,16 @@ use crate::state::AppState;
     "source_sentence": "What is deep learning?", "sentences": ["Machine learning with many layers."]
 }}))]
 pub(crate) struct SimilarityBody {
-    inputs: Sentences,
+    #[schema(value_type = Sentences)]
+    inputs: ObjectOnly<Sentences>,
     /// How the sentences become tokens.
-    #[schema(default = json!(null))]
-    parameters: Option<SimilarityParameters>,
+    #[schema(value_type = Option<SimilarityParameters>, default = json!(null))]
+    parameters: Option<ObjectOnly<SimilarityParameters>>,
 }
 
 /// One sentence and the sentences to compare with it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = SimilarityInput)]
-#[serde(expecting = "an object with `source_sentence` and `sentences`")]
 struct Sentences {
     /// The sentence that the others are compared with.
     source_sentence: String,
@@ -57,10 +58,10 @@ struct SimilarityParameters {
 
 impl From<SimilarityBody> for SimilarityRequest {
     fn from(body: SimilarityBody) -> Self {
-        let parameters = body.parameters.unwrap_or_default();
+        let parameters = body.parameters.map(|parameters| parameters.body).unwrap_or_default();
         Self {
-            source_sentence: body.inputs.source_sentence,
-            sentences: body.inputs.sentences,
+            source_sentence: body.inputs.body.source_sentence,
+            sentences: body.inputs.body.sentences,
             encoding: encoding(parameters.truncate, parameters.truncation_direction, parameters.prompt_name),
         }
     }
@@ -132,7 +133,15 @@ mod tests {
         let table = [
             (
                 r#"{"inputs":"a"}"#,
-                r#"`inputs`: invalid type: string \"a\", expected an object with `source_sentence` and `sentences` at line 1 column 13"#,
+                r#"`inputs`: invalid type: string \"a\", expected an object at line 1 column 13"#,
+            ),
+            (
+                r#"{"inputs":["a",["b"]]}"#,
+                "`inputs`: invalid type: sequence, expected an object at line 1 column 10",
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":["b"]},"parameters":[true]}"#,
+                "`parameters`: invalid type: sequence, expected an object at line 1 column 65",
             ),
             (
                 r#"{"inputs":{"sentences":["a"]}}"#,
