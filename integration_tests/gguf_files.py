@@ -286,6 +286,8 @@ def add_gemma_settings(writer: gguf.GGUFWriter, config: dict) -> None:
     assert scalar == config["head_dim"], f"llama.cpp divides scores by the root of head_dim, not of {scalar}"
     if config["use_bidirectional_attention"]:
         writer.add_causal_attention(False)
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
     writer.add_sliding_window(config["sliding_window"])
     pattern = f"{writer.arch}.attention.sliding_window_pattern"

@@ -193,6 +193,9 @@ impl File {
             if metadata.0.contains_key(&name) {
                 return Err(source.damaged(format!("it has the metadata `{name}` twice")));
             }
+            if let Some(expected) = value.expected_type(&name) {
+                return Err(source.damaged(format!("its metadata `{name}` are not {expected}")));
+            }
             metadata.0.insert(name, value);
         }
         if metadata.number("split.count").is_some_and(|parts| parts > 1) {

@@ -205,6 +205,7 @@ fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, Ch
             "sliding_window": window,
             "sliding_window_pattern": pattern,
             "rope_local_base_freq": base,
+            "final_logit_softcapping": reader.real_if_given("final_logit_softcapping"),
             "use_bidirectional_attention":
                 reader.name == "gemma-embedding" || file.metadata.switch(&reader.key("attention.causal")) == Some(false),
         }),

@@ -36,7 +36,7 @@ impl MetadataReader<'_> {
 
     /// A number that must be there.
     pub(super) fn real(&self, name: &str) -> Result<f64, CheckpointError> {
-        self.file.metadata.real(&self.key(name)).ok_or_else(|| self.missing(name))
+        self.real_if_given(name).ok_or_else(|| self.missing(name))
     }
 
     /// A whole number.
@@ -45,8 +45,13 @@ impl MetadataReader<'_> {
     }
 
     /// A number.
+    pub(super) fn real_if_given(&self, name: &str) -> Option<f64> {
+        self.file.metadata.real(&self.key(name))
+    }
+
+    /// A number.
     pub(super) fn real_or(&self, name: &str, default: f64) -> f64 {
-        self.file.metadata.real(&self.key(name)).unwrap_or(default)
+        self.real_if_given(name).unwrap_or(default)
     }
 
     /// llama.cpp's number of the pooling.

@@ -36,7 +36,75 @@ pub enum MetadataValue {
     },
 }
 
+/// The type of some entries.
+struct ExpectedType {
+    /// Its name in messages.
+    name: &'static str,
+    fits: fn(&MetadataValue) -> bool,
+    /// The ends of the entries' names.
+    ends: &'static [&'static str],
+}
+
+/// The types of entries that a file may lack. Those that it must have are checked where they are read.
+const EXPECTED_TYPES: [ExpectedType; 5] = [
+    ExpectedType {
+        name: "a text",
+        fits: |value| matches!(value, MetadataValue::Text(_)),
+        ends: &[
+            "general.name",
+            ".rope.scaling.type",
+            ".hidden_act",
+            "tokenizer.chat_template",
+            ".chat_template.rerank",
+        ],
+    },
+    ExpectedType {
+        name: "true or false",
+        fits: |value| matches!(value, MetadataValue::Switch(_)),
+        ends: &[
+            ".attention.causal",
+            ".normalizer.lowercase",
+            ".normalizer.strip_accents",
+            ".add_bos_token",
+            ".add_eos_token",
+            ".add_space_prefix",
+            ".remove_extra_whitespaces",
+        ],
+    },
+    ExpectedType {
+        name: "a whole number",
+        fits: |value| matches!(value, MetadataValue::Whole(0..)),
+        ends: &[
+            "split.count",
+            "pooling_type",
+            "_token_id",
+            ".attention.key_length",
+            ".attention.value_length",
+            ".attention.sliding_window",
+            ".rope.dimension_count",
+            ".full_attention_interval",
+            ".moe_every_n_layers",
+        ],
+    },
+    ExpectedType {
+        name: "a number",
+        fits: |value| matches!(value, MetadataValue::Real(_) | MetadataValue::Whole(_)),
+        ends: &[".rope.freq_base", ".rope.freq_base_swa", ".final_logit_softcapping"],
+    },
+    ExpectedType {
+        name: "a list of texts",
+        fits: |value| matches!(value, MetadataValue::Texts(_)),
+        ends: &[".classifier.output_labels"],
+    },
+];
+
 impl MetadataValue {
+    /// The type that an entry of this name must have, if it has another one.
+    pub(super) fn expected_type(&self, name: &str) -> Option<&'static str> {
+        let expected = EXPECTED_TYPES.iter().find(|row| row.ends.iter().any(|end| name.ends_with(end)))?;
+        (!(expected.fits)(self)).then_some(expected.name)
+    }
+
     /// The numbers of a list, if they are whole.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<i64>> {
