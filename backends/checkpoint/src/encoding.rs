@@ -33,6 +33,9 @@ pub static F16: Encoding = Encoding::new("F16", 1, 2, Some(widen_f16));
 /// 16-bit floating point with the range of 32-bit.
 pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
 
+/// 64-bit floating point. Its values are rounded to 32 bits, as `transformers` does.
+static F64: Encoding = Encoding::new("F64", 1, 8, Some(widen_f64));
+
 /// Whole numbers from -128 to 127 that are the values themselves. Most checkpoints with bytes also store the
 /// bytes' scales, so [`Encoding::named`] gives a type of this name that cannot be computed with.
 pub static UNSCALED_BYTES: Encoding = Encoding::new("I8", 1, 1, Some(widen_bytes));
@@ -54,8 +57,7 @@ static BLOCKS: [Encoding; 11] = [
 
 /// Types that appear in files and cannot be computed with. Their sizes are known, so that files with them are
 /// checked like all others.
-static OTHERS: [Encoding; 34] = [
-    Encoding::new("F64", 1, 8, None),
+static OTHERS: [Encoding; 33] = [
     Encoding::new("I8", 1, 1, None),
     Encoding::new("I16", 1, 2, None),
     Encoding::new("I32", 1, 4, None),
@@ -140,13 +142,17 @@ impl Encoding {
     /// The type with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
-        [&F32, &F16, &BF16].into_iter().chain(&BLOCKS).chain(&OTHERS).find(|encoding| encoding.name == name)
+        [&F32, &F16, &BF16, &F64]
+            .into_iter()
+            .chain(&BLOCKS)
+            .chain(&OTHERS)
+            .find(|encoding| encoding.name == name)
     }
 
     /// The names of all supported types.
     #[must_use]
     pub fn supported() -> String {
-        let all = [&F32, &F16, &BF16].into_iter().chain(&BLOCKS);
+        let all = [&F32, &F16, &BF16, &F64].into_iter().chain(&BLOCKS);
         all.map(|encoding| encoding.name).collect::<Vec<_>>().join(", ")
     }
 }
@@ -168,6 +174,12 @@ impl fmt::Debug for Encoding {
 fn widen_f32(bytes: &[u8], out: &mut [f32]) {
     for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
         *out = f32::from_le_bytes(*bytes);
+    }
+}
+
+fn widen_f64(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = f64::from_le_bytes(*bytes) as f32;
     }
 }
 
@@ -195,11 +207,14 @@ mod tests {
 
     #[test]
     fn each_type_has_one_name() {
-        let all = || [&F32, &F16, &BF16].into_iter().chain(&BLOCKS).chain(&OTHERS);
+        let all = || [&F32, &F16, &BF16, &F64].into_iter().chain(&BLOCKS).chain(&OTHERS);
         for encoding in all() {
             assert_eq!(all().filter(|other| other.name == encoding.name).count(), 1, "{encoding:?}");
         }
         assert_eq!(Encoding::named("Q3_K"), all().find(|encoding| encoding.name == "Q3_K"));
         assert_eq!(Encoding::named("Q9_K"), None);
+        let mut value = [0.0];
+        F64.widen(&0.1_f64.to_le_bytes(), &mut value);
+        assert_eq!(value.map(f32::to_bits), [0.1_f32.to_bits()]);
     }
 }
