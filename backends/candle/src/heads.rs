@@ -252,6 +252,9 @@ fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }
 
+/// The output embedding of decoders that have one apart from their token embedding.
+const HEAD: &str = "lm_head.weight";
+
 /// The rows of the output embedding that give the logits of these tokens.
 fn output_rows(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Vec<f32>>> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
@@ -264,7 +267,15 @@ fn output_rows(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<V
             )));
         }
         // Reads only this row of a table that may have gigabytes.
-        rows.push(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row..row + 1)?.row(0));
+        let read = |table: &str| checkpoint.tensor_rows(table, &[*vocabulary, *hidden], row..row + 1);
+        let values = read(output_embedding)?.row(0);
+        if *output_embedding != HEAD && checkpoint.has(HEAD) && read(HEAD)?.row(0) != values {
+            return Err(BackendError::Load(format!(
+                "config.json says that the embedding is also the head (`tie_word_embeddings`), but the checkpoint has \
+                 another `{HEAD}`: set it to false, or remove the tensor"
+            )));
+        }
+        rows.push(values);
     }
     Ok(rows)
 }

@@ -336,6 +336,14 @@ fn heads_that_are_not_there_or_not_right_are_refused_by_name() {
         (refusal(|_| Head::classification(2)), "no tensor `score.weight`"),
         (with_tensor("scores.bias", &[2], Head::classification(2)), "tensor `scores.bias`"),
         (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], Head::classification(2)), ""),
+        (
+            with_tensor(
+                "lm_head.weight",
+                &[VOCABULARY, HIDDEN],
+                Head::answers(AnswerTokens::difference(7, Some(3))),
+            ),
+            "has another `lm_head.weight`",
+        ),
         // The head for another use of the model is ignored.
         (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), ""),
         (with_tensor("other.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), "tensor `other.weight`"),
