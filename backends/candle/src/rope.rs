@@ -170,7 +170,8 @@ impl Yarn {
             (low, high) = (low.floor(), high.ceil());
         }
         let (low, high) = (low.max(0.0), high.min(size - 1.0));
-        let width = if high > low { high - low } else { 0.001 };
+        // A range that ends before it begins scales nothing, as in transformers.
+        let width = if high - low == 0.0 { 0.001 } else { high - low };
         plain
             .iter()
             .enumerate()

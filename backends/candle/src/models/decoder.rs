@@ -204,11 +204,15 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
     let (settings, kinds) = (rope_settings(value), &value["rope_parameters"]);
     let full = if family.bidirectional { Mask::FULL } else { Mask::CAUSAL };
     let theta = value["rope_theta"].as_f64().or(family.theta[0]);
-    let mut views = vec![view(full, &[&value["rope_scaling"], &kinds["full_attention"], settings], theta)?];
+    // If the family has a separate base for windows, that base applies only to them, without scaling, and
+    // settings that name no kind of layer do not count.
+    let [full_settings, window_settings] = match family.theta[1] {
+        Some(_) => ["full_attention", "sliding_attention"].map(|kind| &kinds[kind]),
+        None => [settings; 2],
+    };
+    let mut views = vec![view(full, &[&value["rope_scaling"], full_settings], theta)?];
     if family.sliding.contains(&true) {
-        // If the family has a separate base for windows, that base applies only to them, without scaling.
-        let of_windows = if family.theta[1].is_some() { &kinds["sliding_attention"] } else { settings };
-        views.push(view(family.window, &[of_windows], family.theta[1].or(theta))?);
+        views.push(view(family.window, &[window_settings], family.theta[1].or(theta))?);
     }
     let layers = 0..config.num_hidden_layers;
     let base = Plan::base(WORDS, [config.vocab_size, hidden])

@@ -122,6 +122,11 @@ pub(super) fn rope_of(
     Ok(Rope { size, rotated: size, theta, scaling })
 }
 
+/// The number unless it is 0, which counts as absent in transformers.
+fn non_zero(number: Option<f64>) -> Option<f64> {
+    number.filter(|number| *number != 0.0)
+}
+
 fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scaling> {
     if parameters.partial_rotary_factor.is_some_and(|factor| factor.to_bits() != 1.0_f64.to_bits()) {
         return Err(unsupported(config, "partial_rotary_factor"));
@@ -136,7 +141,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             let factor = parameters.needed_factor()?;
             let magnitude = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
             let attention_factor = parameters.attention_factor.unwrap_or_else(|| {
-                match (parameters.mscale, parameters.mscale_all_dim) {
+                match (non_zero(parameters.mscale), non_zero(parameters.mscale_all_dim)) {
                     (Some(all), Some(each)) => magnitude(all) / magnitude(each),
                     _ => magnitude(1.0),
                 }
@@ -144,8 +149,8 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             Ok(Scaling::Yarn(Yarn {
                 factor,
                 original: parameters.original_positions(config)?,
-                beta_fast: parameters.beta_fast.unwrap_or(32.0),
-                beta_slow: parameters.beta_slow.unwrap_or(1.0),
+                beta_fast: non_zero(parameters.beta_fast).unwrap_or(32.0),
+                beta_slow: non_zero(parameters.beta_slow).unwrap_or(1.0),
                 truncate: parameters.truncate.unwrap_or(true),
                 attention_factor,
             }))

@@ -25,6 +25,9 @@ struct T5Config {
     relative_attention_max_distance: Option<usize>,
     layer_norm_epsilon: Option<f32>,
     feed_forward_proj: Option<String>,
+    /// These two go before `feed_forward_proj`.
+    dense_act_fn: Option<String>,
+    is_gated_act: Option<bool>,
     /// The length in training. Distances do not bound the length of a text.
     n_positions: Option<usize>,
     pad_token_id: Option<i64>,
@@ -41,8 +44,13 @@ pub(super) fn encoder_plan(value: &Value) -> Result<Plan> {
     let projection = config.feed_forward_proj.as_deref().unwrap_or("relu");
     let gated = projection.strip_prefix("gated-");
     // The first gated models say "gelu" and mean its tanh approximation.
-    let name = if gated == Some("gelu") { "gelu_new" } else { gated.unwrap_or(projection) };
-    let mlp = T5Mlp { activation: activation(value, "feed_forward_proj", name)?, is_gated: gated.is_some() };
+    let implied = if gated == Some("gelu") { "gelu_new" } else { gated.unwrap_or(projection) };
+    let (field, name) = match &config.dense_act_fn {
+        Some(name) => ("dense_act_fn", name.as_str()),
+        None => ("feed_forward_proj", implied),
+    };
+    let is_gated = config.is_gated_act.unwrap_or(gated.is_some());
+    let mlp = T5Mlp { activation: activation(value, field, name)?, is_gated };
     let heads = Heads { queries: config.num_heads, keys: config.num_heads, size: config.d_kv };
     let position = Position::Buckets { table: BIASES.to_owned(), buckets: distance_buckets(&config)? };
     if config.num_heads == 0 || config.d_kv == 0 || config.num_layers == 0 {

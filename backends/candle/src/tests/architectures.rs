@@ -327,6 +327,11 @@ fn what_transformers_leaves_out_ignores_or_names_twice_is_understood() {
     let linear = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0});
     let twice = json!({"rope_type": "linear", "type": "default", "factor": 2.0, "rope_theta": 500.0});
     let other = json!({"rope_type": "default", "rope_theta": 77.0});
+    let yarn = |name: &str, value: Value| {
+        let mut scaling = json!({"rope_type": "yarn", "factor": 5.0, "mscale": 0.7});
+        scaling[name] = value;
+        json!({ "rope_scaling": scaling })
+    };
     let no_rope = |theta: Value| json!({"rope_parameters": null, "rope_scaling": null, "rope_theta": theta});
     for (fixture, fields, same) in [
         ("gemma2-embedding", json!({"sliding_window": null}), json!({"sliding_window": 4096})),
@@ -363,6 +368,18 @@ fn what_transformers_leaves_out_ignores_or_names_twice_is_understood() {
             json!({"rope_scaling": linear}),
             json!({"rope_parameters": null, "rope_scaling": linear}),
         ),
+        ("gemma3-embedding", json!({"rope_parameters": linear}), json!({"rope_parameters": null})),
+        ("llama-yarn", yarn("mscale_all_dim", json!(0)), yarn("mscale_all_dim", json!(null))),
+        ("llama-yarn", yarn("beta_fast", json!(0)), yarn("beta_fast", json!(32))),
+        ("llama-yarn", yarn("beta_slow", json!(0.0)), yarn("beta_slow", json!(1))),
+        ("t5-relu", json!({"feed_forward_proj": "silu"}), json!({})),
+        (
+            "t5-relu",
+            json!({"feed_forward_proj": null, "dense_act_fn": "silu"}),
+            json!({"dense_act_fn": "silu"}),
+        ),
+        ("t5-gated", json!({"dense_act_fn": null}), json!({"dense_act_fn": "gelu_new"})),
+        ("t5-gated", json!({"feed_forward_proj": "relu"}), json!({})),
     ] {
         let what = format!("{fixture} with {fields}");
         assert_eq!(changed_plan(fixture, &fields), changed_plan(fixture, &same), "{what}");
@@ -502,7 +519,7 @@ fn settings_of_newer_models_that_no_plan_carries_out_are_refused_by_name() {
     for (name, key, value, part) in [
         ("t5-relu", "relative_attention_num_buckets", "10", "must be a multiple of 4"),
         ("t5-relu", "relative_attention_max_distance", "3", "larger than a quarter of it"),
-        ("t5-relu", "feed_forward_proj", r#""gated-mish""#, "feed_forward_proj \"mish\""),
+        ("t5-relu", "dense_act_fn", r#""mish""#, "dense_act_fn \"mish\""),
         ("t5-relu", "d_kv", "0", "must be positive"),
         ("t5-relu", "num_heads", "10001", "num_heads 10001 cannot be"),
         ("albert-embedding", "inner_group_num", "2", "inner_group_num 2"),
