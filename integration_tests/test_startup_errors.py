@@ -1,7 +1,10 @@
 """A server that cannot start says why in one line, with the file or flag and what to do about it."""
 
 import json
+import os
+import resource
 import socket
+import subprocess
 
 import models
 import pytest
@@ -9,6 +12,23 @@ from server import BINARY, LISTEN, MODELS, refusal, run
 
 GENERATIVE = ("--model-type", "listwise-reranker")
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+def test_a_system_without_threads_is_named_at_once():
+    """As a user of no other process, because the limit counts all of a user's."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
+
+    user = {"user": 65533, "group": 65533, "extra_groups": []} if os.geteuid() == 0 else {}
+    # That user may not read the folder of the binary.
+    with BINARY.open("rb") as binary:
+        command = [f"/proc/self/fd/{binary.fileno()}", "--model-id", "demo"]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, pass_fds=[binary.fileno()], preexec_fn=limit, cwd="/", **user
+        )
+    assert ended.returncode == 1 and ended.stderr.startswith("Error: the runtime cannot start its threads"), ended.stderr
+    assert "ulimit -u" in ended.stderr and "panicked" not in ended.stderr
 
 
 def delete(*names: str):

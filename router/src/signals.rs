@@ -4,6 +4,12 @@
 //! lost, even between two waits. If the process cannot listen for signals, the system's default remains: the
 //! process ends at once.
 
+use std::{
+    io,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
 use anyhow::Context;
 use rustix::process::Signal;
 use tokio::{
@@ -19,10 +25,25 @@ use tokio::{
 ///
 /// If the system gives no threads.
 pub(crate) fn start_runtime() -> anyhow::Result<Runtime> {
-    let runtime = Runtime::new().context("the runtime cannot start its threads")?;
+    let message =
+        "the runtime cannot start its threads: raise the limit of processes (`pids.max`, `ulimit -u`)";
+    try_threads(thread::available_parallelism()?.get()).context(message)?;
+    let runtime = Runtime::new().context(message)?;
     // From this call on, the process catches the signal, even if no task waits for it.
     drop(runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) }));
     Ok(runtime)
+}
+
+/// Starts this many threads at a time and ends them: without them, tokio's runtime panics and may never end.
+fn try_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..count {
+            thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
 }
 
 /// The number of requests to stop so far. Cheap to clone.
