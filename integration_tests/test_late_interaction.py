@@ -207,6 +207,11 @@ def test_a_side_without_a_length_is_not_cut_at_the_other_side_s(tmp_path):
         assert len(vectors(server, text, "query")) >= 18
 
 
+def test_texts_without_markers_are_not_said_to_have_them(tmp_path):
+    with Server(changed(tmp_path, "colbert-own", SETTINGS, prompts={})) as server:
+        assert "the prompt is none: queries and documents are read as they are" in server.log()
+
+
 @pytest.mark.parametrize(("name", "file", "fields", "flags", "part"), REFUSED)
 def test_what_is_near_but_not_it_is_refused(tmp_path, name, file, fields, flags, part):
     assert part in refusal(changed(tmp_path, name, file, **fields), *flags)

@@ -72,6 +72,15 @@ def test_bytes_stay_bytes_in_int8_and_the_log_says_so(tmp_path):
             assert said in server.log()
 
 
+def test_a_copy_in_plain_numbers_is_not_called_quantised(tmp_path):
+    quantise(tmp_path, METHODS["fp8-blocks"])
+    copy = tmp_path / "widened/model"
+    models.edit_json(copy / "config.json", quantization_config=METHODS["fp8-blocks"].config)
+    with Server(copy, *EXACT[:2]) as server:
+        assert "is quantised" not in server.log()
+        assert server.get("/info").json()["arithmetic"] == "float32"
+
+
 def without(ending: str):
     def change(tensors):
         del tensors[next(name for name in tensors if name.endswith(ending))]

@@ -274,7 +274,10 @@ impl OpenModel {
     fn open(options: &LoadOptions) -> Result<Self> {
         let plan = models::plan(&options.config, &options.choices)?;
         let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
-        Ok(Self { checkpoint, scheme: Scheme::from_config(&options.config)?, plan })
+        let scheme = Scheme::from_config(&options.config)?;
+        // A copy in plain numbers may still have the original's config.json.
+        let scheme = if checkpoint.has_scaled_matrix() { scheme } else { None };
+        Ok(Self { plan, checkpoint, scheme })
     }
 
     /// Whether all matrices are stored in bfloat16 or quantised. Quantisation has rounded the values by more

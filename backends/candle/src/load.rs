@@ -156,6 +156,14 @@ impl Checkpoint {
             .all(|(_, tensor)| tensor.encoding() == encoding)
     }
 
+    /// Whether a matrix is stored in a type whose values are multiplied by scales.
+    pub(crate) fn has_scaled_matrix(&self) -> bool {
+        self.tensors.iter().filter(|(_, tensor)| tensor.shape().len() > 1).any(|(_, tensor)| {
+            let name = tensor.encoding().name;
+            name.starts_with("F8") || ["I8", "U8", "I32"].contains(&name)
+        })
+    }
+
     /// The tensor `name`, which must have this shape.
     ///
     /// # Errors

@@ -179,7 +179,11 @@ fn late_reranker(
 ) -> Result<(Reranker, Head), Refusal> {
     let model = Reranker {
         labels: vec!["LABEL_0".to_owned()],
-        prompt_source: "a marker in front of each query and document".to_owned(),
+        prompt_source: if late.markers.iter().all(String::is_empty) {
+            "none: queries and documents are read as they are".to_owned()
+        } else {
+            "a marker in front of each query and document".to_owned()
+        },
         scoring: RerankScoring::MaxSim,
         late: Some(late_tokens(late, files, tokenizer)?),
         score: match flags.rerank_activation {
