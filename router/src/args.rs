@@ -492,6 +492,8 @@ mod tests {
         for (flags, expected) in table {
             assert_eq!(Args::with_flags(flags).unwrap().model.auto_truncate, expected, "{flags}");
         }
+        let message = Args::with_flags("--auto-truncate TEXT").unwrap_err().to_string();
+        assert!(message.contains("write the flag as `--auto-truncate=true`"), "{message}");
     }
 
     #[test]

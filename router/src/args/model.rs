@@ -122,7 +122,7 @@ pub(crate) struct ModelArgs {
     #[arg(
         long, env, action = ArgAction::Set, num_args = 0..=1,
         default_value = "true", default_missing_value = "true",
-        value_parser = BoolishValueParser::new(), help_heading = "Limits"
+        value_parser = values::optional_switch, help_heading = "Limits"
     )]
     pub(crate) auto_truncate: bool,
 

@@ -27,6 +27,18 @@ pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(number).map_err(|_| "is too large".to_owned())
 }
 
+/// True or false, for a flag whose value may be left out.
+pub(super) fn optional_switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "0" => Ok(false),
+        _ => {
+            Err("must be true or false; before another word, write the flag as `--auto-truncate=true`"
+                .to_owned())
+        }
+    }
+}
+
 /// A model's share of the device's time.
 pub(super) fn device_weight(text: &str) -> Result<NonZeroU32, String> {
     let weight: Option<NonZeroU32> = text.trim().parse().ok();
