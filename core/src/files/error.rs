@@ -331,6 +331,15 @@ pub enum FilesError {
         /// The preceding module if the position is wrong, with a space before it. Otherwise empty.
         after: String,
     },
+    /// The first module of sentence-transformers is in a folder of its own.
+    #[error(
+        "modules.json puts the module `Transformer` into the folder `{path}`, which is not supported: load the model \
+         with a current sentence-transformers and save it again, which puts the module's files at the top"
+    )]
+    TransformerFolder {
+        /// The folder.
+        path: String,
+    },
     /// A model with one vector for each token.
     #[error(
         "{file} has {mark}, so this is a late-interaction model (ColBERT), whose layout is not supported: \

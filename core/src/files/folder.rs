@@ -268,9 +268,22 @@ mod tests {
         only_onnx.insert("onnx/model.onnx".to_owned(), vec![0; 8]);
         let mut only_adapter = without("config.json");
         only_adapter.insert("adapter_config.json".to_owned(), b"{}".to_vec());
+        let first_module = |class: &str, path: &str| {
+            let mut files = without("config.json");
+            let modules = format!(r#"[{{"path":"{path}","type":"x.{class}"}}]"#);
+            files.insert("modules.json".to_owned(), modules.into());
+            files.insert(format!("{path}/config.json"), b"{}".to_vec());
+            files
+        };
         let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
         let table = [
             (without("config.json"), ["`config.json` is missing", "--model-id"]),
+            (first_module("Router", "0_Router"), ["names the module `Router` first", "Transformer, Pooling"]),
+            (first_module("BoW", "0_BoW"), ["names the module `BoW` first", "Transformer, Pooling"]),
+            (
+                first_module("Transformer", "0_Transformer"),
+                ["`Transformer` into the folder `0_Transformer`", "save it again"],
+            ),
             (with("adapter_config.json", "{}"), ["adapter (PEFT, adapter_config.json)", "--backend python"]),
             (only_adapter, ["adapter (PEFT, adapter_config.json)", "merge"]),
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),

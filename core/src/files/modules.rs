@@ -9,7 +9,7 @@ use text_embeddings_backend_core::{BackendKind, HeadModule};
 use super::config::Module;
 use super::error::FilesError;
 use super::module_settings::{DenseRole, load_dense, load_layer_norm};
-use super::names::{is_inside, module_config};
+use super::names::{CONFIG, MODULES, is_inside, module_config};
 use super::repository::Repository;
 
 /// The permitted order: a module follows only modules with the same or a smaller number. `Dense` and
@@ -78,6 +78,26 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Result<Option<String
         return Ok(Some(module_config(path)));
     }
     Err(FilesError::ModulePath { class: class.to_owned(), path: module.path.clone() })
+}
+
+/// The modules. The first one must be a transformer with its files at the top.
+pub(super) async fn read_modules(
+    files: &Repository<'_>,
+    backend: BackendKind,
+) -> Result<Vec<Module>, FilesError> {
+    let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+    let (Some(first), BackendKind::Candle | BackendKind::Ort) = (modules.first(), backend) else {
+        return Ok(modules);
+    };
+    let (class, path) = (first.class_name(), first.path.trim_end_matches('/'));
+    if class == "Transformer" && !["", "."].contains(&path) && files.has(&module_config(path)) {
+        return Err(FilesError::TransformerFolder { path: first.path.clone() });
+    }
+    if class != "Transformer" && !files.has(CONFIG) {
+        let (class, after) = (class.to_owned(), " first".to_owned());
+        return Err(FilesError::UnsupportedModule { class, after });
+    }
+    Ok(modules)
 }
 
 /// Refuses a module of an unknown class in an embedding model. It needs nothing but

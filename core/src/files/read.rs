@@ -17,8 +17,7 @@ use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    ADAPTER, Bound, CONFIG, LAYA, MODULES, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, is_graph,
-    module_config,
+    ADAPTER, Bound, CONFIG, LAYA, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, is_graph, module_config,
 };
 use super::pointer::{self, PointerFiles};
 use super::reading::{check_small_file, read_text, remedy, run_ready};
@@ -93,6 +92,9 @@ pub(super) async fn read_model(
             }
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
+            }
+            if !repository.has(CONFIG) {
+                modules::read_modules(repository, reader.backend).await?;
             }
             let sources = Sources::from_repositories(repository, repository);
             let model = sources.read(selected, reader, describe).await?;
@@ -192,7 +194,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let mut config = ModelConfig::from_text(&read_text(&config)?)?;
         let description = describe(&config.raw)
             .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
-        let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+        let modules = modules::read_modules(files, reader.backend).await?;
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
         refuse_shortening(files, &prompts_config)?;
         let sentence_bert = read_sentence_bert(files).await?;
