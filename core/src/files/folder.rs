@@ -420,6 +420,12 @@ mod tests {
             ),
             (r#"{"processor_kwargs":{"model_max_length":9}}"#, Some("/processor_kwargs/model_max_length")),
             (r#"{"tokenizer_args":{"model_max_length":9}}"#, Some("/tokenizer_args/model_max_length")),
+            (r#"{"query_length":null,"config_args":{"trust_remote_code":true}}"#, None),
+            (r#"{"query_length":9}"#, Some("/query_length")),
+            (r#"{"document_length":9}"#, Some("/document_length")),
+            (r#"{"query_expansion":{"length":9}}"#, Some("/query_expansion")),
+            (r#"{"config_args":{"is_causal":false}}"#, Some("config_args")),
+            (r#"{"config_kwargs":{"num_hidden_layers":2}}"#, Some("config_kwargs")),
         ] {
             let message = open(&with(SENTENCE_BERT[0], content)).err().map(|error| error.to_string());
             assert_eq!(message.is_some(), field.is_some(), "{content}: {message:?}");

@@ -197,7 +197,7 @@ impl<'r, 'a> Sources<'r, 'a> {
         let modules = modules::read_modules(files, reader.backend).await?;
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
         refuse_shortening(files, &prompts_config)?;
-        let sentence_bert = read_sentence_bert(files).await?;
+        let sentence_bert = read_sentence_bert(files, &modules).await?;
         let late_interaction =
             self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
         modules::refuse_unknown(&modules, reader.backend)?;

@@ -106,7 +106,10 @@ pub(super) fn refuse_shortening(files: &Repository<'_>, config: &PromptsConfig) 
 }
 
 /// `sentence_bert_config.json`, or the first of its older names that exists.
-pub(super) async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<SentenceBert>, FilesError> {
+pub(super) async fn read_sentence_bert(
+    files: &Repository<'_>,
+    modules: &[Module],
+) -> Result<Option<SentenceBert>, FilesError> {
     for name in SENTENCE_BERT {
         let Some(text) = files.read_text(name).await? else { continue };
         let found: SentenceBert = text.parse()?;
@@ -115,7 +118,7 @@ pub(super) async fn read_sentence_bert(files: &Repository<'_>) -> Result<Option<
             let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
             return Err(FilesError::UnsupportedField { path, field, value, known });
         }
-        refuse_others(&text)?;
+        refuse_others(&text, modules)?;
         return Ok(Some(found));
     }
     Ok(None)
@@ -135,9 +138,38 @@ const OTHERS: [(&str, &[&str], &str); 5] = [
     ("/tokenizer_args/model_max_length", &[], "null is"),
 ];
 
-fn refuse_others(text: &FileText) -> Result<(), FilesError> {
+/// The same for lengths of queries and documents, which late-interaction models have.
+const BY_SIDE: [(&str, &[&str], &str); 3] = [
+    ("/query_length", &[], "null is, except in late-interaction models"),
+    ("/document_length", &[], "null is, except in late-interaction models"),
+    ("/query_expansion", &[], "null is, except in late-interaction models"),
+];
+
+/// Objects whose fields replace fields of config.json, and the fields among them that change no value.
+const REPLACING: [&str; 2] = ["config_args", "config_kwargs"];
+const HARMLESS: [&str; 7] = [
+    "trust_remote_code",
+    "revision",
+    "code_revision",
+    "use_cache",
+    "attn_implementation",
+    "use_memory_efficient_attention",
+    "unpad_inputs",
+];
+
+fn refuse_others(text: &FileText, modules: &[Module]) -> Result<(), FilesError> {
     let fields: Value = text.parse()?;
-    for (field, harmless, known) in OTHERS {
+    for field in REPLACING {
+        let given = fields[field].as_object().into_iter().flatten();
+        if let Some((name, value)) = given.into_iter().find(|(name, _)| !HARMLESS.contains(&name.as_str())) {
+            let (path, value, known) =
+                (text.path.clone(), format!("{name} {value}"), "the fields of config.json are");
+            return Err(FilesError::UnsupportedField { path, field, value, known });
+        }
+    }
+    let is_late = modules.iter().any(|module| module.class_name() == "MultiVectorMask");
+    let by_side = if is_late { [].as_slice() } else { &BY_SIDE };
+    for (field, harmless, known) in OTHERS.iter().chain(by_side) {
         let Some(value) = fields.pointer(field).filter(|value| !value.is_null()) else { continue };
         let value = value.to_string();
         if !harmless.contains(&value.as_str()) {
