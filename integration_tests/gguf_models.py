@@ -127,6 +127,7 @@ def cased(folder: Path) -> Path:
     models.edit_json(
         model / "tokenizer.json", lambda content: content["normalizer"].update(lowercase=False, strip_accents=False)
     )
+    models.edit_json(model / "tokenizer_config.json", do_lower_case=False, strip_accents=False)
     return model
 
 

@@ -4,6 +4,7 @@
 //! file is never used; each error names the file or flag, and the remedy.
 
 mod adapter;
+mod class_settings;
 mod config;
 mod demo;
 mod error;

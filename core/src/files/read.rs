@@ -20,7 +20,7 @@ use super::names::{
     ADAPTER, Bound, CONFIG, LAYA, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, is_graph, module_config,
 };
 use super::pointer::{self, PointerFiles};
-use super::reading::{check_small_file, read_text, remedy, run_ready};
+use super::reading::{read_text, remedy, run_ready};
 use super::repository::Repository;
 use super::small_files::{
     has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
@@ -29,7 +29,7 @@ use super::small_files::{
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
 use super::weights::{Selection, check_weights, open_weights, select, stored};
-use super::{gguf, late_interaction, laya, modules, python, static_embedding, templates};
+use super::{class_settings, gguf, late_interaction, laya, modules, python, static_embedding, templates};
 
 /// The `model_type` of bge-m3, and the names of its additional outputs without their endings.
 const BGE_M3: &str = "xlm-roberta";
@@ -206,8 +206,8 @@ impl<'r, 'a> Sources<'r, 'a> {
         }
         let selection = selected?;
         let tokenizer = files.require(TOKENIZER, Bound::Small, remedy(TOKENIZER)).await?;
-        check_small_file(&tokenizer)?;
         let tokenizer_config = read_tokenizer_config(files).await?;
+        let tokenizer = class_settings::apply(tokenizer, &tokenizer_config)?;
         let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
         let special_tokens = tokenizer_config.special_tokens();
         let model_max_length = tokenizer_config.max_length();
