@@ -1,9 +1,9 @@
 """Lists of any length, although a server takes only some texts in one request.
 
-Input: the number of items, and the request for a part of them. Output: the steps of the exchange, which both
-clients take: each `Call` that is to be sent; at the end, the result for all items in their order. Invariants:
-nothing here waits or connects; no request has more items than the server's limit, and a list within the limit
-is one request.
+Input: the number of items, and the request for a part of them. Output: the `Steps` of the exchange, which
+both clients take: each `Call` that is to be sent; at the end, the result for all items in their order.
+Invariants: nothing here waits or connects; no request has more items than the server's limit, and a list
+within the limit is one request.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Call(Generic[T]):
         return "GET" if self.body is None else "POST"
 
 
+# An exchange: it yields each request and is sent its result; an error of a request is thrown into it.
+Steps = Generator[Call[Any], Any, T]
+
+
 @dataclass(frozen=True)
 class Limit:
     """The number of items that a server takes in one request."""
@@ -55,8 +59,8 @@ class Batches(Generic[T]):
     call: Callable[[int, int], Call[list[T]]]
     join: Callable[[list[T]], list[T]] = lambda results: results
 
-    def steps(self, progress: Progress) -> Generator[Call[Any], Any, list[T]]:
-        """Yields the requests and is sent their results; an error of a request is thrown into it."""
+    def steps(self, progress: Progress) -> Steps[list[T]]:
+        """The exchange of all requests."""
         if self.items <= self.limit.default:
             try:
                 return self.join((yield self.call(0, self.items)))
@@ -80,18 +84,20 @@ class Batches(Generic[T]):
             show(end, self.items)
         return self.join(results)
 
-    def _size(self) -> Generator[Call[Any], Any, int]:
+    def _size(self) -> Steps[int]:
         """The number of items for one request."""
         try:
-            description = yield info()
+            description = yield from info()
         except RequestError:
             # For example a balancer that passes on no other route: the server itself says what it takes.
             return self.items
         return self.limit.of_info(description) or self.items
 
 
-def info() -> Call[dict[str, Any]]:
-    return Call("/info", None, lambda answer: answer)
+def info() -> Steps[dict[str, Any]]:
+    """The server's description of itself: the model, its kind and the limits."""
+    description: dict[str, Any] = yield Call("/info", None, lambda answer: answer)
+    return description
 
 
 def _shown(done: int, items: int) -> None:

@@ -9,23 +9,23 @@ failure raises an error of `_errors` at once.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import httpx
 
 from . import _protocol as protocol
-from ._batches import Batches, Call, Progress
-from ._batches import info as info_call
+from ._batches import Call, Steps, info
 from ._errors import AnswerTimeoutError, RequestError, ServerUnreachableError
-from ._protocol import Patience, Prediction, Rank
+from ._protocol import Patience
 
-if TYPE_CHECKING:
-    import numpy
-
+P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 class _Settings:
@@ -51,6 +51,34 @@ class _Settings:
         elif isinstance(outcome, httpx.TimeoutException):
             raise AnswerTimeoutError(f"no answer from {self.url} within {self.timeout} s") from outcome
         raise ServerUnreachableError(f"no answer from {self.url}: {outcome or type(outcome).__name__}") from outcome
+
+
+def _blocking(exchange: Callable[P, Steps[T]]) -> Callable[Concatenate[Client, P], T]:
+    """The method of `Client` that takes the steps of an exchange."""
+
+    def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._take_steps(exchange(*arguments, **options))
+
+    return _describe(method, exchange)
+
+
+def _awaited(exchange: Callable[P, Steps[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """The method of `AsyncClient` that takes the steps of an exchange."""
+
+    async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await self._take_steps(exchange(*arguments, **options))
+
+    return _describe(method, exchange)
+
+
+def _describe(method: M, exchange: Callable[..., Any]) -> M:
+    """`method` with the name, the documentation and the parameters of `exchange`, as `help` shows them."""
+    functools.update_wrapper(method, exchange)
+    signature = inspect.signature(exchange)
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *signature.parameters.values()]
+    result = signature.return_annotation.removeprefix("Steps[").removesuffix("]")
+    setattr(method, "__signature__", signature.replace(parameters=parameters, return_annotation=result))
+    return method
 
 
 class Client(_Settings):
@@ -84,167 +112,18 @@ class Client(_Settings):
         """Closes the connections."""
         self._http.close()
 
-    def rerank(
-        self,
-        query: str,
-        texts: Sequence[str],
-        *,
-        top_n: int | None = None,
-        instruction: str | None = None,
-        min_score: float | None = None,
-        raw_scores: bool = False,
-        return_text: bool = False,
-        truncate: bool | None = None,
-        max_chunks_per_doc: int | None = None,
-        chunk_overlap: int | None = None,
-        highlight: bool | int | None = None,
-        progress: Progress = False,
-    ) -> list[Rank]:
-        """Scores texts for a query, best first; with `top_n`, returns only the best ones.
+    rerank = _blocking(protocol.rerank)
+    score = _blocking(protocol.score)
+    embed = _blocking(protocol.embed)
+    embed_array = _blocking(protocol.embed_array)
+    embed_encoded = _blocking(protocol.embed_encoded)
+    embed_sparse = _blocking(protocol.embed_sparse)
+    similarity = _blocking(protocol.similarity)
+    predict = _blocking(protocol.predict)
+    decide = _blocking(protocol.decide)
+    info = _blocking(info)
 
-        `instruction` says what makes a text relevant. Texts with a score below `min_score` are left out, by
-        default those below the server's `--min-score`. `truncate` says whether a text that is too long is
-        truncated; by default, the server's `--auto-truncate` decides. A listwise re-ranker, whose scores
-        depend on all texts of a request, refuses more texts than the server's limit.
-
-        With `max_chunks_per_doc` or `chunk_overlap`, a text that does not fit is divided into chunks
-        instead, and has the score of its `best_passage`. `highlight` adds scores of the sentences of the
-        best texts: of this many, or of all with True.
-        """
-        return self._ask_batches(
-            protocol.rerank(
-                query,
-                texts,
-                top_n=top_n,
-                instruction=instruction,
-                min_score=min_score,
-                raw_scores=raw_scores,
-                return_text=return_text,
-                truncate=truncate,
-                max_chunks_per_doc=max_chunks_per_doc,
-                chunk_overlap=chunk_overlap,
-                highlight=highlight,
-            ),
-            progress,
-        )
-
-    def score(
-        self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False, progress: Progress = False
-    ) -> list[float]:
-        """The scores of pairs in their order: the first query with the first text, and so on."""
-        return self._ask_batches(protocol.score(queries, texts, raw_scores=raw_scores), progress)
-
-    def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        normalize: bool = True,
-        prompt_name: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[float]]:
-        """A vector for each text, of length 1 if `normalize`; `dimensions` keeps only its first values."""
-        return self._ask_batches(
-            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate),
-            progress,
-        )
-
-    def embed_array(
-        self,
-        texts: Sequence[str],
-        *,
-        normalize: bool = True,
-        prompt_name: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> numpy.ndarray[Any, Any]:
-        """The vectors of `embed` as the rows of a float32 array. Needs NumPy."""
-        vectors = self.embed(
-            texts,
-            normalize=normalize,
-            prompt_name=prompt_name,
-            dimensions=dimensions,
-            truncate=truncate,
-            progress=progress,
-        )
-        return protocol.array_of(vectors)
-
-    def embed_encoded(
-        self,
-        texts: Sequence[str],
-        encoding: str,
-        *,
-        input_type: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[int]]:
-        """A vector for each text as whole numbers: `int8`, `uint8`, or eight bits by `binary` or `ubinary`.
-
-        `input_type`, such as `search_query`, chooses the model's prompt. `/v2/embed` is asked.
-        """
-        return self._ask_batches(
-            protocol.embed_encoded(
-                texts, encoding, input_type=input_type, dimensions=dimensions, truncate=truncate
-            ),
-            progress,
-        )
-
-    def embed_sparse(
-        self,
-        texts: Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[dict[int, float]]:
-        """A sparse vector for each text: the weights that are not zero, by token id."""
-        return self._ask_batches(protocol.embed_sparse(texts, prompt_name=prompt_name, truncate=truncate), progress)
-
-    def similarity(
-        self,
-        source: str,
-        sentences: Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[float]:
-        """The cosine of each sentence with `source`, in their order."""
-        return self._ask_batches(
-            protocol.similarity(source, sentences, prompt_name=prompt_name, truncate=truncate), progress
-        )
-
-    def predict(
-        self,
-        inputs: Sequence[str | tuple[str, str]],
-        *,
-        raw_scores: bool = False,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[Prediction]]:
-        """The labels of each text, or pair of texts, best first."""
-        return self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
-
-    def decide(
-        self, state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """The answers to questions about a text or any JSON value, by the questions' ids.
-
-        A question is `{"type": "noul", "instructions": …}`, `{"type": "choice", "criteria": {option:
-        description}}` or `{"type": "score", "criteria": [level, …]}`. `options_order="both"` asks each choice
-        in two orders.
-        """
-        return self._ask(protocol.decide(state, questions, options_order=options_order))
-
-    def info(self) -> dict[str, Any]:
-        """The server's description of itself: the model, its kind and the limits."""
-        return self._ask(info_call())
-
-    def _ask_batches(self, batches: Batches[T], progress: Progress) -> list[T]:
-        steps = batches.steps(progress)
+    def _take_steps(self, steps: Steps[T]) -> T:
         try:
             call = next(steps)
             while True:
@@ -255,8 +134,8 @@ class Client(_Settings):
                 else:
                     call = steps.send(result)
         except StopIteration as end:
-            results: list[T] = end.value
-            return results
+            found: T = end.value
+            return found
 
     def _ask(self, call: Call[T]) -> T:
         attempt = 1
@@ -300,149 +179,18 @@ class AsyncClient(_Settings):
         """Closes the connections."""
         await self._http.aclose()
 
-    async def rerank(
-        self,
-        query: str,
-        texts: Sequence[str],
-        *,
-        top_n: int | None = None,
-        instruction: str | None = None,
-        min_score: float | None = None,
-        raw_scores: bool = False,
-        return_text: bool = False,
-        truncate: bool | None = None,
-        max_chunks_per_doc: int | None = None,
-        chunk_overlap: int | None = None,
-        highlight: bool | int | None = None,
-        progress: Progress = False,
-    ) -> list[Rank]:
-        """Like `Client.rerank`."""
-        return await self._ask_batches(
-            protocol.rerank(
-                query,
-                texts,
-                top_n=top_n,
-                instruction=instruction,
-                min_score=min_score,
-                raw_scores=raw_scores,
-                return_text=return_text,
-                truncate=truncate,
-                max_chunks_per_doc=max_chunks_per_doc,
-                chunk_overlap=chunk_overlap,
-                highlight=highlight,
-            ),
-            progress,
-        )
+    rerank = _awaited(protocol.rerank)
+    score = _awaited(protocol.score)
+    embed = _awaited(protocol.embed)
+    embed_array = _awaited(protocol.embed_array)
+    embed_encoded = _awaited(protocol.embed_encoded)
+    embed_sparse = _awaited(protocol.embed_sparse)
+    similarity = _awaited(protocol.similarity)
+    predict = _awaited(protocol.predict)
+    decide = _awaited(protocol.decide)
+    info = _awaited(info)
 
-    async def score(
-        self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False, progress: Progress = False
-    ) -> list[float]:
-        """Like `Client.score`."""
-        return await self._ask_batches(protocol.score(queries, texts, raw_scores=raw_scores), progress)
-
-    async def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        normalize: bool = True,
-        prompt_name: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[float]]:
-        """Like `Client.embed`."""
-        return await self._ask_batches(
-            protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate),
-            progress,
-        )
-
-    async def embed_array(
-        self,
-        texts: Sequence[str],
-        *,
-        normalize: bool = True,
-        prompt_name: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> numpy.ndarray[Any, Any]:
-        """Like `Client.embed_array`."""
-        vectors = await self.embed(
-            texts,
-            normalize=normalize,
-            prompt_name=prompt_name,
-            dimensions=dimensions,
-            truncate=truncate,
-            progress=progress,
-        )
-        return protocol.array_of(vectors)
-
-    async def embed_encoded(
-        self,
-        texts: Sequence[str],
-        encoding: str,
-        *,
-        input_type: str | None = None,
-        dimensions: int | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[int]]:
-        """Like `Client.embed_encoded`."""
-        return await self._ask_batches(
-            protocol.embed_encoded(
-                texts, encoding, input_type=input_type, dimensions=dimensions, truncate=truncate
-            ),
-            progress,
-        )
-
-    async def embed_sparse(
-        self,
-        texts: Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[dict[int, float]]:
-        """Like `Client.embed_sparse`."""
-        return await self._ask_batches(protocol.embed_sparse(texts, prompt_name=prompt_name, truncate=truncate), progress)
-
-    async def similarity(
-        self,
-        source: str,
-        sentences: Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[float]:
-        """Like `Client.similarity`."""
-        return await self._ask_batches(
-            protocol.similarity(source, sentences, prompt_name=prompt_name, truncate=truncate), progress
-        )
-
-    async def predict(
-        self,
-        inputs: Sequence[str | tuple[str, str]],
-        *,
-        raw_scores: bool = False,
-        truncate: bool | None = None,
-        progress: Progress = False,
-    ) -> list[list[Prediction]]:
-        """Like `Client.predict`."""
-        return await self._ask_batches(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate), progress)
-
-    async def decide(
-        self, state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """Like `Client.decide`."""
-        return await self._ask(protocol.decide(state, questions, options_order=options_order))
-
-    async def info(self) -> dict[str, Any]:
-        """Like `Client.info`."""
-        return await self._ask(info_call())
-
-    async def _ask_batches(self, batches: Batches[T], progress: Progress) -> list[T]:
-        steps = batches.steps(progress)
+    async def _take_steps(self, steps: Steps[T]) -> T:
         try:
             call = next(steps)
             while True:
@@ -453,8 +201,8 @@ class AsyncClient(_Settings):
                 else:
                     call = steps.send(result)
         except StopIteration as end:
-            results: list[T] = end.value
-            return results
+            found: T = end.value
+            return found
 
     async def _ask(self, call: Call[T]) -> T:
         attempt = 1

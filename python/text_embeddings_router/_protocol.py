@@ -1,8 +1,8 @@
 """The server's requests and answers without any transport; both clients use it.
 
-Input: the arguments of a client's method, or an answer's status, headers and body. Output: the `Batches` or
-the `Call` to send, the pause before the next attempt, or the error to raise. Invariants: nothing here waits
-or connects.
+Input: the arguments of a client's method, or an answer's status, headers and body. Output: the `Steps` of the
+exchange, the pause before the next attempt, or the error to raise. Invariants: nothing here waits or
+connects; a function with the name of a client's method has its parameters and its documentation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ._batches import Batches, Call, Limit
+from ._batches import Batches, Call, Limit, Progress, Steps
 from ._errors import BY_KIND, RequestError
 
 if TYPE_CHECKING:
@@ -150,13 +150,6 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def array_of(vectors: list[list[float]]) -> numpy.ndarray[Any, Any]:
-    # Imported here, because the package works without NumPy.
-    import numpy
-
-    return numpy.array(vectors, dtype=numpy.float32)
-
-
 def client_batch(info: Mapping[str, Any]) -> int | None:
     return int(info["max_client_batch_size"])
 
@@ -178,16 +171,28 @@ def rerank(
     query: str,
     texts: Sequence[str],
     *,
-    top_n: int | None,
-    instruction: str | None,
-    min_score: float | None,
-    raw_scores: bool,
-    return_text: bool,
-    truncate: bool | None,
-    max_chunks_per_doc: int | None,
-    chunk_overlap: int | None,
-    highlight: bool | int | None,
-) -> Batches[Rank]:
+    top_n: int | None = None,
+    instruction: str | None = None,
+    min_score: float | None = None,
+    raw_scores: bool = False,
+    return_text: bool = False,
+    truncate: bool | None = None,
+    max_chunks_per_doc: int | None = None,
+    chunk_overlap: int | None = None,
+    highlight: bool | int | None = None,
+    progress: Progress = False,
+) -> Steps[list[Rank]]:
+    """Scores texts for a query, best first; with `top_n`, returns only the best ones.
+
+    `instruction` says what makes a text relevant. Texts with a score below `min_score` are left out, by
+    default those below the server's `--min-score`. `truncate` says whether a text that is too long is
+    truncated; by default, the server's `--auto-truncate` decides. A listwise re-ranker, whose scores
+    depend on all texts of a request, refuses more texts than the server's limit.
+
+    With `max_chunks_per_doc` or `chunk_overlap`, a text that does not fit is divided into chunks
+    instead, and has the score of its `best_passage`. `highlight` adds scores of the sentences of the
+    best texts: of this many, or of all with True.
+    """
     texts = texts_of("texts", texts)
     options = present(
         top_n=top_n,
@@ -214,7 +219,7 @@ def rerank(
         # The server highlighted the best texts of each request.
         return ordered[:highlight] + [replace(rank, highlights=None) for rank in ordered[highlight:]]
 
-    return Batches(len(texts), RERANKED, call, join)
+    return Batches(len(texts), RERANKED, call, join).steps(progress)
 
 
 def rank_of(start: int, rank: Mapping[str, Any]) -> Rank:
@@ -229,7 +234,10 @@ def rank_of(start: int, rank: Mapping[str, Any]) -> Rank:
     )
 
 
-def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> Batches[float]:
+def score(
+    queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False, progress: Progress = False
+) -> Steps[list[float]]:
+    """The scores of pairs in their order: the first query with the first text, and so on."""
     queries, texts = texts_of("queries", queries), texts_of("texts", texts)
     if len(queries) != len(texts):
         raise ValueError(f"{len(queries)} queries and {len(texts)} texts do not make pairs: give as many queries as texts")
@@ -242,24 +250,65 @@ def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> 
         pairs = {"queries": queries[start:end], "documents": texts[start:end]}
         return Call("/score", {**pairs, "use_activation": not raw_scores}, read)
 
-    return Batches(len(texts), RERANKED, call)
+    return Batches(len(texts), RERANKED, call).steps(progress)
 
 
 def embed(
-    texts: Sequence[str], *, normalize: bool, prompt_name: str | None, dimensions: int | None, truncate: bool | None
-) -> Batches[list[float]]:
+    texts: Sequence[str],
+    *,
+    normalize: bool = True,
+    prompt_name: str | None = None,
+    dimensions: int | None = None,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[list[list[float]]]:
+    """A vector for each text, of length 1 if `normalize`; `dimensions` keeps only its first values."""
     texts = texts_of("texts", texts)
     options = {"normalize": normalize, **present(prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)}
 
     def call(start: int, end: int) -> Call[list[list[float]]]:
         return Call("/embed", {"inputs": texts[start:end], **options}, lambda vectors: vectors)
 
-    return Batches(len(texts), TEXTS, call)
+    return Batches(len(texts), TEXTS, call).steps(progress)
+
+
+def embed_array(
+    texts: Sequence[str],
+    *,
+    normalize: bool = True,
+    prompt_name: str | None = None,
+    dimensions: int | None = None,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[numpy.ndarray[Any, Any]]:
+    """The vectors of `embed` as the rows of a float32 array. Needs NumPy."""
+    vectors = yield from embed(
+        texts,
+        normalize=normalize,
+        prompt_name=prompt_name,
+        dimensions=dimensions,
+        truncate=truncate,
+        progress=progress,
+    )
+    # Imported here, because the package works without NumPy.
+    import numpy
+
+    return numpy.array(vectors, dtype=numpy.float32)
 
 
 def embed_encoded(
-    texts: Sequence[str], encoding: str, *, input_type: str | None, dimensions: int | None, truncate: bool | None
-) -> Batches[list[int]]:
+    texts: Sequence[str],
+    encoding: str,
+    *,
+    input_type: str | None = None,
+    dimensions: int | None = None,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[list[list[int]]]:
+    """A vector for each text as whole numbers: `int8`, `uint8`, or eight bits by `binary` or `ubinary`.
+
+    `input_type`, such as `search_query`, chooses the model's prompt. `/v2/embed` is asked.
+    """
     texts = texts_of("texts", texts)
     # Without `truncate`, Cohere's default applies: a text that is too long loses its end.
     cut = None if truncate is None else ("END" if truncate else "NONE")
@@ -269,10 +318,17 @@ def embed_encoded(
         body = {"texts": texts[start:end], "embedding_types": [encoding], **options}
         return Call("/v2/embed", body, lambda answer: answer["embeddings"][encoding])
 
-    return Batches(len(texts), TEXTS, call)
+    return Batches(len(texts), TEXTS, call).steps(progress)
 
 
-def embed_sparse(texts: Sequence[str], *, prompt_name: str | None, truncate: bool | None) -> Batches[dict[int, float]]:
+def embed_sparse(
+    texts: Sequence[str],
+    *,
+    prompt_name: str | None = None,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[list[dict[int, float]]]:
+    """A sparse vector for each text: the weights that are not zero, by token id."""
     texts = texts_of("texts", texts)
     options = present(prompt_name=prompt_name, truncate=truncate)
 
@@ -282,12 +338,18 @@ def embed_sparse(texts: Sequence[str], *, prompt_name: str | None, truncate: boo
 
         return Call("/embed_sparse", {"inputs": texts[start:end], **options}, read)
 
-    return Batches(len(texts), TEXTS, call)
+    return Batches(len(texts), TEXTS, call).steps(progress)
 
 
 def similarity(
-    source: str, sentences: Sequence[str], *, prompt_name: str | None, truncate: bool | None
-) -> Batches[float]:
+    source: str,
+    sentences: Sequence[str],
+    *,
+    prompt_name: str | None = None,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[list[float]]:
+    """The cosine of each sentence with `source`, in their order."""
     sentences = texts_of("sentences", sentences)
     parameters = present(prompt_name=prompt_name, truncate=truncate)
 
@@ -295,12 +357,17 @@ def similarity(
         inputs = {"source_sentence": source, "sentences": sentences[start:end]}
         return Call("/similarity", {"inputs": inputs, "parameters": parameters}, lambda cosines: cosines)
 
-    return Batches(len(sentences), SENTENCES, call)
+    return Batches(len(sentences), SENTENCES, call).steps(progress)
 
 
 def predict(
-    inputs: Sequence[str | tuple[str, str]], *, raw_scores: bool, truncate: bool | None
-) -> Batches[list[Prediction]]:
+    inputs: Sequence[str | tuple[str, str]],
+    *,
+    raw_scores: bool = False,
+    truncate: bool | None = None,
+    progress: Progress = False,
+) -> Steps[list[list[Prediction]]]:
+    """The labels of each text, or pair of texts, best first."""
     if isinstance(inputs, str):
         raise TypeError("inputs must be a list of texts or of pairs of texts, not a text")
     # A list of lists means several inputs, each a single text or a pair.
@@ -313,11 +380,18 @@ def predict(
 
         return Call("/predict", {"inputs": lists[start:end], **options}, read)
 
-    return Batches(len(lists), TEXTS, call)
+    return Batches(len(lists), TEXTS, call).steps(progress)
 
 
 def decide(
-    state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None
-) -> Call[dict[str, dict[str, Any]]]:
+    state: object, questions: Mapping[str, Mapping[str, object]], *, options_order: str | None = None
+) -> Steps[dict[str, dict[str, Any]]]:
+    """The answers to questions about a text or any JSON value, by the questions' ids.
+
+    A question is `{"type": "noul", "instructions": …}`, `{"type": "choice", "criteria": {option:
+    description}}` or `{"type": "score", "criteria": [level, …]}`. `options_order="both"` asks each choice
+    in two orders.
+    """
     body = {"state": state, "questions": questions, **present(options_order=options_order)}
-    return Call("/v1/systemone", body, lambda answer: answer["answers"])
+    answers: dict[str, dict[str, Any]] = yield Call("/v1/systemone", body, lambda answer: answer["answers"])
+    return answers
