@@ -5,6 +5,8 @@ the error, and words that its message must contain. A half is None if its transp
 mistake. The server runs with the flags of `LIMITS`.
 """
 
+import math
+
 from grpc_client import messages
 from reference_data import TEXTS
 
@@ -46,6 +48,13 @@ ERRORS = {
         None,
         EMPTY,
         ["sentences", "empty"],
+    ),
+    "similarity to an empty text": (
+        "embedding-last",
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", ""]}}),
+        None,
+        EMPTY,
+        ["Input validation error: `inputs` cannot be empty"],
     ),
     "predict of nothing": ("seq-cls-3", None, ("predict.PredictPair", pair()), EMPTY, ["inputs", "empty"]),
     "predict of an empty list": ("seq-cls-3", ("/predict", {"inputs": []}), None, VALIDATION, ["inputs", "empty list"]),
@@ -225,7 +234,7 @@ ERRORS = {
         VALIDATION,
         ["dimensions", "4294967295"],
     ),
-    "negative dimensions": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": -1}), None, VALIDATION, ["dimensions"]),
+    "negative dimensions": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": -1}), None, VALIDATION, ["`dimensions`: invalid value: integer `-1`, expected a whole number from 0"]),
     "more dimensions than numbers": (
         "embedding-last",
         ("/embed", {"inputs": "a", "dimensions": 2**70}),
@@ -233,7 +242,7 @@ ERRORS = {
         VALIDATION,
         ["dimensions"],
     ),
-    "half a dimension": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 1.5}), None, VALIDATION, ["dimensions"]),
+    "half a dimension": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 1.5}), None, VALIDATION, ["floating point `1.5`, expected a whole number from 0"]),
     "an id beyond the vocabulary": ("embedding-last", ("/embed", {"inputs": [[1], [2, 1326]]}), None, VALIDATION, ["1326"]),
     "the largest id": ("embedding-last", ("/embed", {"inputs": [2**32 - 1]}), None, VALIDATION, ["4294967295"]),
     "an id of 33 bits": ("embedding-last", ("/embed", {"inputs": [2**32]}), None, VALIDATION, ["inputs"]),
@@ -242,7 +251,15 @@ ERRORS = {
     "a list too deep": ("embedding-last", ("/embed", {"inputs": [[["a"]]]}), None, VALIDATION, ["inputs"]),
     "inputs are an object": ("embedding-last", ("/embed", {"inputs": {"a": 1}}), None, VALIDATION, ["inputs"]),
     "inputs are missing": ("embedding-last", ("/embed", {"input": "a"}), None, VALIDATION, ["inputs"]),
-    "sentences are missing": ("embedding-last", ("/similarity", {"inputs": "a"}), None, VALIDATION, ["inputs"]),
+    "sentences in a list": ("embedding-last", ("/similarity", {"inputs": ["a", ["b"]]}), None, VALIDATION, ["`inputs`: invalid type: sequence, expected an object with `source_sentence` and `sentences`"]),
+    "parameters in a list": (
+        "embedding-last",
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": [True]}),
+        None,
+        VALIDATION,
+        ["`parameters`: invalid type: sequence, expected an object"],
+    ),
+    "sentences are missing": ("embedding-last", ("/similarity", {"inputs": "a"}), None, VALIDATION, ["expected an object with `source_sentence` and `sentences`"]),
     "three in a pair over HTTP": (
         "seq-cls-3",
         ("/predict", {"inputs": ["a", "b", "c"]}),
@@ -322,6 +339,27 @@ ERRORS = {
         ("rerank.Rerank", rerank(query="q", texts=["a"], truncation_direction=3)),
         VALIDATION,
         ["truncation_direction", "3"],
+    ),
+    "no such type of numbers": (
+        "embedding-last",
+        None,
+        ("embed.Embed", embed(inputs="a", number_type=6)),
+        VALIDATION,
+        ["`number_type` 6 is unknown: give a number from 0 to 5"],
+    ),
+    "numbers for unit vectors": (
+        "embedding-last",
+        ("/embed", {"inputs": "a", "normalize": False, "output_dtype": "int8"}),
+        ("embed.Embed", embed(inputs="a", normalize=False, number_type=messages.NUMBER_TYPE_INT8)),
+        VALIDATION,
+        ["Input validation error: `int8` and `uint8` are for vectors of length one"],
+    ),
+    "a least score that is no number": (
+        "tied-bf16",
+        None,
+        ("rerank.Rerank", rerank(query="q", texts=["a"], min_score=math.nan)),
+        VALIDATION,
+        ["Input validation error: `min_score` must be a finite number. Given: NaN"],
     ),
     "embed of a re-ranker": (
         "tied-bf16",

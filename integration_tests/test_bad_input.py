@@ -45,16 +45,16 @@ def nested(depth: int) -> str:
 BODIES = {
     "nothing": ("/rerank", b"", MALFORMED, ["JSON"]),
     "not JSON": ("/rerank", b"query=q&texts=a", MALFORMED, ["not JSON"]),
-    "cut off": ("/rerank", b'{"query": "q", "texts": ["a"', MALFORMED, ["JSON", "line 1 column 28"]),
+    "cut off": ("/rerank", b'{"query": "q", "texts": ["a"', MALFORMED, ["the request body is not JSON: EOF while parsing a list at line 1 column 28"]),
     "two values": ("/rerank", b'{"query": "q", "texts": ["a"]} {}', MALFORMED, ["JSON", "column 32"]),
     "comma at the end": ("/rerank", b'{"query": "q", "texts": ["a",]}', MALFORMED, ["JSON"]),
     "single quotes": ("/rerank", b"{'query': 'q', 'texts': ['a']}", MALFORMED, ["JSON"]),
-    "list": ("/rerank", b'["q", ["a"]]', VALIDATION, ["JSON object"]),
+    "list": ("/rerank", b'["q", ["a"]]', VALIDATION, ["the request body is not a JSON object"]),
     "null": ("/rerank", b"null", VALIDATION, ["JSON object"]),
     "string": ("/rerank", b'"q"', VALIDATION, ["JSON object"]),
     "NaN": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": NaN}', MALFORMED, ["JSON"]),
     "infinite number": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 1e999}', MALFORMED, ["number out of range"]),
-    "invalid UTF-8": ("/rerank", b'{"query": "q", "texts": ["\xff\xfe"]}', MALFORMED, ["UTF-8", "byte 26"]),
+    "invalid UTF-8": ("/rerank", b'{"query": "q", "texts": ["\xff\xfe"]}', MALFORMED, ["the request body is not UTF-8: byte 26 is wrong"]),
     "UTF-8 cut in a character": ("/rerank", '{"query": "감'.encode()[:-1], MALFORMED, ["UTF-8"]),
     "UTF-8 of a surrogate": ("/rerank", b'{"query": "q", "texts": ["\xed\xa0\x80"]}', MALFORMED, ["UTF-8"]),
     "UTF-16": ("/rerank", '{"query": "q", "texts": ["a"]}'.encode("utf-16"), MALFORMED, ["UTF-8"]),
@@ -70,28 +70,33 @@ BODIES = {
     "field twice": ("/rerank", b'{"query": "q", "query": "q", "texts": ["a"]}', VALIDATION, ["query"]),
     "query is a number": ("/rerank", b'{"query": 1, "texts": ["a"]}', VALIDATION, ["query", "string"]),
     "query is null": ("/rerank", b'{"query": null, "texts": ["a"]}', VALIDATION, ["query", "string"]),
-    "texts is a string": ("/rerank", b'{"query": "q", "texts": "a"}', VALIDATION, ["texts", "sequence"]),
-    "text is a number": ("/rerank", b'{"query": "q", "texts": ["a", 2]}', VALIDATION, ["texts[1]", "string"]),
+    "texts is a string": ("/rerank", b'{"query": "q", "texts": "a"}', VALIDATION, ["`texts`: invalid type: string \"a\", expected a sequence"]),
+    "text is a number": ("/rerank", b'{"query": "q", "texts": ["a", 2]}', VALIDATION, ["`texts[1]`: invalid type: integer `2`, expected a string at line 1 column 31"]),
     "text is an object": ("/rerank", b'{"query": "q", "texts": [{"text": "a"}]}', VALIDATION, ["texts[0]", "string"]),
     "raw_scores is a string": ("/rerank", b'{"query": "q", "texts": ["a"], "raw_scores": "yes"}', VALIDATION, ["raw_scores"]),
-    "unknown direction": ("/rerank", b'{"query": "q", "texts": ["a"], "truncation_direction": "up"}', VALIDATION, ["truncation_direction", "Left"]),
+    "template arguments are a list": ("/rerank", b'{"query": "q", "texts": ["a"], "chat_template_kwargs": ["x"]}', VALIDATION, ["`chat_template_kwargs`: invalid type: sequence, expected an object"]),
+    "direction is a number": ("/rerank", b'{"query": "q", "texts": ["a"], "truncation_direction": 1}', MALFORMED, ["`truncation_direction`: expected a text, one of those that this field takes"]),
+    "direction is cut off": ("/embed", b'{"inputs": "a", "truncation_direction": [', MALFORMED, ["the request body is not JSON: expected value"]),
+    "normalize is null": ("/embed", b'{"inputs": "a", "normalize": null}', VALIDATION, ["`normalize`: invalid type: null, expected a boolean"]),
+    "unknown direction": ("/rerank", b'{"query": "q", "texts": ["a"], "truncation_direction": "up"}', VALIDATION, ["`truncation_direction`: unknown variant `up`, expected one of `Right`, `right`, `Left`, `left`"]),
     "top_n negative": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": -1}', VALIDATION, ["top_n"]),
     "instruction is a list": ("/rerank", b'{"query": "q", "texts": ["a"], "instruction": []}', VALIDATION, ["instruction"]),
     "empty texts": ("/rerank", b'{"query": "q", "texts": []}', EMPTY, ["texts", "empty"]),
     "empty query": ("/rerank", b'{"query": "", "texts": ["a"]}', EMPTY, ["query", "empty"]),
     "blank query": ("/rerank", '{"query": " \u3000\\n", "texts": ["a"]}'.encode(), EMPTY, ["query", "empty"]),
-    "empty inputs": ("/predict", b'{"inputs": []}', VALIDATION, ["inputs", "empty list"]),
-    "three in a pair": ("/predict", b'{"inputs": ["a", "b", "c"]}', VALIDATION, ["inputs", "pair"]),
-    "single text": ("/predict", b'{"inputs": "a"}', VALIDATION, ["[query, document]"]),
+    "empty inputs": ("/predict", b'{"inputs": []}', VALIDATION, ["`inputs`: an empty list, which is neither an input nor a batch"]),
+    "three in a pair": ("/predict", b'{"inputs": ["a", "b", "c"]}', VALIDATION, ["`inputs`: an input is one string or a pair, not 3 strings; a batch is a list of lists: [[a], [a, b]]"]),
+    "single text": ("/predict", b'{"inputs": "a"}', VALIDATION, ["this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text"]),
     "batch of singles": ("/predict", b'{"inputs": [["a"], ["b"]]}', VALIDATION, ["[query, document]"]),
     "empty query in a pair": ("/predict", b'{"inputs": ["", "b"]}', EMPTY, ["inputs"]),
     "pair of numbers": ("/predict", b'{"inputs": [1, 2]}', VALIDATION, ["inputs"]),
     "no tokens asked": ("/tokenize", b'{"inputs": []}', EMPTY, ["inputs"]),
-    "tokens of a number": ("/tokenize", b'{"inputs": 1}', VALIDATION, ["inputs", "string"]),
+    "tokens of a number": ("/tokenize", b'{"inputs": 1}', VALIDATION, ["`inputs`: expected a string or a list of strings"]),
     "unknown prompt": ("/tokenize", b'{"inputs": "a", "prompt_name": "query"}', VALIDATION, ["prompt_name"]),
     "no ids": ("/decode", b'{"ids": []}', EMPTY, ["ids"]),
     "ids are words": ("/decode", b'{"ids": ["a"]}', VALIDATION, ["ids"]),
-    "negative id": ("/decode", b'{"ids": [-1]}', VALIDATION, ["ids"]),
+    "negative id": ("/decode", b'{"ids": [-1]}', VALIDATION, ["`ids`: expected a list of ids or a list of lists of ids"]),
+    "id of no token": ("/decode", b'{"ids": [[1], [2, 99999]]}', VALIDATION, ["`ids` holds the token id 99999, which this model's tokenizer does not have"]),
     "id of 64 bits": ("/decode", b'{"ids": [4294967296]}', VALIDATION, ["ids"]),
 }
 
@@ -203,7 +208,7 @@ def test_a_wrong_method(server: Server, method, path, allowed):
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "\xff"])
 def test_a_body_with_another_media_type(server: Server, media_type):
     headers = {"content-type": media_type.encode("latin-1")}
-    check_error(server.post("/rerank", data=json.dumps(BODY), headers=headers), 415, "Validation", "application/json")
+    check_error(server.post("/rerank", data=json.dumps(BODY), headers=headers), 415, "Validation", "the request body must be JSON or MessagePack, with `Content-Type: application/json`")
 
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON", "application/problem+json", None])
@@ -215,7 +220,7 @@ def test_a_body_with_a_media_type_for_json(server: Server, media_type):
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse", "/similarity"])
 def test_routes_of_embedding_models(server: Server, path):
     inputs = {"source_sentence": "a", "sentences": ["b"]} if path == "/similarity" else "a"
-    check_error(server.post(path, {"inputs": inputs}), 424, "Backend", "not an embedding model")
+    check_error(server.post(path, {"inputs": inputs}), 424, "Backend", "Model is not an embedding model", "it is a re-ranker: POST /rerank")
 
 
 @pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])

@@ -56,9 +56,11 @@ def test_an_error_over_http_and_grpc(connected, name):
 OPENAI = {
     "nothing": ({"input": []}, (400, "Empty"), ["empty"]),
     "no input": ({"model": "m"}, (422, "Validation"), ["input"]),
-    "unknown format": ({"input": "a", "encoding_format": "int4"}, (422, "Validation"), ["encoding_format", "int4"]),
+    "unknown format": ({"input": "a", "encoding_format": "int4"}, (422, "Validation"), ["encoding_format", "unknown variant `int4`, expected one of `float`, `float32`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary`"]),
     "negative dimensions": ({"input": "a", "dimensions": -5}, (422, "Validation"), ["dimensions"]),
     "absurd dimensions": ({"input": "a", "dimensions": 10**6}, (422, "Validation"), ["dimensions", "40"]),
+    "a real number as id": ({"input": ["a", 3.5]}, (422, "Validation"), ["`input[1]`: invalid type: floating point `3.5`, expected a text, a token id or a list of token ids"]),
+    "unknown prompt": ({"input": "a", "prompt_name": "nobody"}, (422, "Validation"), ["prompt_name", "nobody"]),
     "ids beyond the vocabulary": ({"input": [5, 99999]}, (422, "Validation"), ["99999"]),
     "too many": ({"input": ["a"] * 5}, (422, "Validation"), ["batch size 5"]),
 }

@@ -1,5 +1,7 @@
 """gRPC with stubs from grpcio-tools: every method gives the answers of its HTTP route in the same process."""
 
+import base64
+
 import pytest
 from grpc_client import LEFT, RIGHT, Grpc, fields, messages
 from reference_data import CASES, LOGITS, TEXTS, VECTORS
@@ -117,6 +119,19 @@ class TestEmbed:
                 [[v / 10 for v in token] for row in rows for token in row],
                 [[v / 10 for v in token] for row in expected for token in row],
             )
+
+    @pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
+    def test_numbers_of_another_type_are_bytes(self, connected, dtype):
+        """JSON has them in base64."""
+        server, client = self.of(connected)
+        number = messages.NumberType.Value(f"NUMBER_TYPE_{dtype.upper()}")
+        options = {"output_dtype": dtype, "encoding_format": "base64"}
+        for text in ("a", "질문"):
+            answer = client.call(client.embed.Embed, messages.EmbedRequest(inputs=text, number_type=number))
+            assert [base64.b64encode(answer.encoded).decode()] == post(server, "/embed", inputs=text, **options)
+            answer = client.call(client.embed.EmbedAll, messages.EmbedAllRequest(inputs=text, number_type=number))
+            tokens = [base64.b64encode(token.encoded).decode() for token in answer.token_embeddings]
+            assert [tokens] == post(server, "/embed_all", inputs=text, **options)
 
     def test_embed_sparse_and_its_stream(self, connected):
         server, client = self.of(connected)

@@ -79,17 +79,13 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::{grpc, http::testing::Server};
-    use base64::{Engine, prelude::BASE64_STANDARD};
-    use serde_json::{Value, json};
-    use text_embeddings_proto::v1::{
-        self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
-        rerank_client::RerankClient, tokenize_client::TokenizeClient,
-    };
+    use serde_json::json;
+    use text_embeddings_proto::v1::{self, info_client::InfoClient, rerank_client::RerankClient};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpStream,
     };
-    use tonic::{Code, Response, Status, transport::Channel};
+    use tonic::{Code, transport::Channel};
     use tonic_health::pb::{
         HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
     };
@@ -98,30 +94,6 @@ mod tests {
         let second = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let channel = grpc::testing::connect(second.local_addr().unwrap());
         (Server::start_beside(flags, Some(second), Duration::from_secs(30)).await, channel)
-    }
-
-    /// The answer of either transport: a body, or an error's message.
-    async fn over_http(server: &Server, path: &str, body: &Value) -> Result<Value, String> {
-        let answer = server.post(path, &body.to_string(), &[]).await;
-        let value: Value = serde_json::from_str(&answer.body).unwrap();
-        if answer.status == 200 { Ok(value) } else { Err(value["error"].as_str().unwrap().to_owned()) }
-    }
-
-    fn over_grpc<T>(
-        answer: Result<Response<T>, Status>,
-        body: impl FnOnce(T) -> Value,
-    ) -> Result<Value, String> {
-        answer.map(|answer| body(answer.into_inner())).map_err(|status| status.message().to_owned())
-    }
-
-    /// A number with the digits that it has in a body.
-    fn digits(number: f32) -> Value {
-        serde_json::from_str(&serde_json::to_string(&number).unwrap()).unwrap()
-    }
-
-    fn labels(answer: v1::PredictResponse) -> Value {
-        let label = |found: v1::Prediction| json!({ "score": digits(found.score), "label": found.label });
-        answer.predictions.into_iter().map(label).collect()
     }
 
     /// A connection on which these bytes were sent.
@@ -302,221 +274,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ranks_are_equal_over_both() {
-        let (server, channel) = both("").await;
-        let mut client = RerankClient::new(channel);
-        let long = "Z".repeat(900);
-        let ranks = |answer: v1::RerankResponse| {
-            let rank = |rank: v1::Rank| match rank.text {
-                Some(text) => json!({ "index": rank.index, "text": text, "score": digits(rank.score) }),
-                None => json!({ "index": rank.index, "score": digits(rank.score) }),
-            };
-            answer.ranks.into_iter().map(rank).collect()
-        };
-        let message = |texts: &[&str]| v1::RerankRequest {
-            query: "qZ".to_owned(),
-            texts: texts.iter().map(ToString::to_string).collect(),
-            truncate: true,
-            ..v1::RerankRequest::default()
-        };
-        let instruction = Some("ZZZ".to_owned());
-        let table = [
-            message(&["", "ZZ", "aZ"]),
-            v1::RerankRequest { raw_scores: true, top_n: Some(2), instruction, ..message(&["", "ZZ", "aZ"]) },
-            v1::RerankRequest { return_text: true, ..message(&["Z", &long]) },
-            v1::RerankRequest { truncation_direction: 1, ..message(&["Z", &long]) },
-            v1::RerankRequest { truncate: false, ..message(&["Z", &long]) },
-            v1::RerankRequest { query: " ".to_owned(), ..message(&["Z"]) },
-            v1::RerankRequest { top_n: Some(0), ..message(&["Z"]) },
-            message(&[]),
-            message(&["a"; 9]),
-            message(&["%"]),
-            message(&["#"]),
-        ];
-        for message in table {
-            let side = ["Right", "Left"][message.truncation_direction as usize];
-            let body = json!({
-                "query": message.query, "texts": message.texts, "truncate": message.truncate,
-                "truncation_direction": side,
-                "raw_scores": message.raw_scores, "return_text": message.return_text, "top_n": message.top_n,
-                "instruction": message.instruction
-            });
-            let expected = over_http(&server, "/rerank", &body).await;
-            assert_eq!(over_grpc(client.rerank(message).await, ranks), expected, "{body}");
-        }
-    }
-
-    #[tokio::test]
-    async fn labels_are_equal_over_both() {
-        let (server, channel) = both("").await;
-        let mut client = PredictClient::new(channel);
-        for (first, second, raw_scores) in
-            [("q", "ZZ", false), ("q", "ZZ", true), ("", "Z", true), ("q", "#", true)]
-        {
-            let body = json!({ "inputs": [first, second], "truncate": false, "raw_scores": raw_scores });
-            let inputs = vec![first.to_owned(), second.to_owned()];
-            let message = v1::PredictPairRequest { inputs, raw_scores, ..v1::PredictPairRequest::default() };
-            let expected = over_http(&server, "/predict", &body).await;
-            assert_eq!(over_grpc(client.predict_pair(message).await, labels), expected, "{body}");
-        }
-        let message = v1::PredictRequest { inputs: "a".to_owned(), ..v1::PredictRequest::default() };
-        let expected = over_http(&server, "/predict", &json!({ "inputs": "a" })).await;
-        assert_eq!(over_grpc(client.predict(message).await, labels), expected);
-    }
-
-    #[tokio::test]
-    async fn tokens_are_equal_over_both() {
-        let (server, channel) = both("").await;
-        let mut client = TokenizeClient::new(channel);
-        for (text, special) in [("é<|im_end|> a", true), ("", true), ("행성", false)] {
-            let tokens = |answer: v1::EncodeResponse| {
-                let token = |token: v1::SimpleToken| {
-                    let v1::SimpleToken { id, text, special, start, stop } = token;
-                    json!({ "id": id, "text": text, "special": special, "start": start, "stop": stop })
-                };
-                vec![answer.tokens.into_iter().map(token).collect::<Value>()].into()
-            };
-            let body = json!({ "inputs": text, "add_special_tokens": special });
-            let (inputs, add_special_tokens) = (text.to_owned(), special);
-            let message = v1::EncodeRequest { inputs, add_special_tokens, prompt_name: None };
-            let expected = over_http(&server, "/tokenize", &body).await;
-            assert_eq!(over_grpc(client.tokenize(message).await, tokens), expected, "{body}");
-        }
-        let ids: [(&[u32], bool); 4] =
-            [(&[64, 257], true), (&[64, 257], false), (&[], false), (&[999], true)];
-        for (ids, skip_special_tokens) in ids {
-            let body = json!({ "ids": ids, "skip_special_tokens": skip_special_tokens });
-            let message = v1::DecodeRequest { ids: ids.to_vec(), skip_special_tokens };
-            let expected = over_http(&server, "/decode", &body).await;
-            assert_eq!(
-                over_grpc(client.decode(message).await, |answer| json!([answer.text])),
-                expected,
-                "{body}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn vectors_are_equal_over_both() {
-        let (server, channel) = both("--model-type embedding").await;
-        let mut client = EmbedClient::new(channel);
-        let text =
-            |inputs: &str| v1::EmbedRequest { inputs: inputs.to_owned(), ..v1::EmbedRequest::default() };
-        let long = "Za".repeat(400);
-        let table = [
-            text("Z행성a"),
-            text(""),
-            v1::EmbedRequest { normalize: Some(false), ..text("Z행성a") },
-            v1::EmbedRequest { dimensions: Some(2), ..text("ZaZ") },
-            v1::EmbedRequest { number_type: 1, ..text("ZaZ") },
-            v1::EmbedRequest { number_type: 2, ..text("ZaZ") },
-            v1::EmbedRequest { number_type: 3, ..text("ZaZ") },
-            v1::EmbedRequest { number_type: 4, ..text("ZaZ") },
-            v1::EmbedRequest { number_type: 5, normalize: Some(false), ..text("ZaZ") },
-            v1::EmbedRequest { dimensions: Some(0), ..text("ZaZ") },
-            v1::EmbedRequest { dimensions: Some(4), ..text("ZaZ") },
-            v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("ZaZ") },
-            v1::EmbedRequest { truncate: true, truncation_direction: 1, ..text(&long) },
-            text(&long),
-            text("%"),
-            text("#"),
-        ];
-        for message in table {
-            let types = ["float", "float16", "int8", "uint8", "binary", "ubinary"];
-            let output_dtype = types[message.number_type as usize];
-            let side = ["Right", "Left"][message.truncation_direction as usize];
-            let body = json!({
-                "inputs": message.inputs, "truncate": message.truncate, "truncation_direction": side,
-                "normalize": message.normalize.unwrap_or(true), "prompt_name": message.prompt_name,
-                "dimensions": message.dimensions,
-                "output_dtype": output_dtype,
-                "encoding_format": if message.number_type == 0 { "float" } else { "base64" }
-            });
-            // Bytes of gRPC are base64 in JSON.
-            let vector = |values: Vec<f32>, encoded: Vec<u8>| match message.number_type {
-                0 => values.into_iter().map(digits).collect::<Value>(),
-                _ => BASE64_STANDARD.encode(encoded).into(),
-            };
-            let expected = over_http(&server, "/embed", &body).await;
-            let found = client.embed(message.clone()).await;
-            let found = over_grpc(found, |answer| json!([vector(answer.embeddings, answer.encoded)]));
-            assert_eq!(found, expected, "{body}");
-            let v1::EmbedRequest {
-                inputs,
-                truncate,
-                normalize,
-                truncation_direction,
-                prompt_name,
-                dimensions,
-                number_type,
-            } = message;
-            let message = v1::EmbedAllRequest {
-                inputs,
-                truncate,
-                truncation_direction,
-                prompt_name,
-                normalize: normalize.unwrap_or(true),
-                dimensions,
-                number_type,
-                ..v1::EmbedAllRequest::default()
-            };
-            let tokens = |answer: v1::EmbedAllResponse| {
-                let tokens = answer.token_embeddings.into_iter();
-                let tokens = tokens.map(|token| vector(token.embeddings, token.encoded));
-                json!([tokens.collect::<Value>()])
-            };
-            let expected = over_http(&server, "/embed_all", &body).await;
-            assert_eq!(over_grpc(client.embed_all(message).await, tokens), expected, "{body}");
-        }
-    }
-
-    #[tokio::test]
-    async fn classes_are_equal_over_both() {
-        let (server, channel) = both("--model-type classifier").await;
-        let mut client = PredictClient::new(channel);
-        for (text, raw_scores) in [("ZaZ", false), ("ZaZ", true), ("", false), ("%", false)] {
-            let body = json!({ "inputs": text, "truncate": false, "raw_scores": raw_scores });
-            let inputs = text.to_owned();
-            let message = v1::PredictRequest { inputs, raw_scores, ..v1::PredictRequest::default() };
-            let expected = over_http(&server, "/predict", &body).await;
-            assert_eq!(over_grpc(client.predict(message).await, labels), expected, "{body}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_wrong_kind_of_model_is_refused_alike() {
-        let (server, channel) = both("").await;
-        let mut client = EmbedClient::new(channel);
-        let body = json!({ "inputs": "a" });
-        let message = v1::EmbedRequest { inputs: "a".to_owned(), ..v1::EmbedRequest::default() };
-        let expected = over_http(&server, "/embed", &body).await;
-        assert_eq!(
-            over_grpc(client.embed(message).await, |answer| json!([answer
-                .embeddings
-                .into_iter()
-                .map(digits)
-                .collect::<Value>()])),
-            expected
-        );
-        let message = v1::EmbedSparseRequest { inputs: "a".to_owned(), ..v1::EmbedSparseRequest::default() };
-        let expected = over_http(&server, "/embed_sparse", &body).await;
-        assert_eq!(over_grpc(client.embed_sparse(message).await, |_| json!([])), expected);
-    }
-
-    #[tokio::test]
-    async fn one_signal_ends_both_and_the_information_is_equal() {
+    async fn one_signal_ends_both() {
         let (mut server, channel) = both("").await;
-        let info: Value = serde_json::from_str(&server.get("/info").await.body).unwrap();
-        let found = InfoClient::new(channel.clone()).info(v1::InfoRequest {}).await.unwrap().into_inner();
-        assert_eq!(info["model_id"], json!(found.model_id));
-        assert_eq!(info["max_input_length"], json!(found.max_input_length));
-        assert_eq!(info["max_rerank_texts"], json!(found.max_rerank_texts));
-        assert_eq!(info["default_instruction"], json!(found.default_instruction));
-        assert_eq!(info["model_kind"], json!(found.model_kind));
-        assert_eq!(info["instruction_set"], json!(found.instruction_set));
-        assert_eq!(info["arithmetic"], json!(found.arithmetic));
-        assert_eq!(info["threads"], json!(found.threads));
-        assert_eq!((&info["backend"], &info["weights"]), (&json!(found.backend), &json!(found.weights)));
+        assert!(InfoClient::new(channel.clone()).info(v1::InfoRequest {}).await.is_ok());
         server.stop();
         assert_eq!(server.ended().await, Ended::Asked);
         let gone = InfoClient::new(channel).info(v1::InfoRequest {}).await.unwrap_err();

@@ -177,177 +177,12 @@ mod tests {
         v1::RerankStreamRequest { query, text, truncate: true, ..v1::RerankStreamRequest::default() }
     }
 
-    fn ranks(answer: &v1::RerankResponse) -> Vec<(u32, f32, Option<&str>)> {
-        answer.ranks.iter().map(|rank| (rank.index, rank.score, rank.text.as_deref())).collect()
-    }
-
-    #[tokio::test]
-    async fn texts_come_back_best_first_in_one_message_or_many() {
-        let server = Server::start().await;
-        let mut client = RerankClient::new(server.channel.clone());
-        let expected = [(1, 0.731_058_6, None), (2, 0.5, None), (0, 0.268_941_43, None)];
-        assert_eq!(ranks(client.rerank(message(&["", "ZZ", "Z"])).await.unwrap().get_ref()), expected);
-        let parts = ["", "ZZ", "Z"].map(part).to_vec();
-        assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
-
-        let asked = v1::RerankRequest {
-            raw_scores: true,
-            return_text: true,
-            instruction: Some("Z".to_owned()),
-            top_n: Some(2),
-            ..message(&["a", "ZZ", "Z"])
-        };
-        let expected = [(1, 2.0, Some("ZZ")), (2, 1.0, Some("Z"))];
-        assert_eq!(ranks(client.rerank(asked).await.unwrap().get_ref()), expected);
-        let first = v1::RerankStreamRequest {
-            raw_scores: true,
-            return_text: true,
-            instruction: Some("Z".to_owned()),
-            top_n: Some(2),
-            ..part("a")
-        };
-        // Only the texts of later messages count.
-        let parts = vec![first, part("ZZ"), v1::RerankStreamRequest { truncate: false, ..part("Z") }];
-        assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
-    }
-
-    #[tokio::test]
-    async fn texts_below_the_least_score_are_left_out() {
-        let server = Server::start().await;
-        let mut client = RerankClient::new(server.channel.clone());
-        let asked = v1::RerankRequest { min_score: Some(0.5), ..message(&["", "ZZ", "Z"]) };
-        let first = v1::RerankStreamRequest { min_score: Some(0.5), ..part("") };
-        let one = client.rerank(asked).await.unwrap();
-        let many = client.rerank_stream(messages(vec![first, part("ZZ"), part("Z")])).await.unwrap();
-        for answer in [one, many] {
-            assert_eq!(ranks(answer.get_ref()), [(1, 0.731_058_6, None), (2, 0.5, None)]);
-            assert_eq!(answer.metadata().get("x-dropped-texts").unwrap(), "1");
-            assert_eq!(answer.get_ref().metadata.unwrap().dropped_texts, Some(1));
-        }
-        let plain = client.rerank(message(&["", "ZZ"])).await.unwrap();
-        assert_eq!(plain.get_ref().metadata.unwrap().dropped_texts, None);
-        let refused = client.rerank(v1::RerankRequest { min_score: Some(f32::NAN), ..message(&["a"]) }).await;
-        let expected = "Input validation error: `min_score` must be a finite number. Given: NaN";
-        assert_eq!(refusal(refused), (Code::InvalidArgument, expected.to_owned()));
-    }
-
-    #[tokio::test]
-    async fn long_texts_are_divided_and_sentences_marked_in_one_message_or_many() {
-        let server = Server::start().await;
-        let mut client = RerankClient::new(server.channel.clone());
-        // Each letter is a token; about 380 fit next to the query.
-        let long = format!("{}. 😀 {}. Two ZZ.", "A".repeat(300), "B".repeat(300));
-        let chunking = |max_chunks_per_doc| Some(v1::Chunking { max_chunks_per_doc, chunk_overlap: 0 });
-        for (chunking, raw, place) in [
-            (None, -1.0, None),
-            (chunking(None), 1.0, Some((302, 613))),
-            (chunking(Some(1)), -1.0, Some((0, 301))),
-        ] {
-            let asked =
-                v1::RerankRequest { chunking, raw_scores: true, return_text: true, ..message(&[&long]) };
-            let parts =
-                v1::RerankStreamRequest { chunking, raw_scores: true, return_text: true, ..part(&long) };
-            let one = client.rerank(asked).await.unwrap();
-            let many = client.rerank_stream(messages(vec![parts])).await.unwrap();
-            for answer in [one, many] {
-                let cut = if place.is_some_and(|(start, _)| start > 0) { "0" } else { "1" };
-                assert_eq!(answer.metadata().get("x-truncated-texts").unwrap(), cut);
-                let rank = &answer.get_ref().ranks[0];
-                let passage = rank.best_passage.clone();
-                assert_eq!(
-                    (rank.score, passage.as_ref().map(|it| (it.start as usize, it.end as usize))),
-                    (raw, place)
-                );
-                let text = place.map(|(start, end)| long.chars().skip(start).take(end - start).collect());
-                assert_eq!(passage.and_then(|passage| passage.text), text);
-            }
-        }
-        let asked = v1::RerankRequest { highlight: 1, ..message(&["x", "One Z here. Two ZZ there!"]) };
-        let first = v1::RerankStreamRequest { highlight: 1, ..part("x") };
-        let one = client.rerank(asked).await.unwrap();
-        let many =
-            client.rerank_stream(messages(vec![first, part("One Z here. Two ZZ there!")])).await.unwrap();
-        for answer in [one, many] {
-            let [best, last] = answer.get_ref().ranks.as_slice() else { unreachable!("{answer:?}") };
-            assert!(last.highlights.is_empty());
-            let highlight = |start, end, score| {
-                let passage = Some(v1::Passage { start, end, text: None });
-                v1::Highlight { passage, score }
-            };
-            assert_eq!(best.highlights, [highlight(0, 11, 0.5), highlight(12, 25, 0.731_058_6)]);
-        }
-        let refused =
-            client.rerank(v1::RerankRequest { chunking: chunking(Some(0)), ..message(&["a"]) }).await;
-        let expected = "Input validation error: `max_chunks_per_doc` must be at least 1. Given: 0";
-        assert_eq!(refusal(refused), (Code::InvalidArgument, expected.to_owned()));
-    }
-
-    #[tokio::test]
-    async fn the_cost_is_in_the_answer_and_its_metadata() {
-        let server = Server::start().await;
-        let long = "b".repeat(1000);
-        let mut client = RerankClient::new(server.channel.clone());
-        let answer =
-            client.rerank(v1::RerankRequest { query: "qq".to_owned(), ..message(&["a", &long]) }).await;
-        let answer = answer.unwrap();
-        let key = |name| answer.metadata().get(name).unwrap().to_str().unwrap();
-        assert_eq!(
-            (key("x-compute-type"), key("x-compute-characters"), key("x-truncated-texts")),
-            ("cpu", "1005", "1")
-        );
-        let cost = answer.get_ref().metadata.unwrap();
-        assert_eq!(
-            (cost.compute_chars, cost.compute_tokens.to_string()),
-            (1005, key("x-compute-tokens").to_owned())
-        );
-        assert!(cost.compute_tokens > 600, "{cost:?}");
-        let times = [
-            ("x-compute-time", cost.total_time_ns),
-            ("x-total-time", cost.total_time_ns),
-            ("x-tokenization-time", cost.tokenization_time_ns),
-            ("x-queue-time", cost.queue_time_ns),
-            ("x-inference-time", cost.inference_time_ns),
-        ];
-        for (name, nanoseconds) in times {
-            assert_eq!(key(name), (nanoseconds / 1_000_000).to_string(), "{name}");
-        }
-        assert!(cost.total_time_ns >= cost.tokenization_time_ns.max(cost.inference_time_ns), "{cost:?}");
-    }
-
     #[tokio::test]
     async fn each_error_has_its_code_and_message_and_the_server_goes_on() {
         let server = Server::start().await;
         let mut client = RerankClient::new(server.channel.clone());
         let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
-        let long = "a".repeat(700);
-        let uncut = v1::RerankRequest { truncate: false, ..message(&[&long]) };
         let table = [
-            (message(&[]), Code::InvalidArgument, "`texts` cannot be empty"),
-            (
-                v1::RerankRequest { query: String::new(), ..message(&["a"]) },
-                Code::InvalidArgument,
-                "`query` cannot be empty",
-            ),
-            (
-                message(&["a"; 9]),
-                Code::InvalidArgument,
-                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-            ),
-            (
-                uncut,
-                Code::InvalidArgument,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 920; 600 fit",
-            ),
-            (
-                v1::RerankRequest { truncation_direction: 2, ..message(&["a"]) },
-                Code::InvalidArgument,
-                "`truncation_direction` 2 is unknown: give 0 (right) or 1 (left)",
-            ),
-            (
-                v1::RerankRequest { truncation_direction: -1, ..message(&["a"]) },
-                Code::InvalidArgument,
-                "`truncation_direction` -1 is unknown: give 0 (right) or 1 (left)",
-            ),
             (
                 message(&["a", "#"]),
                 Code::FailedPrecondition,
@@ -356,11 +191,7 @@ mod tests {
             (message(&["a", "%"]), Code::FailedPrecondition, nan),
         ];
         for (request, code, expected) in table {
-            assert_eq!(
-                refusal(client.rerank(request.clone()).await),
-                (code, expected.to_owned()),
-                "{request:?}"
-            );
+            assert_eq!(refusal(client.rerank(request).await), (code, expected.to_owned()));
             assert_eq!(client.rerank(message(&["a"])).await.unwrap().into_inner().ranks.len(), 1);
         }
     }

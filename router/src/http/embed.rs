@@ -482,47 +482,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_fields_are_refused_by_name_too() {
-        let server = Server::start().await;
-        let table = [
-            ("{}", "missing field `inputs` at line 1 column 2"),
-            (
-                r#"{"inputs":"a","dimensions":-1}"#,
-                "`dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 29",
-            ),
-            (
-                r#"{"inputs":"a","dimensions":1e3}"#,
-                "`dimensions`: invalid type: floating point `1000.0`, expected a whole number from 0 at line 1 column 30",
-            ),
-            (
-                r#"{"inputs":"a","dimensions":18446744073709551616}"#,
-                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected a whole number from 0 at line 1 column 47",
-            ),
-            (
-                r#"{"inputs":"a","normalize":null}"#,
-                "`normalize`: invalid type: null, expected a boolean at line 1 column 30",
-            ),
-            (
-                r#"{"inputs":"a","truncate":"yes"}"#,
-                r#"`truncate`: invalid type: string \"yes\", expected a boolean at line 1 column 30"#,
-            ),
-            (
-                r#"{"inputs":"a","truncation_direction":"up"}"#,
-                "`truncation_direction`: unknown variant `up`, expected one of `Right`, `right`, `Left`, `left` at line 1 column 41",
-            ),
-            (
-                r#"{"inputs":"a","prompt_name":["query"]}"#,
-                "`prompt_name`: invalid type: sequence, expected a string at line 1 column 28",
-            ),
-        ];
-        for (body, expected) in table {
-            let answer = server.post("/embed", body, &[]).await;
-            let expected = format!(r#"{{"error":"invalid request: {expected}","error_type":"Validation"}}"#);
-            assert_eq!((answer.status, answer.body), (422, expected), "{body}");
-        }
-    }
-
-    #[tokio::test]
     async fn inputs_become_vectors() {
         let server = Server::start_with("--model-type embedding").await;
         // The test tokenizer has a token for each byte: `Z` is 57 and `b` is 65.
@@ -644,74 +603,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
+    async fn a_model_that_fails_is_named_and_the_server_goes_on() {
         let server = Server::start_with("--model-type embedding").await;
-        let long = "a".repeat(601);
         let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
-        let empty = "Input validation error: `inputs` cannot be empty";
-        let table = [
-            (json!({"inputs": []}), 400, empty, "Empty"),
-            (json!({"inputs": [[]]}), 400, empty, "Empty"),
-            (json!({"inputs": ["a", []]}), 400, empty, "Empty"),
-            (json!({"inputs": ""}), 400, empty, "Empty"),
-            (json!({"inputs": ["a", ""]}), 400, empty, "Empty"),
-            (
-                json!({"inputs": vec!["a"; 5]}),
-                422,
-                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-                "Validation",
-            ),
-            (
-                json!({"inputs": long, "truncate": false}),
-                422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 601; 600 fit",
-                "Validation",
-            ),
-            (
-                json!({"inputs": [57, 260]}),
-                422,
-                "Input validation error: `inputs` holds the token id 260, but the ids of this model are below 260",
-                "Validation",
-            ),
-            (
-                json!({"inputs": "a", "prompt_name": "query"}),
-                422,
-                "Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
-                "Validation",
-            ),
-            (
-                json!({"inputs": ["a", "#"]}),
-                424,
-                "Backend error: inference failed: the test wants it",
-                "Backend",
-            ),
-            (json!({"inputs": ["a", "%"]}), 424, nan, "Backend"),
-        ];
+        let table = [("#", "Backend error: inference failed: the test wants it"), ("%", nan)];
         for path in ["/embed", "/embed_all"] {
-            for (fields, status, message, kind) in &table {
-                let answer = server.post(path, &fields.to_string(), &[]).await;
-                let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
-                assert_eq!((answer.status, answer.body), (*status, expected), "{path} {fields}");
+            for (text, message) in table {
+                let answer = server.post(path, &json!({"inputs": ["a", text]}).to_string(), &[]).await;
+                let expected = format!(r#"{{"error":"{message}","error_type":"Backend"}}"#);
+                assert_eq!((answer.status, answer.body), (424, expected), "{path} {text}");
                 assert_eq!(server.post(path, r#"{"inputs":"a"}"#, &[]).await.status, 200);
             }
         }
-        let most = usize::MAX;
-        let too_many = "should be smaller than the maximum embedding dimension. It is 3; given: ";
-        for (dimensions, problem) in [
-            (0, "should be positive".to_owned()),
-            (4, format!("{too_many}4")),
-            (most, format!("{too_many}{most}")),
-        ] {
-            let body = json!({"inputs": "a", "dimensions": dimensions}).to_string();
-            let answer = server.post("/embed", &body, &[]).await;
-            let expected = format!(
-                r#"{{"error":"Input validation error: `dimensions` {problem}","error_type":"Validation"}}"#
-            );
-            assert_eq!((answer.status, answer.body), (422, expected));
-        }
-        let answer = server.post("/embed_sparse", r#"{"inputs":"a"}"#, &[]).await;
-        let expected = r#"{"error":"Backend error: Model is not an embedding model with SPLADE pooling; it is an embedding model: POST /embed","error_type":"Backend"}"#;
-        assert_eq!((answer.status, answer.body.as_str()), (424, expected));
-        assert_eq!(server.post("/predict", r#"{"inputs":"a"}"#, &[]).await.status, 424);
     }
 }

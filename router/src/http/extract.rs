@@ -587,67 +587,6 @@ mod tests {
     use text_embeddings_core::error::MAX_MESSAGE;
 
     #[test]
-    fn a_mistake_is_named_with_field_and_position() {
-        let table: [(&[u8], &str); 18] = [
-            (b"", "the request body is not JSON: EOF while parsing a value at line 1 column 0"),
-            (b"{\"query\": ", "the request body is not JSON: EOF while parsing a value at line 1 column 10"),
-            (b"{query: 1}", "the request body is not JSON: key must be a string at line 1 column 2"),
-            (b"[] ", "the request body is not a JSON object"),
-            (b"null", "the request body is not a JSON object"),
-            (b"[]{", "the request body is not JSON: trailing characters at line 1 column 3"),
-            (b"inputs=a", "the request body is not JSON: expected value at line 1 column 1"),
-            (b"{\"texts\":[]}", "invalid request: missing field `query` at line 1 column 12"),
-            (b"{\"query\":\"q\"}", "invalid request: missing field `texts` at line 1 column 13"),
-            (
-                b"{\"query\":\"q\",\"texts\":[\"a\",3]}",
-                "invalid request: `texts[1]`: invalid type: integer `3`, expected a string at line 1 column 27",
-            ),
-            (
-                b"{\"query\":\"q\",\"texts\":\"a\"}",
-                "invalid request: `texts`: invalid type: string \"a\", expected a sequence at line 1 column 24",
-            ),
-            (
-                b"{\"query\":\"q\",\"texts\":[],\"raw_scores\":1}",
-                "invalid request: `raw_scores`: invalid type: integer `1`, expected a boolean at line 1 column 38",
-            ),
-            (
-                b"{\"query\":\"q\",\"texts\":[]}x",
-                "the request body is not JSON: trailing characters at line 1 column 25",
-            ),
-            (
-                b"{\"query\":\"\\ud800\",\"texts\":[]}",
-                "the request body is not JSON: unexpected end of hex escape at line 1 column 17",
-            ),
-            (b"{\"query\":\"\xff\",\"texts\":[]}", "the request body is not UTF-8: byte 10 is wrong"),
-            (
-                b"{\"query\":\"q\",\"texts\":[],\"chat_template_kwargs\":[\"x\"]}",
-                "invalid request: `chat_template_kwargs`: invalid type: sequence, expected an object at line 1 column 47",
-            ),
-            (
-                b"{\"query\":\"q\",\"texts\":[],\"truncation_direction\":1}",
-                "invalid request: `truncation_direction`: expected a text, one of those that this field takes",
-            ),
-            (
-                b"{\"query\":\"q\",\"texts\":[],\"truncation_direction\":[",
-                "the request body is not JSON: expected value at line 1 column 48",
-            ),
-        ];
-        for (body, expected) in table {
-            let expected = expected.to_owned();
-            let malformed = [" not JSON: ", " not UTF-8: ", "expected a text, one of"];
-            let is_malformed = malformed.iter().any(|words| expected.contains(words));
-            let expected =
-                if is_malformed { BodyMistake::Malformed(expected) } else { BodyMistake::Invalid(expected) };
-            assert_eq!(
-                parse::<RerankBody>(body, BodyFormat::Json).err(),
-                Some(expected),
-                "{}",
-                String::from_utf8_lossy(body)
-            );
-        }
-    }
-
-    #[test]
     fn values_that_are_nested_too_deep_are_called_that() {
         let nested = |depth: usize| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
         let read = |depth| {
@@ -695,31 +634,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_may_have_as_many_bytes_as_the_limit_says() {
-        for (length, fits) in [(0, true), (99, true), (100, true), (101, false), (5000, false)] {
-            let found = read(Body::from(Bytes::from(vec![b'a'; length])), 100, length).await;
-            assert_eq!(
-                found,
-                if fits { Ok(vec![b'a'; length]) } else { Err(ApiError::too_large(100)) },
-                "{length}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn a_compressed_body_is_refused_by_its_name() {
-        let server = testing::Server::start().await;
-        let table = [("identity", 200), ("", 200), ("gzip", 415), ("identity, br", 415), ("Zstd", 415)];
-        for (encoding, expected) in table {
-            let headers = [("Content-Encoding", encoding)];
-            let body = br#"{"query":"q","texts":["a"]}"#;
-            let answer = server.send("POST", "/rerank", body, &headers).await;
-            assert_eq!(answer.status, expected, "{encoding}: {}", answer.body);
-            assert!(expected == 200 || answer.body.contains(&format!("`Content-Encoding: {encoding}`")));
-        }
-    }
-
-    #[tokio::test]
     async fn a_byte_order_mark_before_the_body_is_skipped() {
         let server = testing::Server::start().await;
         let body = r#"{"query":"q","texts":["a"]}"#;
@@ -752,23 +666,5 @@ mod tests {
             let question = question.and_then(|text| text.split('"').next().map(str::to_owned));
             assert_eq!(question.as_deref(), expected, "{path} {body}: {}", answer.body);
         }
-    }
-
-    #[tokio::test]
-    async fn a_client_that_sends_ten_megabytes_reads_the_answer() {
-        let server = testing::Server::start().await;
-        let answer = server.post("/rerank", &"a".repeat(10_000_000), &[]).await;
-        assert_eq!(answer.status, 413);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"the request body has more than 100000 bytes: send less, or raise `--payload-limit`","error_type":"Validation"}"#);
-        assert_eq!(server.rerank("q", &["a"]).await.status, 200);
-    }
-
-    #[tokio::test]
-    async fn a_client_that_asks_first_is_refused_before_it_sends() {
-        let server = testing::Server::start().await;
-        let head =
-            "POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n";
-        let answer = server.raw(head.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     }
 }

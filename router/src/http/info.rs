@@ -401,22 +401,4 @@ mod tests {
         }
         "#);
     }
-
-    #[tokio::test]
-    async fn each_kind_of_model_has_its_key() {
-        let labels =
-            r#"{"id2label":{"0":"sleepy","1":"loud","2":"long"},"label2id":{"long":2,"loud":1,"sleepy":0}}"#;
-        let yes = r#"{"id2label":{"0":"yes"},"label2id":{"yes":0}}"#;
-        let table = [
-            ("embedding", r#"{"embedding":{"pooling":"last_token"}}"#.to_owned()),
-            ("classifier", format!(r#"{{"classifier":{labels}}}"#)),
-            ("reranker", format!(r#"{{"reranker":{yes}}}"#)),
-            ("listwise-reranker", format!(r#"{{"reranker":{yes}}}"#)),
-        ];
-        for (kind, expected) in table {
-            let answer = Server::start_with(&format!("--model-type {kind}")).await.get("/info").await;
-            assert!(answer.body.contains(&format!(r#""model_type":{expected},"#)), "{}", answer.body);
-            assert!(answer.body.contains(&format!(r#""model_kind":"{kind}""#)), "{}", answer.body);
-        }
-    }
 }

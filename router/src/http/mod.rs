@@ -210,8 +210,6 @@ mod tests {
         routes::{Listed, Method, ROUTES, tests::paths},
         testing::{Server, openai_error},
     };
-    use std::time::{Duration, Instant};
-    use tokio::{io::AsyncWriteExt, net::TcpStream};
 
     const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;
 
@@ -297,30 +295,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn routes_of_embedding_models_say_what_is_wrong() {
-        let server = Server::start().await;
-        let sentences = r#"{"inputs":{"source_sentence":"a","sentences":["b"]}}"#;
-        for (path, body) in [
-            ("/embed", r#"{"inputs":"a"}"#),
-            ("/embed_all", r#"{"inputs":[1]}"#),
-            ("/embed_sparse", r#"{"inputs":["a",[1]]}"#),
-            ("/similarity", sentences),
-        ] {
-            let answer = server.post(path, body, &[]).await;
-            let sparse = if path == "/embed_sparse" { " with SPLADE pooling" } else { "" };
-            let expected = format!(
-                r#"{{"error":"Backend error: Model is not an embedding model{sparse}; it is a re-ranker: POST /rerank","error_type":"Backend"}}"#
-            );
-            assert_eq!((answer.status, answer.body), (424, expected), "{path}");
-        }
-        for path in ["/embeddings", "/v1/embeddings"] {
-            let answer = server.post(path, r#"{"input":"a"}"#, &[]).await;
-            let message = "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank";
-            assert_eq!((answer.status, answer.body), (424, openai_error(message, 424, "Backend")), "{path}");
-        }
-    }
-
-    #[tokio::test]
     async fn a_path_without_a_route_is_told_the_nearest() {
         let server = Server::start_with("--aip-predict-route /v1/models/m:predict").await;
         for (path, advice) in [
@@ -375,103 +349,6 @@ mod tests {
         }
         let answer = server.get("/rerank").await;
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` takes POST, not GET","error_type":"Validation"}"#);
-    }
-
-    #[tokio::test]
-    async fn bodies_that_are_no_json_are_refused_and_the_server_goes_on() {
-        let server = Server::start().await;
-        let post = async |body: &[u8], media_type: &str| {
-            let headers = [("Content-Type", media_type)];
-            server.send("POST", "/rerank", body, if media_type.is_empty() { &[] } else { &headers }).await
-        };
-        assert_eq!(post(BODY.as_bytes(), "").await.status, 200);
-        assert_eq!(post(BODY.as_bytes(), "application/json; charset=utf-8").await.status, 200);
-        let form = post(BODY.as_bytes(), "application/x-www-form-urlencoded").await;
-        assert_eq!(form.status, 415);
-        insta::assert_snapshot!(form.body, @r#"{"error":"the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `application/x-www-form-urlencoded`","error_type":"Validation"}"#);
-        let broken = post(br#"{"query":"q","texts":["a"#, "application/json").await;
-        assert_eq!(broken.status, 400);
-        insta::assert_snapshot!(broken.body, @r#"{"error":"the request body is not JSON: EOF while parsing a string at line 1 column 24","error_type":"Validation"}"#);
-        for (body, status) in [
-            (&b"\xff"[..], 400),
-            (br#"{"query":"\ud800","texts":["a"]}"#, 400),
-            (br#"{"query":"q","texts":["a"],"truncation_direction":null}"#, 400),
-            (b"", 400),
-            (b"null", 422),
-            (b"[1]", 422),
-        ] {
-            let answer = post(body, "application/json").await;
-            assert_eq!(answer.status, status, "{}", answer.body);
-            assert!(answer.body.ends_with(r#""error_type":"Validation"}"#), "{}", answer.body);
-        }
-        assert_eq!(post(BODY.as_bytes(), "application/json").await.status, 200);
-    }
-
-    #[tokio::test]
-    async fn without_a_free_permit_the_client_is_asked_to_come_back() {
-        let server = Server::start_with("--max-concurrent-requests 1").await;
-        server.control.hold(true);
-        let refused = async {
-            server.control.batches(1).await;
-            let refused = server.post("/rerank", BODY, &[]).await;
-            server.control.hold(false);
-            refused
-        };
-        let (first, refused) = tokio::join!(server.post("/rerank", BODY, &[]), refused);
-        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-        assert_eq!(refused.body, r#"{"error":"Model is overloaded","error_type":"Overloaded"}"#);
-        assert_eq!(first.status, 200);
-        assert_eq!(server.post("/rerank", BODY, &[]).await.status, 200);
-    }
-
-    #[tokio::test]
-    async fn a_client_that_goes_away_does_not_stop_the_others() {
-        let server = Server::start().await;
-        server.control.hold(true);
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
-        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
-        server.control.batches(1).await;
-        drop(stream);
-        let other = server.post("/rerank", BODY, &[]);
-        server.control.hold(false);
-        assert_eq!(other.await.status, 200);
-    }
-
-    #[tokio::test]
-    async fn requests_in_flight_are_answered_before_the_server_ends() {
-        let mut server = Server::start().await;
-        server.control.hold(true);
-        let control = server.control.clone();
-        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
-        control.batches(1).await;
-        server.stop();
-        while TcpStream::connect(server.address).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        control.hold(false);
-        let mut answer = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("0.7310586"), "{answer}");
-        server.ended().await;
-    }
-
-    #[tokio::test]
-    async fn the_drain_has_an_end() {
-        let mut server = Server::start_draining("", Duration::from_millis(50)).await;
-        server.control.hold(true);
-        let control = server.control.clone();
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
-        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
-        control.batches(1).await;
-        let start = Instant::now();
-        server.stop();
-        server.ended().await;
-        assert!(start.elapsed() < Duration::from_secs(10));
-        control.hold(false);
     }
 
     #[tokio::test]

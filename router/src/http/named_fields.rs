@@ -11,9 +11,14 @@ use serde::{
 
 /// Notes about the fields of an object.
 pub(crate) trait FieldNotes: Default {
+    /// What an error says that it expected instead of another type.
+    const EXPECTED: &'static str = "an object";
+
     /// Notes the next field, whose value `fields` has. True if its value was read: then the object does not
     /// get the field.
-    fn take_field<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<bool, A::Error>;
+    fn take_field<'de, A: MapAccess<'de>>(&mut self, _: &str, _: &mut A) -> Result<bool, A::Error> {
+        Ok(false)
+    }
 }
 
 /// The names, in the order of the object.
@@ -25,11 +30,7 @@ impl FieldNotes for Vec<String> {
 }
 
 /// No notes.
-impl FieldNotes for () {
-    fn take_field<'de, A: MapAccess<'de>>(&mut self, _: &str, _: &mut A) -> Result<bool, A::Error> {
-        Ok(false)
-    }
-}
+impl FieldNotes for () {}
 
 /// An object as `T`, and notes about its fields, from one reading. A list is refused: serde would take its
 /// items for the fields in their order.
@@ -58,7 +59,7 @@ impl<'de, N: FieldNotes, T: Deserialize<'de>> Visitor<'de> for NotedVisitor<N, T
     type Value = Noted<N, T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
+        formatter.write_str(N::EXPECTED)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Noted<N, T>, A::Error> {

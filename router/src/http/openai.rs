@@ -417,37 +417,11 @@ mod tests {
         );
     }
 
-    #[test]
-    fn base64_holds_the_values_as_little_endian_float32() {
-        let body = EmbeddingsBody::new(
-            vec![vec![1.0, -2.5], vec![]],
-            VectorEncoding::from_format(EncodingFormat::Base64),
-            "m",
-            9,
-        );
-        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPwAAIMA=","index":0},{"object":"embedding","embedding":"","index":1}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
-        assert_eq!(serde_json::to_string(&body).unwrap(), expected);
-        let body = EmbeddingsBody::new(
-            vec![vec![1.0, -2.5]],
-            VectorEncoding::from_format(EncodingFormat::Float),
-            "m",
-            9,
-        );
-        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[1.0,-2.5],"index":0}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
-        assert_eq!(serde_json::to_string(&body).unwrap(), expected);
-    }
-
     #[tokio::test]
     async fn every_refusal_is_in_openais_words() {
         let server = Server::start().await;
         let long = "a".repeat(200_000);
         let table = [
-            (
-                r#"{"input":"a"}"#,
-                424,
-                "Backend error: Model is not an embedding model; it is a re-ranker: POST /rerank",
-                "Backend",
-            ),
             (
                 r#"{"input":"a","model":5}"#,
                 422,
@@ -464,30 +438,6 @@ mod tests {
                 r#"{"input":"a","encoding_format":3}"#,
                 400,
                 "invalid request: `encoding_format`: expected a text, one of those that this field takes",
-                "Validation",
-            ),
-            (
-                r#"{"inputs":"a"}"#,
-                422,
-                "invalid request: missing field `input` at line 1 column 14: is `inputs` meant as `input`?",
-                "Validation",
-            ),
-            (
-                r#"{"input":["a",3.5]}"#,
-                422,
-                "invalid request: `input[1]`: invalid type: floating point `3.5`, expected a text, a token id or a list of token ids at line 1 column 17",
-                "Validation",
-            ),
-            (
-                r#"{"input":"a","encoding_format":"int4"}"#,
-                422,
-                "invalid request: `encoding_format`: unknown variant `int4`, expected one of `float`, `float32`, `base64`, `float16`, `int8`, `uint8`, `binary`, `ubinary` at line 1 column 37",
-                "Validation",
-            ),
-            (
-                r#"{"input":"a","dimensions":-1}"#,
-                422,
-                "invalid request: `dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 28",
                 "Validation",
             ),
             ("[]", 422, "the request body is not a JSON object", "Validation"),
@@ -616,53 +566,5 @@ mod tests {
             assert_eq!(accepting.post("/v1/embeddings", &body, &sdk).await.status, 200, "{body}");
         }
         assert_eq!(server.post("/v1/embeddings", r#"{"input":"a"}"#, &sdk).await.status, 200);
-    }
-
-    #[tokio::test]
-    async fn an_embedding_models_errors_are_in_openais_words() {
-        let (server, narrow) = tokio::join!(
-            Server::start_with("--model-type embedding"),
-            Server::start_with("--model-type embedding --max-concurrent-requests 1")
-        );
-        let table = [
-            (json!({"input": []}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
-            (json!({"input": ""}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
-            (json!({"input": ["a", ""]}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
-            (
-                json!({"input": vec!["a"; 5]}),
-                422,
-                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-                "Validation",
-            ),
-            (
-                json!({"input": "a", "dimensions": 4}),
-                422,
-                "Input validation error: `dimensions` should be smaller than the maximum embedding dimension. It is 3; given: 4",
-                "Validation",
-            ),
-            (
-                json!({"input": "a", "prompt_name": "query"}),
-                422,
-                "Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
-                "Validation",
-            ),
-            (json!({"input": "#"}), 424, "Backend error: inference failed: the test wants it", "Backend"),
-        ];
-        for (fields, status, message, kind) in table {
-            let answer = server.post("/v1/embeddings", &fields.to_string(), &[]).await;
-            let expected = openai_error(message, status, kind);
-            assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
-        }
-        narrow.control.hold(true);
-        let batches = narrow.control.seen();
-        let refused = async {
-            narrow.control.batches(batches + 1).await;
-            let refused = narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]).await;
-            narrow.control.hold(false);
-            refused
-        };
-        let (_, refused) = tokio::join!(narrow.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
-        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-        assert_eq!(refused.body, openai_error("Model is overloaded", 429, "Overloaded"));
     }
 }

@@ -252,42 +252,24 @@ mod tests {
     async fn pairs_get_the_label_yes() {
         let server = Server::start().await;
         let table = [
-            (json!({"inputs": ["q", "ZZ"]}), 200, r#"[{"score":0.7310586,"label":"yes"}]"#),
-            (json!({"inputs": ["q", "ZZ"], "raw_scores": true}), 200, r#"[{"score":1.0,"label":"yes"}]"#),
+            (json!({"inputs": ["q", "ZZ"]}), r#"[{"score":0.7310586,"label":"yes"}]"#),
+            (json!({"inputs": ["q", "ZZ"], "raw_scores": true}), r#"[{"score":1.0,"label":"yes"}]"#),
             (
                 json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "none"}}),
-                200,
                 r#"[{"score":1.0,"label":"yes"}]"#,
             ),
             (
                 json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "sigmoid", "top_k": 1}}),
-                200,
                 r#"[{"score":0.7310586,"label":"yes"}]"#,
             ),
             (
                 json!({"inputs": [["q", "Z"], ["q", "ZZ"]]}),
-                200,
                 r#"[[{"score":0.5,"label":"yes"}],[{"score":0.7310586,"label":"yes"}]]"#,
             ),
-            (
-                json!({"inputs": []}),
-                422,
-                r#"{"error":"invalid request: `inputs`: an empty list, which is neither an input nor a batch at line 1 column 13","error_type":"Validation"}"#,
-            ),
-            (
-                json!({"inputs": "a"}),
-                422,
-                r#"{"error":"Input validation error: this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text","error_type":"Validation"}"#,
-            ),
-            (
-                json!({"inputs": ["a", "b", "c"]}),
-                422,
-                r#"{"error":"invalid request: `inputs`: an input is one string or a pair, not 3 strings; a batch is a list of lists: [[a], [a, b]] at line 1 column 24","error_type":"Validation"}"#,
-            ),
         ];
-        for (fields, status, expected) in table {
+        for (fields, expected) in table {
             let answer = server.post("/predict", &fields.to_string(), &[]).await;
-            assert_eq!((answer.status, answer.body.as_str()), (status, expected), "{fields}");
+            assert_eq!((answer.status, answer.body.as_str()), (200, expected), "{fields}");
         }
         assert_eq!(
             server.post("/predict", r#"{"inputs":["q","a"]}"#, &[]).await.header("x-compute-type"),

@@ -92,11 +92,6 @@ impl Server {
         Self { address, control: running.control.clone(), running }
     }
 
-    /// Sends bytes and reads until the server closes the connection.
-    pub(crate) async fn raw(&self, request: &[u8]) -> String {
-        String::from_utf8(self.exchange(request).await).unwrap()
-    }
-
     async fn exchange(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request).await.unwrap();

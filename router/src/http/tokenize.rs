@@ -101,36 +101,4 @@ mod tests {
             server.post("/tokenize", r#"{"inputs":["a","b"],"add_special_tokens":false}"#, &[]).await;
         insta::assert_snapshot!(answer.body, @r#"[[{"id":64,"text":"a","special":false,"start":0,"stop":1}],[{"id":65,"text":"b","special":false,"start":0,"stop":1}]]"#);
     }
-
-    #[tokio::test]
-    async fn what_cannot_be_tokenized_is_refused() {
-        let server = Server::start().await;
-        let table = [
-            (r#"{"inputs":[]}"#, 400, r#"{"error":"`inputs` cannot be empty","error_type":"Empty"}"#),
-            (
-                r#"{"inputs":["a",""]}"#,
-                400,
-                r#"{"error":"Input validation error: `inputs` cannot be empty","error_type":"Empty"}"#,
-            ),
-            (
-                r#"{"inputs":["a","a","a","a","a"]}"#,
-                422,
-                r#"{"error":"batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum","error_type":"Validation"}"#,
-            ),
-            (
-                r#"{"inputs":3}"#,
-                422,
-                r#"{"error":"invalid request: `inputs`: expected a string or a list of strings at line 1 column 12","error_type":"Validation"}"#,
-            ),
-            (
-                r#"{"inputs":"a","prompt_name":"query"}"#,
-                422,
-                r#"{"error":"Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`","error_type":"Validation"}"#,
-            ),
-        ];
-        for (body, status, expected) in table {
-            let answer = server.post("/tokenize", body, &[]).await;
-            assert_eq!((answer.status, answer.body.as_str()), (status, expected), "{body}");
-        }
-    }
 }

@@ -120,104 +120,27 @@ impl HighlightBody {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
     use crate::http::testing::Server;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
-    /// A body of each dialect, its path, and where its results are.
-    const DIALECTS: [(&str, &str, &str); 5] = [
-        ("texts", "/rerank", ""),
-        ("documents", "/v1/rerank", "results"),
-        ("documents", "/v2/rerank", "results"),
-        ("documents", "/rerank", "data"),
-        ("input", "/rerank", "data"),
-    ];
-
-    async fn ask(server: &Server, dialect: (&str, &str, &str), fields: &Value) -> Vec<Value> {
-        let (texts, path, results) = dialect;
-        let mut body = fields.clone();
-        let map = body.as_object_mut().unwrap();
-        let documents = map.remove("texts").unwrap();
-        map.insert(texts.to_owned(), documents);
-        map.insert("query".to_owned(), json!("q"));
-        if results == "data" && texts == "documents" {
-            map.insert("truncation".to_owned(), json!(true));
+    #[test]
+    fn a_limit_on_chunks_asks_for_them_unless_documents_are_to_be_cut() {
+        let (cut, chunks) = (Some(LongDocuments::Cut), Some(LongDocuments::Chunks));
+        let wanted = |max_chunks, overlap| Some(Chunking { max_chunks, overlap });
+        for (long_documents, max_chunks, overlap, expected) in [
+            (None, None, None, None),
+            (cut, Some(3), None, None),
+            (chunks, None, None, wanted(Chunking::MAX_CHUNKS, 0)),
+            (None, Some(2), None, wanted(2, 0)),
+            (None, None, Some(0), wanted(Chunking::MAX_CHUNKS, 0)),
+            (chunks, Some(2), Some(9), wanted(2, 9)),
+        ] {
+            assert_eq!(wanted_chunking(long_documents, max_chunks, overlap), expected);
         }
-        let answer = server.post(path, &body.to_string(), &[]).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let answer: Value = serde_json::from_str(&answer.body).unwrap();
-        let results = if results.is_empty() { &answer } else { &answer[results] };
-        results.as_array().unwrap().clone()
-    }
-
-    fn score(result: &Value) -> &Value {
-        result.get("score").unwrap_or_else(|| &result["relevance_score"])
-    }
-
-    #[tokio::test]
-    async fn every_dialect_divides_long_documents_and_says_which_chunk_is_best() {
-        let server = Server::start().await;
-        // Each letter is a token; about 380 fit next to the query.
-        let (first, last) =
-            (format!("{}. ", "A".repeat(300)), format!("😀 {}. Three ZZZ here.", "B".repeat(300)));
-        let long = first.clone() + &last;
-        let (start, end) = (first.chars().count(), long.chars().count());
-        for dialect in DIALECTS {
-            for (fields, is_divided) in [
-                (json!({}), false),
-                (json!({"long_documents": "cut", "max_chunks_per_doc": 3}), false),
-                (json!({"long_documents": null, "max_chunks_per_doc": null, "highlight": null}), false),
-                (json!({"max_chunks_per_doc": 2}), true),
-                (json!({"long_documents": "chunks"}), true),
-                (json!({"chunk_overlap": 0}), true),
-                (json!({"chunk_overlap": 9, "long_documents": "chunks", "max_chunks_per_doc": 2}), true),
-            ] {
-                let mut fields = fields;
-                fields["texts"] = json!(["Z", long]);
-                fields["raw_scores"] = json!(true);
-                let results = ask(&server, dialect, &fields).await;
-                let best = &results[0];
-                let (index, raw) = if is_divided { (1, 2.0) } else { (0, 0.0) };
-                assert_eq!((&best["index"], score(best)), (&json!(index), &json!(raw)), "{fields}");
-                let passages = [json!({"start": start, "end": end}), json!({"start": 0, "end": 1})];
-                for (result, passage) in results.iter().zip(&passages) {
-                    assert_eq!(
-                        result.get("best_passage"),
-                        is_divided.then_some(passage),
-                        "{dialect:?} {fields}"
-                    );
-                }
-            }
-            let mut fields = json!({"texts": [long], "max_chunks_per_doc": 2});
-            let returns = if dialect.0 == "texts" { "return_text" } else { "return_documents" };
-            fields[returns] = json!(true);
-            let results = ask(&server, dialect, &fields).await;
-            assert_eq!(results[0]["best_passage"]["text"], json!(last), "{dialect:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn every_dialect_marks_the_sentences_of_the_best_documents() {
-        let server = Server::start().await;
-        let text = "😀 One Z here. Two ZZ there! None of them";
-        let part = |start, end, score| json!({"start": start, "end": end, "score": score});
-        let expected = json!([part(0, 13, 0.5), part(14, 27, 0.731_058_6), part(28, 40, 0.268_941_43)]);
-        for dialect in DIALECTS {
-            for (highlight, marked) in [
-                (json!(true), 2),
-                (json!(1), 1),
-                (json!(9), 2),
-                (json!(0), 0),
-                (json!(false), 0),
-                (json!(null), 0),
-            ] {
-                let fields = json!({"texts": ["x", text], "highlight": highlight});
-                let results = ask(&server, dialect, &fields).await;
-                let found: Vec<_> = results.iter().map(|result| result.get("highlights").cloned()).collect();
-                let all = [expected.clone(), json!([part(0, 1, 0.268_941_43)])].map(Some);
-                let wanted: Vec<_> =
-                    all.into_iter().enumerate().map(|(place, it)| it.filter(|_| place < marked)).collect();
-                assert_eq!(found, wanted, "{dialect:?} {highlight}");
-            }
+        for (highlight, max_texts) in [("true", usize::MAX), ("9", 9), ("0", 0), ("false", 0)] {
+            let count: HighlightCount = serde_json::from_str(highlight).unwrap();
+            assert_eq!(count.max_texts(), max_texts, "{highlight}");
         }
     }
 

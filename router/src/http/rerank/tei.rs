@@ -157,7 +157,6 @@ mod tests {
     use super::*;
     use crate::http::testing::Server;
     use serde_json::json;
-    use text_embeddings_core::tokenization::TruncationDirection;
 
     #[test]
     fn a_body_has_teis_defaults() {
@@ -193,21 +192,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_direction_is_written_in_two_ways() {
-        let table = [
-            ("Right", TruncationDirection::Right),
-            ("right", TruncationDirection::Right),
-            ("Left", TruncationDirection::Left),
-            ("left", TruncationDirection::Left),
-        ];
-        for (text, expected) in table {
-            let fields = json!({"query": "q", "texts": [], "truncation_direction": text, "truncate": false});
-            let request = RerankRequest::from(serde_json::from_value::<RerankBody>(fields).unwrap());
-            assert_eq!((request.truncation_direction, request.truncate), (expected, Some(false)));
-        }
-    }
-
     #[tokio::test]
     async fn texts_come_back_best_first() {
         let server = Server::start().await;
@@ -224,58 +208,6 @@ mod tests {
             insta::allow_duplicates!(
                 insta::assert_snapshot!(answer.body, @r#"[{"index":1,"score":0.880797}]"#)
             );
-        }
-    }
-
-    #[tokio::test]
-    async fn the_cost_is_in_the_headers() {
-        let answer = Server::start().await.rerank("qq", &["a", &"b".repeat(1000)]).await;
-        let header = |name| answer.header(name).unwrap();
-        assert_eq!(
-            (header("x-compute-type"), header("x-compute-characters"), header("x-truncated-texts")),
-            ("cpu", "1005", "1")
-        );
-        assert!(header("x-compute-tokens").parse::<usize>().unwrap() > 600);
-        for name in
-            ["x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"]
-        {
-            assert!(header(name).parse::<u64>().unwrap() < 10_000, "{name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
-        let server = Server::start().await;
-        let long = "a".repeat(700);
-        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
-        let table = [
-            (json!({"query": "q", "texts": []}), 400, "`texts` cannot be empty", "Empty"),
-            (json!({"query": "", "texts": ["a"]}), 400, "`query` cannot be empty", "Empty"),
-            (
-                json!({"query": "q", "texts": vec!["a"; 9]}),
-                422,
-                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-                "Validation",
-            ),
-            (
-                json!({"query": "q", "texts": [long], "truncate": false}),
-                422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 920; 600 fit",
-                "Validation",
-            ),
-            (
-                json!({"query": "q", "texts": ["a", "#"]}),
-                424,
-                "Backend error: inference failed: the test wants it",
-                "Backend",
-            ),
-            (json!({"query": "q", "texts": ["a", "%"]}), 424, nan, "Backend"),
-        ];
-        for (fields, status, message, kind) in table {
-            let answer = server.post("/rerank", &fields.to_string(), &[]).await;
-            let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
-            assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
-            assert_eq!(server.rerank("q", &["a"]).await.status, 200);
         }
     }
 }

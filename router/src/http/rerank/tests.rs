@@ -4,7 +4,6 @@
 //! of `Z`s in it less one, as `crate::testing` says.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 
 use super::dialect::Dialect;
@@ -322,73 +321,6 @@ async fn a_short_body_cannot_ask_for_a_long_text() {
     // Many names cost no more than the documents' own fields.
     let names: Vec<String> = (0..5000).map(|name| name.to_string()).collect();
     assert_eq!(ask(json!(vec![json!({"7": "a", "b": "c"}); 8]), json!(names)).await.0, 200);
-}
-
-/// A random text of parts that may hold `Z`, which the score counts.
-fn words(random: &mut StdRng, most: usize) -> String {
-    const PARTS: [&str; 8] = ["Z", "a", " ", "ZZ", "\n", "é", "\u{1f600}", "<|im_end|>"];
-    (0..random.random_range(0..=most)).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
-}
-
-#[tokio::test]
-async fn random_pairs_have_the_same_scores_in_the_same_order_in_every_dialect() {
-    let server = Server::start().await;
-    let mut random = StdRng::from_os_rng();
-    for _ in 0..40 {
-        let query = format!("q{}", words(&mut random, 5));
-        let texts: Vec<String> = (0..random.random_range(1..=8)).map(|_| words(&mut random, 9)).collect();
-        let instruction = random.random_bool(0.5).then(|| words(&mut random, 4));
-        let raw = random.random_bool(0.5);
-        let count = |text: &str| text.matches('Z').count() as f32;
-        let common = count(&query) + instruction.as_deref().map_or(0.0, count) - 1.0;
-        let mut expected: Vec<(usize, f32)> =
-            texts.iter().map(|text| common + count(text)).enumerate().collect();
-        expected.sort_by(|left, right| right.1.total_cmp(&left.1));
-        let score = |value: f32| if raw { value } else { 1.0 / (1.0 + (-value).exp()) };
-        let options = match (&instruction, random.random_range(0..3)) {
-            (None, _) => json!({}),
-            (Some(text), 0) => json!({"instruction": text}),
-            (Some(text), 1) => json!({"instruct": text}),
-            (Some(text), _) => json!({"chat_template_kwargs": {"instruction": text}, "instruction": "ZZZZ"}),
-        };
-        let raw_field = if random.random_bool(0.5) { "raw_scores" } else { "use_activation" };
-        let options = with(&options, &json!({raw_field: (raw_field == "raw_scores") == raw}));
-        let objects: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
-        let dialects = [
-            ("/rerank", json!({"query": query, "texts": texts}), "", "score"),
-            ("/v2/rerank", json!({"query": query, "texts": texts}), "", "score"),
-            ("/rerank", json!({"query": query, "documents": texts}), "/results", "relevance_score"),
-            ("/v1/rerank", json!({"query": query, "documents": objects}), "/results", "relevance_score"),
-            ("/v2/rerank", json!({"query": query, "documents": texts}), "/results", "relevance_score"),
-            (
-                "/v1/rerank",
-                json!({"query": query, "documents": texts, "truncation": true}),
-                "/data",
-                "relevance_score",
-            ),
-            ("/v1/reranking", json!({"query": query, "input": texts}), "/data", "score"),
-            ("/score", json!({"queries": query, "documents": texts}), "/data", "score"),
-            ("/v1/score", json!({"text_1": vec![&query; texts.len()], "text_2": texts}), "/data", "score"),
-        ];
-        for (path, body, list, name) in dialects {
-            let body = with(&body, &options);
-            let answer = read(&ask(&server, path, &body).await);
-            let list = answer.pointer(list).unwrap().as_array().unwrap();
-            let place = |value: &Value| {
-                (value["index"].as_u64().unwrap() as usize, value[name].as_f64().unwrap() as f32)
-            };
-            let found: Vec<(usize, f32)> = list.iter().map(place).collect();
-            let mut expected = expected.clone();
-            if path.contains("score") {
-                expected.sort_by_key(|(index, _)| *index);
-            }
-            assert_eq!(found.len(), expected.len(), "{path} {body}");
-            for (found, expected) in found.iter().zip(expected) {
-                assert_eq!(found.0, expected.0, "{path} {body}: {list:?}");
-                assert!((found.1 - score(expected.1)).abs() < 1e-6, "{path} {body}: {list:?}");
-            }
-        }
-    }
 }
 
 #[tokio::test]
