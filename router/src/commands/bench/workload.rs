@@ -27,72 +27,12 @@ pub(super) const ROUTES: [&str; 10] = [
 /// The routes among them whose bodies have no query.
 const EMBEDDING_ROUTES: [&str; 2] = ["/embed", "/v1/embeddings"];
 
-const WORDS: [&str; 64] = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "be",
-    "by",
-    "on",
-    "not",
-    "he",
-    "his",
-    "but",
-    "at",
-    "are",
-    "this",
-    "have",
-    "from",
-    "or",
-    "had",
-    "an",
-    "which",
-    "you",
-    "were",
-    "her",
-    "all",
-    "she",
-    "there",
-    "would",
-    "their",
-    "we",
-    "him",
-    "been",
-    "has",
-    "when",
-    "who",
-    "will",
-    "more",
-    "water",
-    "city",
-    "river",
-    "planet",
-    "battery",
-    "voltage",
-    "bread",
-    "music",
-    "history",
-    "engine",
-    "market",
-    "island",
-    "protein",
-    "orbit",
-    "language",
-    "harbour",
-    "winter",
-    "contract",
-    "algorithm",
-    "mountain",
-];
+/// The words of generated texts.
+const WORDS: &str = "\
+    the of and to in is that for it as was with be by on not he his but at are this have from or had an \
+    which you were her all she there would their we him been has when who will more water city river \
+    planet battery voltage bread music history engine market island protein orbit language harbour \
+    winter contract algorithm mountain";
 
 /// The bodies that are sent.
 pub(super) enum Workload {
@@ -197,9 +137,10 @@ impl Workload {
     }
 }
 
-fn sentence(rng: &mut StdRng, words: usize) -> String {
-    let words: Vec<_> = (0..words).map(|_| WORDS[rng.random_range(0..WORDS.len())]).collect();
-    words.join(" ")
+fn sentence(rng: &mut StdRng, length: usize) -> String {
+    let words: Vec<_> = WORDS.split(' ').collect();
+    let chosen: Vec<_> = (0..length).map(|_| words[rng.random_range(0..words.len())]).collect();
+    chosen.join(" ")
 }
 
 /// The pairs, or texts, of a body that a user wrote.

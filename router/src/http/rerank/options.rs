@@ -235,43 +235,36 @@ pub(crate) type WithOptions<T> = Noted<ReadOptions, T>;
 
 impl FieldNotes for ReadOptions {
     fn take_field<'de, A: MapAccess<'de>>(&mut self, name: &str, fields: &mut A) -> Result<bool, A::Error> {
-        match name {
-            "model" => self.options.model = self.value(fields, "model")?,
-            "instruction" => self.options.instruction = self.value(fields, "instruction")?,
-            "instruct" => self.options.instruct = self.value(fields, "instruct")?,
-            "chat_template_kwargs" => {
-                self.options.chat_template_kwargs = self.value(fields, "chat_template_kwargs")?;
-            }
-            "truncate" => self.options.truncate = self.value(fields, "truncate")?,
-            "truncation" => self.options.truncation = self.value(fields, "truncation")?,
-            "truncate_prompt_tokens" => {
-                self.options.truncate_prompt_tokens = self.value(fields, "truncate_prompt_tokens")?;
-            }
-            "truncation_side" => self.options.truncation_side = self.value(fields, "truncation_side")?,
-            "truncation_direction" => {
-                self.options.truncation_direction = self.value(fields, "truncation_direction")?;
-            }
-            "max_tokens_per_doc" => {
-                self.options.max_tokens_per_doc = self.value(fields, "max_tokens_per_doc")?;
-            }
-            "max_tokens_per_query" => {
-                self.options.max_tokens_per_query = self.value(fields, "max_tokens_per_query")?;
-            }
-            "long_documents" => self.options.long_documents = self.value(fields, "long_documents")?,
-            "max_chunks_per_doc" => {
-                self.options.max_chunks_per_doc = self.value(fields, "max_chunks_per_doc")?;
-            }
-            "chunk_overlap" => self.options.chunk_overlap = self.value(fields, "chunk_overlap")?,
-            "highlight" => self.options.highlight = self.value(fields, "highlight")?,
-            "raw_scores" => self.options.raw_scores = self.value(fields, "raw_scores")?,
-            "use_activation" => self.options.use_activation = self.value(fields, "use_activation")?,
-            "min_score" => self.options.min_score = self.value(fields, "min_score")?,
-            "request_id" => self.options.request_id = self.value(fields, "request_id")?,
-            "mm_processor_kwargs" => {
-                self.options.mm_processor_kwargs = self.value(fields, "mm_processor_kwargs")?;
-            }
-            _ => return Ok(false),
+        macro_rules! take {
+            ($($option:ident),*) => {
+                match name {
+                    $(stringify!($option) => self.options.$option = self.value(fields, stringify!($option))?,)*
+                    _ => return Ok(false),
+                }
+            };
         }
+        take!(
+            model,
+            instruction,
+            instruct,
+            chat_template_kwargs,
+            truncate,
+            truncation,
+            truncate_prompt_tokens,
+            truncation_side,
+            truncation_direction,
+            max_tokens_per_doc,
+            max_tokens_per_query,
+            long_documents,
+            max_chunks_per_doc,
+            chunk_overlap,
+            highlight,
+            raw_scores,
+            use_activation,
+            min_score,
+            request_id,
+            mm_processor_kwargs
+        );
         Ok(true)
     }
 }
