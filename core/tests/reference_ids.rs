@@ -1,20 +1,25 @@
 //! Compares the ids of every case of `integration_tests/reference`, whose README specifies them, with the
 //! Python reference.
 //!
-//! Input: the committed fixtures. What must hold: each prompt has exactly the expected ids, through the
-//! built-in prompt and, where a model brings one, through the model's own chat template.
+//! Input: the committed fixtures. What must hold: each prompt, and each text and pair of an embedding model
+//! or a classifier, has exactly the expected ids, through the built-in prompt and, where a model brings one,
+//! through the model's own chat template.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use serde::{Deserialize, de::DeserializeOwned};
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::PathBuf,
+};
 use text_embeddings_backend_core::AnswerTokens;
 use text_embeddings_core::{
     families::{Answers, QWEN3_RERANKER},
     templates::{MessageStyle, PromptTemplate},
     tokenization::{
-        AnswerSource, EncoderOptions, PairText, PromptEncoder, TokenLimits, Truncation, TruncationDirection,
-        answer_tokens,
+        AnswerSource, EncoderOptions, PairText, PromptEncoder, TextEncoder, TextOptions, TokenLimits,
+        Truncation, TruncationDirection, answer_tokens,
     },
 };
 use tokenizers::Tokenizer;
@@ -24,24 +29,52 @@ struct Case {
     name: String,
     instruction: Option<String>,
     query: String,
-    document: Document,
+    document: CaseText,
     max_length: usize,
-    truncation_direction: String,
+    truncation_direction: Direction,
+}
+
+/// A single text for an embedding model.
+#[derive(Deserialize)]
+struct TextCase {
+    name: String,
+    text: CaseText,
+    prompt_name: Option<String>,
+    max_length: Option<usize>,
+    truncation_direction: Direction,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Document {
-    Text(String),
+enum CaseText {
+    Whole(String),
     Repeated { repeat: String, times: usize },
 }
 
-impl Document {
-    fn text(&self) -> String {
+impl CaseText {
+    fn whole(&self) -> String {
         match self {
-            Self::Text(text) => text.clone(),
+            Self::Whole(text) => text.clone(),
             Self::Repeated { repeat, times } => repeat.repeat(*times),
         }
+    }
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Direction {
+    Left,
+    Right,
+}
+
+impl Direction {
+    /// With this end cut where a text is too long.
+    fn truncation(self) -> Truncation {
+        let direction = match self {
+            Self::Left => TruncationDirection::Left,
+            Self::Right => TruncationDirection::Right,
+        };
+        Truncation { truncate: true, direction, limits: TokenLimits::NONE }
     }
 }
 
@@ -51,6 +84,20 @@ impl Document {
 enum Expected {
     Whole { length: usize, ids: Vec<u32> },
     Ends { length: usize, first: Vec<u32>, last: Vec<u32> },
+}
+
+/// The ids of a text, or of a classifier's text or pair.
+#[derive(Deserialize)]
+struct ExpectedText {
+    name: String,
+    ids: Vec<u32>,
+    #[serde(default)]
+    inputs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Prompts {
+    prompts: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -81,15 +128,9 @@ fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
         ..EncoderOptions::default()
     };
     let encoder = PromptEncoder::new(tokenizer(), template, options).unwrap();
-    let document = case.document.text();
+    let document = case.document.whole();
     let text = PairText { instruction: case.instruction.as_deref(), query: &case.query, document: &document };
-    let direction = match case.truncation_direction.as_str() {
-        "left" => TruncationDirection::Left,
-        _ => TruncationDirection::Right,
-    };
-    let encoded = encoder
-        .encode_prompt(&text, Truncation { truncate: true, direction, limits: TokenLimits::NONE })
-        .unwrap();
+    let encoded = encoder.encode_prompt(&text, case.truncation_direction.truncation()).unwrap();
     assert!(encoded.truncated == 0 || encoded.ids.len() == case.max_length, "{}", case.name);
     encoded.ids
 }
@@ -99,7 +140,7 @@ fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
 fn official_ids(case: &Case, facts: &PromptFacts) -> Vec<u32> {
     let instruction = case.instruction.as_deref().unwrap_or(&facts.default_instruction);
     let body =
-        format!("<Instruct>: {instruction}\n<Query>: {}\n<Document>: {}", case.query, case.document.text());
+        format!("<Instruct>: {instruction}\n<Query>: {}\n<Document>: {}", case.query, case.document.whole());
     let mut ids = facts.prefix.clone();
     ids.extend(tokenizer().encode_fast(body, false).unwrap().get_ids());
     ids.truncate(case.max_length - facts.suffix.len());
@@ -151,8 +192,54 @@ fn the_frame_and_the_answers_are_those_of_the_reference() {
     let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     assert_eq!(encoder.self_check(), Ok(()));
     let text = PairText { instruction: None, query: "a", document: "b" };
-    let truncation =
-        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
-    let ids = encoder.encode_prompt(&text, truncation).unwrap().ids;
+    let ids = encoder.encode_prompt(&text, Direction::Right.truncation()).unwrap().ids;
     assert!(ids.starts_with(&facts.prefix) && ids.ends_with(&facts.suffix));
+}
+
+fn text_encoder(model: &str, max_input_length: usize) -> TextEncoder {
+    let tokenizer = Tokenizer::from_file(fixture(&format!("models/{model}/tokenizer.json"))).unwrap();
+    let vocabulary = tokenizer.get_vocab_size(true);
+    let options = TextOptions { max_input_length, vocabulary, ..TextOptions::default() };
+    TextEncoder::new(tokenizer, options).unwrap()
+}
+
+#[test]
+fn every_text_has_the_ids_of_the_reference() {
+    let cases: Vec<TextCase> = read("embedding_cases.json");
+    for (model, longest) in [("embedding-last", 40_960), ("embedding-mean-dense", 47)] {
+        let Prompts { prompts } = read(&format!("models/{model}/config_sentence_transformers.json"));
+        let expected: Vec<ExpectedText> = read(&format!("expected/{model}.json"));
+        assert!(expected.len() >= 28, "{model}");
+        for ExpectedText { name, ids, .. } in expected {
+            let case = cases.iter().find(|case| case.name == name).unwrap();
+            let prompt = case.prompt_name.as_ref().map_or("", |name| &prompts[name]);
+            let encoder = text_encoder(model, case.max_length.unwrap_or(longest));
+            let truncation = case.truncation_direction.truncation();
+            let encoded = encoder.encode_text(prompt, &case.text.whole(), truncation).unwrap();
+            assert_eq!(encoded.ids, ids, "{model} {name}");
+        }
+    }
+}
+
+#[test]
+fn every_text_and_pair_of_a_classifier_has_the_ids_of_the_reference() {
+    let expected: Vec<ExpectedText> = read("expected/seq-cls-3.json");
+    let (mut texts, mut pairs) = (0, 0);
+    for ExpectedText { name, ids, inputs } in expected {
+        let encoder = text_encoder("seq-cls-3", ids.len());
+        let truncation = Truncation { truncate: false, ..Direction::Right.truncation() };
+        let encoded = match inputs.as_slice() {
+            [text] => {
+                texts += 1;
+                encoder.encode_text("", text, truncation)
+            }
+            inputs => {
+                pairs += 1;
+                let pair = PairText { instruction: None, query: &inputs[0], document: &inputs[1] };
+                encoder.encode_pair(&pair, truncation)
+            }
+        };
+        assert_eq!(encoded.unwrap().ids, ids, "{name}");
+    }
+    assert!(texts > 3 && pairs > 3);
 }
