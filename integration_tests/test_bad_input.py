@@ -93,6 +93,8 @@ BODIES = {
     "no tokens asked": ("/tokenize", b'{"inputs": []}', EMPTY, ["inputs"]),
     "tokens of a number": ("/tokenize", b'{"inputs": 1}', VALIDATION, ["`inputs`: expected a string or a list of strings"]),
     "unknown prompt": ("/tokenize", b'{"inputs": "a", "prompt_name": "query"}', VALIDATION, ["prompt_name"]),
+    "prompt without a query": ("/playground/prompt", b'{"query": " ", "text": "a"}', EMPTY, ["`query` cannot be empty"]),
+    "prompt without a text": ("/playground/prompt", b'{"query":"q"}', VALIDATION, ["invalid request: missing field `text` at line 1 column 13"]),
     "no ids": ("/decode", b'{"ids": []}', EMPTY, ["ids"]),
     "ids are words": ("/decode", b'{"ids": ["a"]}', VALIDATION, ["ids"]),
     "negative id": ("/decode", b'{"ids": [-1]}', VALIDATION, ["`ids`: expected a list of ids or a list of lists of ids"]),
@@ -247,7 +249,7 @@ class TestKey:
     )
     def test_without_the_key_the_routes_are_closed(self, keyed, header):
         headers = {} if header is None else {"authorization": header}
-        for path in ("/rerank", "/", "/invocations", "/predict", "/tokenize", "/decode", "/embed", "/similarity", "/vertex"):
+        for path in ("/rerank", "/", "/invocations", "/predict", "/tokenize", "/decode", "/embed", "/similarity", "/vertex", "/playground/prompt"):
             answer = keyed.post(path, BODY, headers=headers)
             check_error(answer, 401, "Unauthorized", "Authorization: Bearer")
             assert answer.headers["www-authenticate"] == "Bearer" and self.KEY not in answer.text
@@ -350,17 +352,3 @@ def test_the_work_of_a_client_that_goes_away_is_dropped():
         assert metrics['te_request_count{method="batch"}'] == 6
         assert metrics['te_request_success{method="batch"}'] == 5
         assert metrics["te_batch_next_size_sum"] < 4 * len(before) + len(SLOW["texts"]), "all of its texts were computed"
-
-
-def test_when_overloaded_the_client_is_asked_to_come_back(served):
-    server = served("tied-bf16", "--max-concurrent-requests", "1")
-    slow = Background(server.rerank, **SLOW)
-    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "none of its batches began")
-    answer = server.post("/rerank", BODY)
-    check_error(answer, 429, "Overloaded", "overloaded")
-    assert int(answer.headers["retry-after"]) >= 1
-    assert server.post("/tokenize", {"inputs": "a"}).status_code == 429
-    assert server.get("/health").status_code == 200
-    assert len(slow.result()) == len(SLOW["texts"])
-    wait_until(lambda: server.post("/rerank", BODY).status_code == 200, 30, "the permit is not released")
-    assert server.metrics()['te_request_failure{err="overloaded"}'] >= 2

@@ -69,6 +69,9 @@ def test_a_pair_is_labelled_by_the_positive_class(reranker, model):
     ]
     raw = server.post("/predict", pair | {"raw_scores": True}).json()
     assert raw == [{"score": pytest.approx(expected["raw"], abs=RAW_TOLERANCE), "label": POSITIVE[model]}]
+    for function, answer in (("none", raw), ("sigmoid", server.post("/predict", pair).json())):
+        parameters = {"function_to_apply": function, "top_k": 1}
+        assert server.post("/predict", pair | {"parameters": parameters}).json() == answer
     assert set(server.get("/info").json()["model_type"]) == {"reranker"}
 
 

@@ -136,6 +136,7 @@ class TestCohere:
         answer = self.client(embedder).embed(model="any", input_type="classification", texts=INPUTS)
         check(answer.embeddings.float_)
         assert answer.texts == INPUTS and answer.response_type == "embeddings_by_type"
+        assert answer.meta.api_version.version == "2" and len(answer.id) == 36
         assert answer.meta.billed_units.input_tokens == sum(len(VECTORS[MODEL][name]["ids"]) for name in NAMES)
         parts = [{"content": [{"type": "text", "text": text}]} for text in INPUTS]
         check(self.client(embedder).embed(model="any", input_type="clustering", inputs=parts).embeddings.float_)
@@ -144,8 +145,10 @@ class TestCohere:
         answer = self.client(embedder, cohere.Client).embed(model="any", texts=INPUTS * 10)
         check(answer.embeddings, EXPECTED * 10)
         assert answer.response_type == "embeddings_floats" and answer.texts == INPUTS * 10
+        assert answer.meta.api_version.version == "1" and not answer.meta.warnings
         typed = self.client(embedder, cohere.Client).embed(model="any", texts=INPUTS, embedding_types=["float", "int8"])
         check(typed.embeddings.float_)
+        assert typed.response_type == "embeddings_by_type"
         assert typed.embeddings.int8 == quantised(typed.embeddings.float_)["int8"]
 
     def test_asynchronously(self, embedder):
@@ -243,6 +246,10 @@ class TestOpenAI:
         forms = quantised(ask())
         for name in ("int8", "uint8", "binary", "ubinary"):
             assert ask(output_dtype=name) == ask(embedding_type=name) == forms[name], name
+            rows = embedder.post("/v1/embeddings", {"input": INPUTS, "encoding_format": name}).json()["data"]
+            assert [row["embedding"] for row in rows] == forms[name], name
+        assert ask(normalize=True) == ask()
+        assert ask(normalized=False) == embedder.post("/embed", {"inputs": INPUTS, "normalize": False}).json()
         # Its own default is base64, from which it reads float32.
         with pytest.raises(openai.UnprocessableEntityError, match="would read these numbers as float32"):
             self.client(embedder).embeddings.create(model="any", input=INPUTS, extra_body={"output_dtype": "int8"})

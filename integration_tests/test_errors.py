@@ -100,6 +100,13 @@ def test_messages_that_are_too_large(connected, model):
     assert server.post("/tokenize", {"inputs": "a" * 20_000}).status_code == 413
     # gRPC has a limit of its own, the default of gRPC libraries, as in text-embeddings-inference.
     assert client.call(client.tokenize.Tokenize, encode(inputs="a" * 20_000)).tokens
+    # The field's number and its length take five bytes.
+    longest = encode(prompt_name="a" * (4_194_304 - 5))
+    assert longest.ByteSize() == 4_194_304
+    assert client.failure(client.tokenize.Tokenize, longest)[0] == "INVALID_ARGUMENT", "it is read"
+    larger = encode(prompt_name="a" * (4_194_304 - 4))
+    code, message = client.failure(client.tokenize.Tokenize, larger)
+    assert code == "OUT_OF_RANGE" and message.endswith("the limit is: 4194304 bytes")
     large = encode(inputs="a" * 4_194_304, add_special_tokens=True)
     assert client.failure(client.tokenize.Tokenize, large)[0] in ("OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
     small = encode(inputs="a", add_special_tokens=True)
@@ -124,11 +131,19 @@ def test_an_endless_stream_of_texts_is_cut_off(connected):
     code, message = client.failure(client.rerank.RerankStream, texts("a"))
     assert (code, message) == ("INVALID_ARGUMENT", "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum")
     assert sent < 100_000
-    code, _ = client.failure(client.rerank.RerankStream, texts("a" * 9000))
-    assert code in ("OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
-    changed = [messages.RerankStreamRequest(query=query, text="a") for query in ("q", "other")]
-    code, message = client.failure(client.rerank.RerankStream, iter(changed))
-    assert code == "INVALID_ARGUMENT" and "query" in message
+    code, message = client.failure(client.rerank.RerankStream, texts("a" * 9000))
+    assert (code, message) == ("OUT_OF_RANGE", "the messages of the stream have more than 20000 bytes of text: send less, or raise `--payload-limit`")
+    part = {"query": "q", "text": "a"}
+    same = "must be the same in every message of the stream: that of message 2 differs"
+    for parts, expected in (
+        ([], "`texts` cannot be empty"),
+        ([part | {"truncation_direction": 7}], "`truncation_direction` 7 is unknown: give 0 (right) or 1 (left)"),
+        ([part, part, part | {"query": "r"}, part], f"`query` {same}"),
+        ([part, part, part | {"truncation_direction": 1}, part], f"`truncation_direction` {same}"),
+    ):
+        stream = iter([messages.RerankStreamRequest(**fields) for fields in parts])
+        assert client.failure(client.rerank.RerankStream, stream) == ("INVALID_ARGUMENT", expected)
+    assert len(client.call(client.rerank.RerankStream, iter([messages.RerankStreamRequest(**part)] * 2)).ranks) == 2
 
 
 def test_streams_that_end_early(connected):
@@ -173,8 +188,11 @@ def test_without_a_free_permit():
         # A stream waits for a permit with each message, instead of failing.
         waiting = Background(client.stream, client.tokenize.TokenizeStream, [encode(inputs="a")])
         assert client.serves("tei.v1.Rerank") == "SERVING"
+        assert server.post("/tokenize", {"inputs": "a"}).status_code == 429 and server.get("/health").status_code == 200
         assert len(running.result()) == 8
         assert len(waiting.result()) == 1
+        wait_until(lambda: server.post("/rerank", body).status_code == 200, 30, "the permit is not released")
+        assert server.metrics()['te_request_failure{err="overloaded"}'] >= 5
 
 
 def test_a_text_that_the_tokenizer_fails_on(tmp_path):
@@ -228,23 +246,6 @@ def test_an_answer_that_is_not_a_number(tmp_path):
         assert server.post("/embed", {"inputs": "abc"}).json()[0] == pytest.approx(good, abs=2e-5)
         assert server.get("/health").status_code == 200 and client.serves("tei.v1.Embed") == "SERVING"
         assert server.metrics()['te_request_failure{err="missing_values"}'] >= 6
-
-
-def test_wrong_and_missing_keys(connected):
-    key = "k3y-of-the-server"
-    server, client = connected("tied-bf16", "--api-key", key)
-    body = {"query": "q", "texts": ["a"]}
-    for given in (None, "", "wrong", key[:-1], f"{key}x"):
-        headers = {} if given is None else {"authorization": f"Bearer {given}"}
-        answer = server.post("/rerank", body, headers=headers)
-        assert answer.status_code == 401 and answer.json()["error_type"] == "Unauthorized"
-        metadata = [(name, value) for name, value in headers.items()]
-        with pytest.raises(grpc.RpcError) as error:
-            client.rerank.Rerank(rerank(**body), metadata=metadata, timeout=ANSWER_LIMIT)
-        assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
-        assert error.value.details() == "No valid auth token" and key not in answer.text
-    with Grpc(server, key) as allowed:
-        assert len(allowed.call(allowed.rerank.Rerank, rerank(**body)).ranks) == 1
 
 
 def test_bytes_that_are_not_a_message_end_only_their_call(connected):

@@ -114,6 +114,27 @@ def test_every_dialect_has_every_addition(connected, expected, name, model, addi
     assert {header: sent.get(header) for header in headers} == headers
 
 
+# Bodies that clients send if their users set everything. `test_rerank_clients.py` has those clients that run
+# here.
+IN_FULL = {
+    "Cohere v1": {"top_n": 3, "rank_fields": ["text"], "return_documents": True, "max_chunks_per_doc": None},
+    "Cohere v2": {"top_n": 3, "max_tokens_per_doc": 4096, "priority": 0},
+    "Infinity": {"model": "m", "return_documents": False},
+    "vLLM": {
+        "top_n": 0, "user": "u", "truncation_side": "left", "max_tokens_per_query": 0, "max_tokens_per_doc": 0, "instruction": None,
+        "chat_template_kwargs": {"instruction": None, "thinking": True}, "use_activation": True, "priority": 0, "cache_salt": "s",
+        "mm_processor_kwargs": None, "padding": None,
+    },
+    # SGLang and Xinference, whose paths and answers are Jina's.
+    "Jina": {"instruct": None, "return_documents": True, "max_chunks_per_doc": None, "return_len": True, "top_n": None},
+}
+
+
+@pytest.mark.parametrize("name", IN_FULL)
+def test_every_field_of_a_client_is_understood(connected, expected, name):
+    assert asked(connected(RERANKER, *FLAGS)[0], DIALECTS[name], IN_FULL[name])[0] == expected(RERANKER, "nothing")[0]
+
+
 def test_the_table_shows_something(expected):
     """The rows that are compared have parts, cut texts, kept scores and named fields."""
     for model in (RERANKER, EMBEDDER):

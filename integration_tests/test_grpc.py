@@ -46,7 +46,10 @@ def test_info(connected, model):
     ((kind, details),) = http.pop("model_type").items()
     assert kind == MODELS[model].lower() and answer.pooling == details.get("pooling", "")
     same = set(http) & set(fields(answer))
-    assert len(same) >= 13 and {"model_id", "max_batch_requests", "max_input_length", "version"} <= same
+    assert set(fields(answer)) - same <= {"model_type", "pooling", "labels"}
+    assert {name for name, value in http.items() if value and name not in same} <= {"prompt_hash", "max_questions"}
+    labels = details.get("id2label", {})
+    assert list(answer.labels) == [labels[number] for number in sorted(labels, key=int)]
     cosine = http.pop("cosine_reranking")
     same.discard("cosine_reranking")
     assert answer.HasField("cosine_reranking") == (cosine is not None)

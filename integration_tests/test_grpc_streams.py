@@ -40,7 +40,10 @@ def test_reflection_describes_the_proto(connected):
     _, client = connected("tied-bf16")
     database = ProtoReflectionDescriptorDatabase(client.channel)
     names = set(database.get_services())
-    assert {f"{TEI}.{service}" for service in SERVICES} | {"grpc.health.v1.Health"} <= names
+    assert names == {f"{TEI}.{service}" for service in (*SERVICES, "Decide")} | {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
     pool = DescriptorPool(database)
     for service in SERVICES:
         found = pool.FindServiceByName(f"{TEI}.{service}")
@@ -173,14 +176,18 @@ def test_a_stop_lets_calls_in_flight_finish():
 def test_all_methods_but_probes_need_the_key(served):
     server = served("tied-bf16", *GRPC, "--api-key", "k3y")
     request = messages.RerankRequest(query="q", texts=["a"])
-    for key in (None, "wrong", "k3y "):
+    for key in (None, "wrong", "k3", "k3y ", "K3Y"):
         with Grpc(server, key) as client:
             assert client.serves("tei.v1.Rerank") == "SERVING"
             assert ProtoReflectionDescriptorDatabase(client.channel).get_services()
-            assert client.failure(client.rerank.Rerank, request)[0] == "UNAUTHENTICATED"
-            assert client.failure(client.info.Info, messages.InfoRequest())[0] == "UNAUTHENTICATED"
-            assert (
-                client.failure(client.tokenize.TokenizeStream, iter([messages.EncodeRequest(inputs="a")]))[0] == "UNAUTHENTICATED"
-            )
+            for method, sent in (
+                (client.info.Info, messages.InfoRequest()),
+                (client.embed.Embed, messages.EmbedRequest()),
+                (client.predict.PredictPairStream, iter([messages.PredictPairRequest()])),
+                (client.rerank.Rerank, request),
+                (client.tokenize.TokenizeStream, iter([messages.EncodeRequest(inputs="a")])),
+                (client.decide.Decide, messages.DecideRequest()),
+            ):
+                assert client.failure(method, sent) == ("UNAUTHENTICATED", "No valid auth token")
     with Grpc(server, "k3y") as client:
         assert len(client.call(client.rerank.Rerank, request).ranks) == 1

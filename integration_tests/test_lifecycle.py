@@ -238,17 +238,25 @@ def test_headers_have_the_cost_of_a_request(server: Server):
 
 
 def test_info_has_teis_fields(served):
-    server = served("tied-bf16", "--max-batch-tokens", "9000", "--max-batch-requests", "7", "--served-model-name", "mine")
-    info = server.get("/info").json()
-    assert info["model_id"].endswith("tied-bf16") and info["served_model_name"] == "mine"
-    assert info["model_sha"] is None and info["model_dtype"] == "float32"
-    assert info["model_type"] == {"reranker": {"id2label": {"0": "yes"}, "label2id": {"yes": 0}}}
-    assert (info["max_batch_tokens"], info["max_batch_requests"], info["max_input_length"]) == (9000, 7, 8192)
-    assert (info["max_concurrent_requests"], info["max_client_batch_size"]) == (512, 32)
-    assert info["auto_truncate"] is True and info["tokenization_workers"] >= 1
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info["version"]) and "sha" in info and "docker_label" in info
-    # Fields that text-embeddings-inference does not have.
-    assert info["max_rerank_texts"] == 1000 and info["default_instruction"] == PROMPT["default_instruction"]
+    flags = ("--max-batch-tokens", "9000", "--max-batch-requests", "7", "--served-model-name", "mine", "--threads", "2")
+    info = served("tied-bf16", *flags).get("/info").json()
+    # They depend on the build and the machine.
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info.pop("version")) and {"sha", "docker_label", "instruction_set", "pin_threads"} <= set(info)
+    assert info.pop("model_id").endswith("tied-bf16") and info.pop("tokenization_workers") >= 1 and len(info.pop("prompt_hash")) == 16
+    reranker = info.pop("reranker")
+    assert (reranker["family"], reranker["score"], reranker["scores_depend_on_request"]) == ("qwen3-reranker", "sigmoid", False)
+    assert set(reranker) == {"family", "family_reason", "prompt", "answers", "cutoff_layers", "score", "score_reason", "scores_depend_on_request"}
+    for name in ("sha", "docker_label", "instruction_set", "pin_threads"):
+        info.pop(name)
+    assert info == {
+        "model_sha": None, "model_dtype": "float32", "model_type": {"reranker": {"id2label": {"0": "yes"}, "label2id": {"yes": 0}}},
+        "served_model_name": "mine", "max_concurrent_requests": 512, "max_input_length": 8192, "max_batch_tokens": 9000,
+        "max_batch_requests": 7, "max_client_batch_size": 32, "auto_truncate": True,
+        # Fields that text-embeddings-inference does not have.
+        "backend": "candle", "weights": "model.safetensors (safetensors: BF16)", "model_kind": "listwise-reranker", "arithmetic": "float32",
+        "max_rerank_texts": 1000, "max_questions": 400, "min_score": None, "default_instruction": PROMPT["default_instruction"],
+        "score_activation": "identity", "cosine_reranking": None, "threads": 2, "prefix_cache_bytes": 256 << 20, "score_cache_bytes": 0,
+    }
 
 
 @pytest.mark.parametrize("path", ["/health", "/", "/ping"])
@@ -258,12 +266,18 @@ def test_probes_answer_with_nothing(server: Server, path):
 
 
 def test_any_page_may_send_requests_unless_origins_are_given(server: Server, served):
-    page = {"Origin": "https://page.example"}
-    assert server.get("/health", headers=page).headers["access-control-allow-origin"] == "*"
-    own = served("tied-bf16", "--cors-allow-origin", "https://own.example")
-    for origin, expected in (("https://page.example", None), ("https://own.example", "https://own.example")):
-        answer = own.get("/health", headers={"Origin": origin})
+    # `openai` sends many headers of its own.
+    headers = "authorization,content-type,x-stainless-lang"
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": headers}
+    own = served("tied-bf16", "--api-key", "k", "--cors-allow-origin", "https://own.example")
+    page = "https://page.example"
+    for asked, origin, expected in ((server, page, "*"), (own, page, None), (own, "https://own.example", "https://own.example")):
+        answer = asked.get("/health", headers={"Origin": origin})
         assert answer.headers.get("access-control-allow-origin") == expected
+        assert answer.headers["access-control-expose-headers"] == "*"
+        answer = asked.session.request("OPTIONS", asked.url + "/rerank", headers={"Origin": origin, **preflight})
+        assert (answer.status_code, answer.headers.get("access-control-allow-origin")) == (200, expected)
+        assert answer.headers["access-control-allow-headers"] == headers
 
 
 FLAGS = """
@@ -292,6 +306,8 @@ def test_secrets_are_not_in_the_log(way):
     secrets = {"--api-key": "s3cret-key", "--hf-token": "s3cret-token", "--hf-api-token": "s3cret-old"}
     flags = [part for pair in secrets.items() for part in pair] if way == "flags" else []
     values = {name[2:].replace("-", "_").upper(): value for name, value in secrets.items()}
+    ended = run("--help", environment=values)
+    assert "API_KEY" in ended.stdout and "s3cret" not in ended.stdout
     # Everything but the trace of the tokenizer, which has a line for each token.
     environment = {"LOG_LEVEL": "trace,tokenizers=info"} | (values if way == "variables" else {})
     with Server("tied-bf16", *flags, environment=environment) as server:

@@ -185,6 +185,7 @@ FLAGS = {
     "hostname": (["--hostname", "nowhere.invalid"], ["--hostname nowhere.invalid", "localhost"]),
     "empty key": (["--api-key", ""], ["--api-key", "leave"]),
     "otlp": (["--otlp-endpoint", "https://localhost:4317"], ["--otlp-endpoint", "http://"]),
+    "otlp with a password": (["--otlp-endpoint", "https://me:s3cret@a:4317"], ["Error: `--otlp-endpoint https://<redacted>@a:4317` asks for encryption"]),
     "prompt": (["--default-prompt", "query: "], ["--default-prompt", "leave it out"]),
     "input too long": (["--max-input-length", "40961"], ["--max-input-length 40961", "40960"]),
     "input too short": (["--max-input-length", "20"], ["--max-input-length"]),
@@ -201,12 +202,12 @@ def test_a_flag_that_cannot_be_served_is_refused(flags, expected):
     assert all(word in line for word in expected), line
 
 
-@pytest.mark.parametrize("flag", ["--port", "--prometheus-port"])
+@pytest.mark.parametrize("flag", ["--port", "--prometheus-port", "--grpc-port", "AIP_HTTP_PORT"])
 def test_a_port_in_use_is_refused_before_the_model_is_read(flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = refusal(MODELS, flag, port)
-    assert flag in line and port in line, line
+        line = refusal(MODELS, flag, port) if flag.startswith("--") else refusal(MODELS, environment={flag: port})
+    assert f"cannot listen on 127.0.0.1:{port} (" in line or f"`{flag} {port}` cannot be opened" in line, line
 
 
 @pytest.mark.parametrize(
@@ -264,4 +265,14 @@ def test_a_variable_counts_as_its_flag_and_is_named_if_it_is_wrong():
         assert ended.returncode == 2 and told in ended.stderr, ended.stderr
     ended = run("--model-id", "m", "--tls-cert", "cert.pem")
     assert ended.returncode == 2 and "comes from the variable" not in ended.stderr, ended.stderr
-    assert "LOG_LEVEL" in refusal("tied-bf16", environment={"LOG_LEVEL": "loud"})
+    for environment, told in [
+        ({"OTLP_ENDPOINT": "https://a:4317"}, "`--otlp-endpoint` comes from the variable OTLP_ENDPOINT"),
+        ({"AIP_PREDICT_ROUTE": "/rerank"}, "Error: `--aip-predict-route /rerank` is a route of the server"),
+        ({"AIP_HEALTH_ROUTE": "alive"}, "Error: `--aip-health-route alive` is not the path of a URL"),
+        ({"LOG_LEVEL": "loud"}, "Error: the variable LOG_LEVEL=`loud` is not a log filter"),
+    ]:
+        assert told in refusal("tied-bf16", environment=environment)
+    ended = run(*LISTEN, environment={"MODEL_ID": ""})
+    assert ended.returncode == 1 and ended.stderr.startswith("Error: `--model-id ` is neither a directory nor a Hub id"), ended.stderr
+    ended = run(environment={"PORT": "0", "PROMETHEUS_PORT": "0", "HF_HUB_OFFLINE": "1", "HOME": "/nowhere"})
+    assert ended.returncode == 1 and "is the default model: `--model-id` names another" in ended.stderr, ended.stderr

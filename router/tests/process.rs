@@ -19,33 +19,6 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-#[test]
-fn what_keeps_the_server_from_starting_is_one_line_and_exit_code_1() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    let address = format!("cannot listen on 127.0.0.1:{port} (");
-    let table = [
-        (
-            "--model-id m --otlp-endpoint https://me:s3cret@a:4317".to_owned(),
-            "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption",
-        ),
-        ("--model-id m --hostname nowhere".to_owned(), "`--hostname nowhere` is not an address"),
-        (format!("--model-id m --hostname 127.0.0.1 --port {port} --prometheus-port 0"), &address),
-        (format!("--model-id m --hostname 127.0.0.1 --port 0 --grpc-port {port}"), &address),
-        (
-            format!("--model-id m --hostname 127.0.0.1 --port 0 --prometheus-port {port}"),
-            "`--prometheus-port",
-        ),
-    ];
-    for (flags, expected) in table {
-        let output = run(&flags, &[]);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flags}: {message}");
-        assert!(message.starts_with(&format!("Error: {expected}")), "{flags}: {message}");
-        assert_eq!(message.lines().count(), 1, "{message}");
-    }
-}
-
 /// Runs a server whose port is taken, after the shell has set a limit. Standard output is a file.
 fn run_limited(limit: &str) -> Output {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -71,29 +44,6 @@ fn too_few_descriptors_are_refused_at_the_start_and_full_files_end_no_server() {
         assert!(message.starts_with(&format!("Error: {expected}")), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
-}
-
-#[test]
-fn flags_have_variables() {
-    let output = run("--model-id m", &[("OTLP_ENDPOINT", "https://a:4317")]);
-    assert!(
-        text(&output.stderr).ends_with("comes from the variable OTLP_ENDPOINT\n"),
-        "{}",
-        text(&output.stderr)
-    );
-    let output = run("--port 0 --prometheus-port 0", &[("MODEL_ID", "")]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).starts_with("Error: `--model-id ` is neither a directory nor a Hub id"),
-        "{}",
-        text(&output.stderr)
-    );
-    let output = run("", &[("MODEL_ID", "m"), ("LOG_LEVEL", "loud")]);
-    assert!(text(&output.stderr).starts_with("Error: the variable LOG_LEVEL=`loud` is not a log filter"));
-    let output =
-        run("", &[("PORT", "0"), ("PROMETHEUS_PORT", "0"), ("HF_HUB_OFFLINE", "1"), ("HOME", "/nowhere")]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("is the default model: `--model-id` names another"));
 }
 
 #[test]
@@ -125,45 +75,6 @@ fn a_containers_name_in_hostname_is_no_error_and_does_not_bind() {
     let output = run("--model-id m", &[("HOSTNAME", "3f2a9c"), ("PORT", &port)]);
     let message = text(&output.stderr);
     assert!(message.starts_with(&format!("Error: cannot listen on 0.0.0.0:{port} (")), "{message}");
-}
-
-#[test]
-fn vertex_ais_variables_are_read() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
-    let table = [
-        ("AIP_HTTP_PORT", port.as_str(), format!("Error: cannot listen on 127.0.0.1:{port} (")),
-        (
-            "AIP_PREDICT_ROUTE",
-            "/rerank",
-            "Error: `--aip-predict-route /rerank` is a route of the server".to_owned(),
-        ),
-        (
-            "AIP_HEALTH_ROUTE",
-            "alive",
-            "Error: `--aip-health-route alive` is not the path of a URL".to_owned(),
-        ),
-    ];
-    for (variable, value, expected) in table {
-        let output =
-            run("--model-id m --hostname 127.0.0.1 --port 0 --prometheus-port 0", &[(variable, value)]);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{variable}: {message}");
-        assert!(message.starts_with(&expected), "{variable}: {message}");
-    }
-}
-
-#[test]
-fn secrets_are_neither_in_the_help_nor_in_the_log() {
-    let secrets =
-        [("API_KEY", "s3cret"), ("HF_TOKEN", "s3cret"), ("HF_API_TOKEN", "s3cret"), ("LOG_LEVEL", "trace")];
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let flags = format!("--model-id m --hostname 127.0.0.1 --port {}", taken.local_addr().unwrap().port());
-    for (flags, logged) in [("--help", "API_KEY"), (flags.as_str(), "--api-key (API_KEY)")] {
-        let output = run(flags, &secrets);
-        let all = format!("{}{}", text(&output.stdout), text(&output.stderr));
-        assert!(all.contains(logged) && !all.contains("s3cret"), "{all}");
-    }
 }
 
 #[test]

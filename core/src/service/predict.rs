@@ -154,11 +154,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::{
-        metrics::testing::recorded,
         postprocess::sigmoid,
         service::{
             RerankRequest,
-            testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with, reranker},
+            testing::{classifier_fixture, embedding_fixture, fixture, fixture_with, reranker},
         },
     };
 
@@ -289,23 +288,6 @@ mod tests {
         for empty in [PredictInput::Single(String::new()), pair("", "")] {
             let error = classifier.predict(request(vec![single(), empty])).await.unwrap_err();
             assert_eq!(error, Error::EmptyInput { field: "inputs" });
-        }
-    }
-
-    #[test]
-    fn a_list_counts_as_a_batch_and_one_input_alone_as_single() {
-        let service = fixture(100).service;
-        for (inputs, is_batch, method) in [(1, false, "single"), (1, true, "batch"), (3, true, "batch")] {
-            let counts = recorded(|| {
-                let inputs = vec![pair("w100", "w101"); inputs];
-                block_on(service.predict(PredictRequest { is_batch, ..request(inputs) })).unwrap();
-            });
-            assert_eq!(counts[&format!("te_request_count{{method=\"{method}\"}}")], [1.0]);
-            assert_eq!(counts[&format!("te_request_success{{method=\"{method}\"}}")], [1.0]);
-            assert_eq!(counts["te_predict_count"], [inputs as f64]);
-            assert_eq!(counts["te_predict_success"], [inputs as f64]);
-            assert_eq!(counts["te_predict_duration"].len(), inputs);
-            assert_eq!(counts["te_request_duration"].len(), 1);
         }
     }
 }

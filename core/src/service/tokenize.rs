@@ -311,20 +311,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_free_permit_both_are_refused() {
-        let service = fixture_with_permits(100, 0).service;
-        let tokenize = TokenizeRequest {
-            inputs: vec!["w100".to_owned()],
-            is_batch: false,
-            add_special_tokens: true,
-            prompt_name: None,
-        };
-        assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded { retry_after: 1 }));
-        let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
-        assert_eq!(service.decode(decode).await, Err(Error::Overloaded { retry_after: 1 }));
-    }
-
-    #[tokio::test]
     async fn bytes_that_are_tokenized_count_as_tokens_in_flight() {
         let service = fixture_of_limits(EngineLimits { max_queue_tokens: 10, ..limits(100, 9) }).service;
         let held = service.engine.try_acquire(4).unwrap();

@@ -142,12 +142,11 @@ impl Interceptor for Key {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{Server, connect, messages, read, refusal};
-    use super::*;
-    use futures_util::{StreamExt, future::join_all, stream::unfold};
+    use futures_util::{StreamExt, stream::unfold};
     use std::{collections::BTreeSet, time::Duration};
     use text_embeddings_proto::v1::{
-        self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
-        rerank_client::RerankClient, tokenize_client::TokenizeClient,
+        self, info_client::InfoClient, predict_client::PredictClient, rerank_client::RerankClient,
+        tokenize_client::TokenizeClient,
     };
     use tokio::{net::TcpStream, sync::mpsc};
     use tonic::{Code, transport::Endpoint};
@@ -161,56 +160,6 @@ mod tests {
     fn pair(count: usize) -> v1::PredictPairRequest {
         let inputs = vec!["q".to_owned(), "Z".repeat(count)];
         v1::PredictPairRequest { inputs, raw_scores: true, ..v1::PredictPairRequest::default() }
-    }
-
-    #[tokio::test]
-    async fn every_service_of_the_interface_wants_the_key() {
-        let server = Server::start_with("--api-key k3y").await;
-        let expected = (Code::Unauthenticated, "No valid auth token".to_owned());
-        let channel = || server.channel.clone();
-        for key in ["", "Bearer k3", "Bearer K3Y", "k3y"] {
-            let keyed = |mut request: Request<()>| {
-                if !key.is_empty() {
-                    request.metadata_mut().insert("authorization", key.parse().unwrap());
-                }
-                Ok::<_, Status>(request)
-            };
-            let info = InfoClient::with_interceptor(channel(), keyed).info(v1::InfoRequest {}).await;
-            assert_eq!(refusal(info), expected);
-            let mut embed = EmbedClient::with_interceptor(channel(), keyed);
-            assert_eq!(refusal(embed.embed(v1::EmbedRequest::default()).await), expected);
-            let mut predict = PredictClient::with_interceptor(channel(), keyed);
-            let stream = predict.predict_pair_stream(messages(vec![pair(1)])).await;
-            assert_eq!(refusal(stream), expected);
-            let rerank = RerankClient::with_interceptor(channel(), keyed).rerank(request()).await;
-            assert_eq!(refusal(rerank), expected);
-            let mut tokenize = TokenizeClient::with_interceptor(channel(), keyed);
-            assert_eq!(refusal(tokenize.tokenize(v1::EncodeRequest::default()).await), expected);
-        }
-        let mut keyed = Request::new(request());
-        keyed.metadata_mut().insert("authorization", "Bearer k3y".parse().unwrap());
-        assert_eq!(RerankClient::new(channel()).rerank(keyed).await.unwrap().into_inner().ranks.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_message_may_have_four_mebibytes_or_as_many_bytes_as_the_limit_says() {
-        // This server's `--payload-limit` is 100000. The field's number and its length take five bytes.
-        let server = Server::start().await;
-        let mut client = EmbedClient::new(server.channel.clone());
-        let message = |length| v1::EmbedRequest {
-            prompt_name: Some("a".repeat(length - 5)),
-            ..v1::EmbedRequest::default()
-        };
-        let most = crate::args::MESSAGE_LIMIT;
-        assert_eq!(refusal(client.embed(message(most)).await).0, Code::FailedPrecondition, "it is read");
-        for length in [most + 1, 6_000_000] {
-            let (code, text) = refusal(client.embed(message(length)).await);
-            assert_eq!(code, Code::OutOfRange, "{text}");
-            assert!(text.ends_with("the limit is: 4194304 bytes"), "{text}");
-            let stream = read(client.embed_stream(messages(vec![message(length)])).await).await;
-            assert_eq!(stream.1.unwrap().0, Code::OutOfRange);
-        }
-        assert_eq!(refusal(client.embed(message(6)).await).0, Code::FailedPrecondition);
     }
 
     #[tokio::test]
@@ -242,47 +191,6 @@ mod tests {
             "tei.v1.Tokenize",
         ]);
         assert_eq!(found, expected);
-    }
-
-    #[tokio::test]
-    async fn older_clients_find_a_service_by_reflection_too() {
-        use pb::v1alpha::{
-            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
-        };
-        let server = Server::start().await;
-        let question = ServerReflectionRequest {
-            message_request: Some(MessageRequest::FileContainingSymbol("tei.v1.Rerank".to_owned())),
-            ..ServerReflectionRequest::default()
-        };
-        let mut client = ServerReflectionClient::new(server.channel.clone());
-        let (mut answers, _) = read(client.server_reflection_info(messages(vec![question])).await).await;
-        let found = match answers.remove(0).message_response {
-            Some(MessageResponse::FileDescriptorResponse(found)) => found.file_descriptor_proto,
-            _ => Vec::new(),
-        };
-        assert!(found.len() == 1 && found[0].windows(12).any(|part| part == b"RerankStream"));
-    }
-
-    #[tokio::test]
-    async fn a_single_message_is_refused_without_a_permit_and_a_stream_waits_for_one() {
-        let server = Server::start_with("--max-concurrent-requests 1").await;
-        let mut client = RerankClient::new(server.channel.clone());
-        let mut other = client.clone();
-        server.control.hold(true);
-        let refused = async {
-            server.control.batches(1).await;
-            let refused = other.rerank(request()).await;
-            let streamed = PredictClient::new(server.channel.clone())
-                .predict_pair_stream(messages(vec![pair(1), pair(2)]))
-                .await;
-            server.control.hold(false);
-            (refusal(refused), read(streamed).await)
-        };
-        let (first, (refused, (streamed, end))) = tokio::join!(client.rerank(request()), refused);
-        assert_eq!(first.unwrap().into_inner().ranks.len(), 1);
-        assert_eq!(refused, (Code::ResourceExhausted, "Model is overloaded".to_owned()));
-        assert_eq!((streamed.len(), end), (2, None));
     }
 
     #[tokio::test]
@@ -338,26 +246,6 @@ mod tests {
         }
         server.control.hold(false);
         rerank.rerank(request()).await.unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn two_hundred_streams_at_once_each_get_their_own_answers_in_order() {
-        let server = Server::start().await;
-        let streams = (0..200_usize).map(|stream| {
-            let channel = server.channel.clone();
-            tokio::spawn(async move {
-                let counts: Vec<usize> = (0..20).map(|index| (stream * 7 + index * 13) % 40).collect();
-                let requests = counts.iter().map(|count| pair(*count)).collect();
-                let (answers, end) =
-                    read(PredictClient::new(channel).predict_pair_stream(messages(requests)).await).await;
-                let scores: Vec<f32> = answers.iter().map(|answer| answer.predictions[0].score).collect();
-                let expected: Vec<f32> = counts.iter().map(|count| *count as f32 - 1.0).collect();
-                assert_eq!((scores, end), (expected, None));
-            })
-        });
-        for stream in join_all(streams).await {
-            stream.unwrap();
-        }
     }
 
     #[tokio::test]

@@ -163,18 +163,13 @@ impl Rerank for Grpc {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::grpc::testing::{Server, messages, refusal};
+    use crate::grpc::testing::{Server, refusal};
     use text_embeddings_proto::v1::rerank_client::RerankClient;
     use tonic::Code;
 
     fn message(texts: &[&str]) -> v1::RerankRequest {
         let texts = texts.iter().map(ToString::to_string).collect();
         v1::RerankRequest { query: "q".to_owned(), texts, truncate: true, ..v1::RerankRequest::default() }
-    }
-
-    fn part(text: &str) -> v1::RerankStreamRequest {
-        let (query, text) = ("q".to_owned(), text.to_owned());
-        v1::RerankStreamRequest { query, text, truncate: true, ..v1::RerankStreamRequest::default() }
     }
 
     #[tokio::test]
@@ -194,58 +189,5 @@ mod tests {
             assert_eq!(refusal(client.rerank(request).await), (code, expected.to_owned()));
             assert_eq!(client.rerank(message(&["a"])).await.unwrap().into_inner().ranks.len(), 1);
         }
-    }
-
-    #[tokio::test]
-    async fn streams_that_cannot_be_ranked_are_refused() {
-        let server = Server::start().await;
-        let mut client = RerankClient::new(server.channel.clone());
-        let other = |change: fn(&mut v1::RerankStreamRequest)| {
-            let mut changed = part("b");
-            change(&mut changed);
-            vec![part("a"), part("a"), changed, part("c")]
-        };
-        let table = [
-            (vec![], Code::InvalidArgument, "`texts` cannot be empty"),
-            (
-                vec![v1::RerankStreamRequest { truncation_direction: 7, ..part("a") }],
-                Code::InvalidArgument,
-                "`truncation_direction` 7 is unknown: give 0 (right) or 1 (left)",
-            ),
-            (
-                other(|message| message.query = "r".to_owned()),
-                Code::InvalidArgument,
-                "`query` must be the same in every message of the stream: that of message 2 differs",
-            ),
-            (
-                other(|message| message.truncation_direction = 1),
-                Code::InvalidArgument,
-                "`truncation_direction` must be the same in every message of the stream: that of message 2 differs",
-            ),
-            (
-                vec![part("a"); 9],
-                Code::InvalidArgument,
-                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-            ),
-            (
-                vec![part(&"a".repeat(50_000)); 2],
-                Code::OutOfRange,
-                "the messages of the stream have more than 100000 bytes of text: send less, or raise `--payload-limit`",
-            ),
-        ];
-        for (parts, code, expected) in table {
-            assert_eq!(refusal(client.rerank_stream(messages(parts)).await), (code, expected.to_owned()));
-        }
-        let parts = vec![part("a"), part("ZZ")];
-        assert_eq!(client.rerank_stream(messages(parts)).await.unwrap().into_inner().ranks.len(), 2);
-    }
-
-    #[tokio::test]
-    async fn a_stream_without_an_end_is_refused_at_the_first_text_too_many() {
-        let server = Server::start().await;
-        let endless = futures_util::stream::repeat(part("a"));
-        let answer = RerankClient::new(server.channel.clone()).rerank_stream(endless).await;
-        let expected = "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum".to_owned();
-        assert_eq!(refusal(answer), (Code::InvalidArgument, expected));
     }
 }

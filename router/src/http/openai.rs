@@ -310,11 +310,7 @@ async fn answer_embeddings(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{
-        inputs,
-        testing::{Server, openai_error},
-    };
-    use base64::{Engine, prelude::BASE64_STANDARD};
+    use crate::http::{inputs, testing::Server};
     use serde_json::{Value, json};
     use text_embeddings_core::tokenization::TruncationDirection;
 
@@ -418,56 +414,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_refusal_is_in_openais_words() {
-        let server = Server::start().await;
-        let long = "a".repeat(200_000);
-        let table = [
-            (
-                r#"{"input":"a","model":5}"#,
-                422,
-                "invalid request: `model`: invalid type: integer `5`, expected a string at line 1 column 22",
-                "Validation",
-            ),
-            (
-                r#"{"input":"a""#,
-                400,
-                "the request body is not JSON: EOF while parsing an object at line 1 column 12",
-                "Validation",
-            ),
-            (
-                r#"{"input":"a","encoding_format":3}"#,
-                400,
-                "invalid request: `encoding_format`: expected a text, one of those that this field takes",
-                "Validation",
-            ),
-            ("[]", 422, "the request body is not a JSON object", "Validation"),
-            (
-                &long,
-                413,
-                "the request body has more than 100000 bytes: send less, or raise `--payload-limit`",
-                "Validation",
-            ),
-        ];
-        for path in ["/embeddings", "/v1/embeddings"] {
-            for (body, status, message, kind) in table {
-                let answer = server.post(path, body, &[]).await;
-                let expected = openai_error(message, status, kind);
-                assert_eq!((answer.status, answer.body), (status, expected));
-                assert_eq!(answer.head.matches("content-length").count(), 1);
-            }
-            let answer = server.send("POST", path, b"{}", &[("Content-Type", "text/plain")]).await;
-            assert_eq!(answer.status, 415);
-            assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
-            let answer = server.get(path).await;
-            let expected = openai_error(&format!("`{path}` takes POST, not GET"), 405, "Validation");
-            assert_eq!(
-                (answer.status, answer.header("allow"), answer.body.as_str()),
-                (405, Some("post"), expected.as_str())
-            );
-        }
-    }
-
-    #[tokio::test]
     async fn voyages_client_finds_its_sentence_and_no_object() {
         let server = Server::start_with("--model-type embedding").await;
         for body in [r#"{"input":[],"truncation":true}"#, r#"{"input":[],"truncation":false}"#] {
@@ -476,77 +422,6 @@ mod tests {
             assert_eq!((answer.status, body.get("error")), (400, None), "{body}");
             assert!(body["detail"].as_str().unwrap().contains("empty"), "{body}");
             assert_eq!(body["detail"], body["message"]);
-        }
-    }
-
-    #[tokio::test]
-    async fn the_vectors_are_those_of_embed_in_either_format() {
-        let server = Server::start_with("--model-type embedding --served-model-name tiny").await;
-        let answer = server.post("/v1/embeddings", r#"{"input":["ZZZb",[65]],"model":"any"}"#, &[]).await;
-        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[0.6,0.0,0.8],"index":0},{"object":"embedding","embedding":[0.0,0.0,1.0],"index":1}],"model":"tiny","usage":{"prompt_tokens":5,"total_tokens":5}}"#;
-        assert_eq!((answer.status, answer.body.as_str()), (200, expected));
-        assert_eq!(answer.header("x-compute-tokens"), Some("5"));
-        // Also vectors whose values are not short decimals.
-        let input = json!(["Za", "aaZ", [57, 64, 64, 65], "ZZZZZZb"]);
-        let embed = server.post("/embed", &json!({"inputs": input}).to_string(), &[]).await;
-        let vectors: Vec<Vec<f32>> = serde_json::from_str(&embed.body).unwrap();
-        for path in ["/embeddings", "/v1/embeddings"] {
-            let send = async |format| {
-                let body = json!({"input": input, "encoding_format": format}).to_string();
-                let body: Value = serde_json::from_str(&server.post(path, &body, &[]).await.body).unwrap();
-                body["data"].as_array().unwrap().iter().map(|datum| datum["embedding"].clone()).collect()
-            };
-            let floats: Vec<Value> = send("float").await;
-            let texts: Vec<Value> = send("base64").await;
-            for ((vector, float), text) in vectors.iter().zip(floats).zip(texts) {
-                assert_eq!(&serde_json::from_value::<Vec<f32>>(float).unwrap(), vector);
-                let bytes = BASE64_STANDARD.decode(text.as_str().unwrap()).unwrap();
-                let values = bytes.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
-                assert_eq!(&values.collect::<Vec<_>>(), vector);
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn vectors_come_in_the_type_of_numbers_that_a_field_names() {
-        let server = Server::start_with("--model-type embedding").await;
-        let sdk = [("X-Stainless-Lang", "python")];
-        for (fields, expected) in [
-            (json!({"output_dtype": "int8"}), json!([76, 0, 102])),
-            (json!({"encoding_format": "uint8"}), json!([204, 128, 230])),
-            (json!({"embedding_type": "binary"}), json!([32])),
-            (json!({"output_dtype": "ubinary", "encoding_format": "float"}), json!([160])),
-            (json!({"output_dtype": "int8", "encoding_format": "base64"}), json!("TABm")),
-            (json!({"output_dtype": "int8", "output_dimension": 1}), json!([127])),
-            (json!({"normalized": false}), json!([3.0, 0.0, 4.0])),
-            (json!({"normalize": true}), json!([0.6, 0.0, 0.8])),
-        ] {
-            let mut body = fields;
-            body["input"] = json!("ZZZb");
-            let answer = server.post("/v1/embeddings", &body.to_string(), &[]).await;
-            let answer: Value = serde_json::from_str(&answer.body).unwrap();
-            assert_eq!(answer["data"][0]["embedding"], expected, "{body}");
-            let answer = server.post("/v1/embeddings", &body.to_string(), &sdk).await;
-            let is_base64 = body["encoding_format"] == "base64";
-            assert_eq!(answer.status, if is_base64 { 422 } else { 200 }, "{body}");
-            assert_eq!(answer.body.contains("would read these numbers as float32"), is_base64);
-        }
-        for (body, problem) in [
-            (
-                json!({"input": "a", "encoding_format": "int8", "output_dtype": "binary"}),
-                "contradicts another field",
-            ),
-            (json!({"input": "a", "input_type": "image"}), "`input_type` `image` is not supported"),
-            (json!({"input": "a", "late_chunking": true}), "`late_chunking` is not supported"),
-            (json!({"input": "a", "prompt": "q: "}), "`prompt` is not supported"),
-            (json!({"input": "a", "truncate_prompt_tokens": 5}), "at least the 600 tokens"),
-            (json!({"input": "a", "truncate": "MIDDLE"}), "expected true, false, `NONE`, `START` or `END`"),
-            (json!({"input": "a", "normalized": false, "output_dtype": "int8"}), "length"),
-            (json!({"input": "a".repeat(601), "truncate": "NONE"}), "must have less than 600 tokens"),
-            (json!({"input": "a".repeat(601), "truncation": false}), "must have less than 600 tokens"),
-        ] {
-            let answer = server.post("/v1/embeddings", &body.to_string(), &[]).await;
-            assert!(answer.status == 422 && answer.body.contains(problem), "{}", answer.body);
         }
     }
 

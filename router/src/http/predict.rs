@@ -200,7 +200,6 @@ pub(crate) async fn predict(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::testing::Server;
     use serde_json::json;
 
     fn single(text: &str) -> PredictInput {
@@ -246,58 +245,5 @@ mod tests {
                 serde_json::from_str::<PredictBody>(&json!({ "inputs": inputs }).to_string()).unwrap_err();
             assert!(error.to_string().starts_with(expected), "{inputs}: {error}");
         }
-    }
-
-    #[tokio::test]
-    async fn pairs_get_the_label_yes() {
-        let server = Server::start().await;
-        let table = [
-            (json!({"inputs": ["q", "ZZ"]}), r#"[{"score":0.7310586,"label":"yes"}]"#),
-            (json!({"inputs": ["q", "ZZ"], "raw_scores": true}), r#"[{"score":1.0,"label":"yes"}]"#),
-            (
-                json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "none"}}),
-                r#"[{"score":1.0,"label":"yes"}]"#,
-            ),
-            (
-                json!({"inputs": ["q", "ZZ"], "parameters": {"function_to_apply": "sigmoid", "top_k": 1}}),
-                r#"[{"score":0.7310586,"label":"yes"}]"#,
-            ),
-            (
-                json!({"inputs": [["q", "Z"], ["q", "ZZ"]]}),
-                r#"[[{"score":0.5,"label":"yes"}],[{"score":0.7310586,"label":"yes"}]]"#,
-            ),
-        ];
-        for (fields, expected) in table {
-            let answer = server.post("/predict", &fields.to_string(), &[]).await;
-            assert_eq!((answer.status, answer.body.as_str()), (200, expected), "{fields}");
-        }
-        assert_eq!(
-            server.post("/predict", r#"{"inputs":["q","a"]}"#, &[]).await.header("x-compute-type"),
-            Some("cpu")
-        );
-    }
-
-    #[tokio::test]
-    async fn a_classifier_labels_single_texts() {
-        let server = Server::start_with("--model-type classifier").await;
-        let table = [
-            (
-                json!({"inputs": "ZZZb", "raw_scores": true}),
-                r#"[{"score":4.0,"label":"long"},{"score":3.0,"label":"sleepy"},{"score":0.0,"label":"loud"}]"#,
-            ),
-            (
-                json!({"inputs": [["a"], ["b", "Z"]], "raw_scores": true}),
-                r#"[[{"score":1.0,"label":"loud"},{"score":1.0,"label":"long"},{"score":0.0,"label":"sleepy"}],[{"score":2.0,"label":"long"},{"score":1.0,"label":"sleepy"},{"score":0.0,"label":"loud"}]]"#,
-            ),
-        ];
-        for path in ["/predict", "/", "/invocations"] {
-            for (fields, expected) in &table {
-                let answer = server.post(path, &fields.to_string(), &[]).await;
-                assert_eq!((answer.status, answer.body.as_str()), (200, *expected), "{path} {fields}");
-            }
-        }
-        let answer = server.post("/rerank", r#"{"query":"q","texts":["a"]}"#, &[]).await;
-        let expected = r#"{"error":"Backend error: model is not a re-ranker model; it is a classifier: POST /predict","error_type":"Backend"}"#;
-        assert_eq!((answer.status, answer.body.as_str()), (424, expected));
     }
 }

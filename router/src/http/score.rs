@@ -5,16 +5,10 @@
 //! must hold: the numbers of queries and documents are 1:1, 1:N or N:N; a pair has the score that re-ranking
 //! gives it.
 
-use std::{
-    fmt,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::{extract::State, response::Response};
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{SeqAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer, Serialize};
 use text_embeddings_core::service::ScoreRequest;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -23,6 +17,7 @@ use super::{
     error::ApiError,
     extract::{Checked, DecodedBody, UnparsedBody},
     near_misses::{has_field, hint},
+    one_or_many::one_or_many,
     rerank::{
         answers::RerankUsage,
         dialect::{note_misspelled_instruction, seen},
@@ -47,11 +42,11 @@ pub(crate) const NAMES: [[&str; 2]; 4] =
 }))]
 pub(crate) struct ScoreBody {
     /// One query for all documents, or one for each.
-    #[serde(alias = "data_1", alias = "text_1")]
+    #[serde(alias = "data_1", alias = "text_1", deserialize_with = "texts")]
     #[schema(value_type = ScoreTextsSchema)]
     queries: ScoreTexts,
     /// The documents.
-    #[serde(alias = "items", alias = "data_2", alias = "text_2")]
+    #[serde(alias = "items", alias = "data_2", alias = "text_2", deserialize_with = "texts")]
     #[schema(value_type = ScoreTextsSchema)]
     documents: ScoreTexts,
 }
@@ -67,35 +62,10 @@ pub(crate) enum ScoreTextsSchema {
 }
 
 /// The texts in their order. A single text is a list of one.
-#[derive(Debug)]
-struct ScoreTexts(Vec<String>);
+type ScoreTexts = Vec<String>;
 
-impl<'de> Deserialize<'de> for ScoreTexts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ScoreTextsVisitor)
-    }
-}
-
-struct ScoreTextsVisitor;
-
-impl<'de> Visitor<'de> for ScoreTextsVisitor {
-    type Value = ScoreTexts;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string or a list of strings")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ScoreTexts, E> {
-        Ok(ScoreTexts(vec![text.to_owned()]))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ScoreTexts, A::Error> {
-        let mut texts = Vec::new();
-        while let Some(text) = list.next_element()? {
-            texts.push(text);
-        }
-        Ok(ScoreTexts(texts))
-    }
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ScoreTexts, D::Error> {
+    one_or_many(deserializer, "a string or a list of strings")
 }
 
 /// The scores of the pairs, in their order.
@@ -166,8 +136,8 @@ fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> 
     options.check()?;
     options.refuse_for_pairs()?;
     Ok(ScoreRequest {
-        queries: pairs.queries.0,
-        documents: pairs.documents.0,
+        queries: pairs.queries,
+        documents: pairs.documents,
         instruction: options.instruction(),
         truncate: options.truncate(),
         truncation_direction: options.direction(),
@@ -239,59 +209,6 @@ mod tests {
                     assert_eq!(answer, expected, "{body}");
                 }
             }
-        }
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_scored_is_refused_in_vllms_words() {
-        let server = Server::start().await;
-        let table = [
-            (
-                json!({"text_1": ["q", "r"], "text_2": ["a", "b", "c"]}),
-                422,
-                "Input lengths must be either 1:1, 1:N or N:N. Given: 2:3",
-                "Validation",
-            ),
-            (
-                json!({"text_1": ["q", "r"], "text_2": "a"}),
-                422,
-                "Input lengths must be either 1:1, 1:N or N:N. Given: 2:1",
-                "Validation",
-            ),
-            (json!({"text_1": "q", "text_2": []}), 400, "`text_2` cannot be empty", "Empty"),
-            (json!({"data_1": [], "data_2": "a"}), 400, "`data_1` cannot be empty", "Empty"),
-            (json!({"queries": ["q", " "], "items": ["a", "b"]}), 400, "`queries` cannot be empty", "Empty"),
-            (
-                json!({"queries": "q", "documents": vec!["a"; 9]}),
-                422,
-                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
-                "Validation",
-            ),
-            (
-                json!({"query": "q", "items": ["a"], "label_token_ids": [1, 2]}),
-                422,
-                "`label_token_ids` is not supported: a pair has one score, that of the model's own answer",
-                "Validation",
-            ),
-            (
-                json!({"query": "q", "documents": ["a"]}),
-                422,
-                "the request does not say which pairs to score: its fields are `documents`, `query`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`: is `query` meant as `queries`?",
-                "Validation",
-            ),
-            (
-                json!({"queries": "q", "documents": ["a"], "text_2": ["a"]}),
-                422,
-                "the request names its pairs in two ways: its fields are `documents`, `queries`, `text_2`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`",
-                "Validation",
-            ),
-        ];
-        for (body, status, message, kind) in table {
-            let answer = server.post("/score", &body.to_string(), &[]).await;
-            let expected =
-                json!({"error": {"message": message, "type": kind, "param": null, "code": status}});
-            let found: Value = serde_json::from_str(&answer.body).unwrap();
-            assert_eq!((answer.status, found), (status, expected), "{body}");
         }
     }
 }

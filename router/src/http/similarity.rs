@@ -98,7 +98,6 @@ pub(crate) async fn similarity(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::testing::Server;
     use serde_json::json;
     use text_embeddings_core::{service::EmbedEncoding, tokenization::TruncationDirection};
 
@@ -132,27 +131,6 @@ mod tests {
                 encoding,
             };
             assert_eq!(request, expected, "{fields}");
-        }
-    }
-
-    #[tokio::test]
-    async fn sentences_are_compared_with_the_source() {
-        let body = json!({"inputs": {"source_sentence": "ZZZb", "sentences": ["ZZZb", "aaab", "ZZZbZZZb"]}})
-            .to_string();
-        for (flags, paths) in [
-            ("", &["/similarity"][..]),
-            ("--task sentence-similarity", &["/similarity", "/", "/invocations"]),
-        ] {
-            let server = Server::start_with(&format!("--model-type embedding {flags}")).await;
-            for path in paths {
-                let answer = server.post(path, &body, &[]).await;
-                assert_eq!((answer.status, answer.body.as_str()), (200, "[1.0,0.64,1.0]"), "{flags} {path}");
-                assert_eq!(answer.header("x-compute-tokens"), Some("20"), "{flags} {path}");
-            }
-            for path in ["/", "/invocations"] {
-                let answer = server.post(path, r#"{"inputs":"b"}"#, &[]).await;
-                assert_eq!(answer.status, if flags.is_empty() { 200 } else { 422 }, "{flags} {path}");
-            }
         }
     }
 }

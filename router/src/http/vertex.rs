@@ -292,15 +292,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_embedding_models_instances_are_embedded() {
-        let server = Server::start_with("--model-type embedding").await;
-        let instances = json!([{"inputs": "ZZZb"}, {"inputs": ["b", [57]], "normalize": false}]);
-        let answer = server.post("/vertex", &json!({"instances": instances}).to_string(), &[]).await;
-        let expected = r#"{"predictions":[[[0.6,0.0,0.8]],[[0.0,0.0,1.0],[1.0,0.0,1.0]]]}"#;
-        assert_eq!((answer.status, answer.body.as_str()), (200, expected));
-    }
-
-    #[tokio::test]
     async fn a_further_route_answers_alike_and_may_take_the_place_of_predict() {
         let instances = json!({"instances": [{"query": "q", "texts": ["a", "ZZ"]}]}).to_string();
         let pair = json!({"inputs": ["q", "ZZ"]}).to_string();
@@ -350,53 +341,6 @@ mod tests {
             inference: one,
         };
         assert_eq!(sum([first, second].into_iter(), total), expected);
-    }
-
-    #[tokio::test]
-    async fn an_error_says_which_instance_it_is_of() {
-        let server = Server::start().await;
-        let good = json!({"query": "q", "texts": ["a"]});
-        let table = [
-            (
-                json!([good, {"query": "q", "texts": []}]),
-                400,
-                "`texts` cannot be empty (in `instances[1]`)",
-                "Empty",
-            ),
-            (
-                json!([good, good, {"inputs": vec![["q", "a"]; 5]}]),
-                422,
-                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum (in `instances[2]`)",
-                "Validation",
-            ),
-            (
-                json!([{"query": "q", "texts": ["#"]}, {"query": "", "texts": ["a"]}]),
-                424,
-                "Backend error: inference failed: the test wants it (in `instances[0]`)",
-                "Backend",
-            ),
-            (json!([good, {"input": "a"}]), 422, "missing field `inputs` (in `instances[1]`)", "Validation"),
-            (
-                json!([good, {"query": "q", "texts": ["a", 3]}]),
-                422,
-                "invalid type: integer `3`, expected a string: `texts[1]` (in `instances[1]`)",
-                "Validation",
-            ),
-            (
-                json!(["a"]),
-                422,
-                "expected an object, the body of another route (in `instances[0]`)",
-                "Validation",
-            ),
-        ];
-        for (instances, status, message, kind) in table {
-            let answer = server.post("/vertex", &json!({"instances": instances}).to_string(), &[]).await;
-            let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
-            assert_eq!((answer.status, answer.body), (status, expected), "{instances}");
-        }
-        let answer = server.post("/vertex", r#"{"instances":{}}"#, &[]).await;
-        insta::assert_snapshot!(answer.body, @r#"{"error":"invalid request: `instances`: invalid type: map, expected a sequence at line 1 column 13","error_type":"Validation"}"#);
-        assert_eq!(answer.status, 422);
     }
 
     #[tokio::test]

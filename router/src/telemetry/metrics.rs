@@ -278,7 +278,6 @@ mod tests {
     use crate::{args::Args, config::client_limits};
     use std::net::{IpAddr, Ipv4Addr};
     use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -404,21 +403,5 @@ mod tests {
         let message = listen(asked, HERE, metrics.clone(), entrance()).await.unwrap_err().to_string();
         assert!(message.starts_with(&format!("`--prometheus-port {port}` cannot be opened")), "{message}");
         listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, entrance()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn the_second_port_serves_the_metrics() {
-        // The port must be known beforehand: one that the system just gave out and took back is free.
-        let port = TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port();
-        let recorder = builder().unwrap().build_recorder();
-        metrics::with_local_recorder(&recorder, || metrics::counter!("te_request_count").increment(3));
-        let metrics = Metrics::new(recorder.handle());
-        listen(PrometheusPort { port, explicit: true }, HERE, metrics, entrance()).await.unwrap();
-        let mut stream = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("te_request_count 3"), "{answer}");
-        assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
     }
 }

@@ -211,47 +211,4 @@ mod tests {
             assert_eq!((&body["tokens"], &body["truncated_tokens"]), (&json!(600), &json!(610 - room)));
         }
     }
-
-    #[tokio::test]
-    async fn each_error_has_its_status_and_body() {
-        let server = Server::start().await;
-        let embedder = Server::start_with("--model-type embedding").await;
-        let keyed = Server::start_with("--api-key k").await;
-        let long = "a".repeat(700);
-        for (server, fields, status, message, kind) in [
-            (&server, json!({"query": " ", "text": "a"}), 400, "`query` cannot be empty", "Empty"),
-            (
-                &server,
-                json!({"query": "q", "text": long, "truncate": false}),
-                422,
-                "Input validation error: `inputs` must have less than 600 tokens. Given: 920; 600 fit",
-                "Validation",
-            ),
-            (
-                &server,
-                json!({"query": "q"}),
-                422,
-                "invalid request: missing field `text` at line 1 column 13",
-                "Validation",
-            ),
-            (
-                &embedder,
-                json!({"query": "q", "text": "a"}),
-                424,
-                "Backend error: model is not a re-ranker model; it is an embedding model: POST /embed",
-                "Backend",
-            ),
-            (
-                &keyed,
-                json!({"query": "q", "text": "a"}),
-                401,
-                "this server wants its key as `Authorization: Bearer KEY`",
-                "Unauthorized",
-            ),
-        ] {
-            let answer = server.post("/playground/prompt", &fields.to_string(), &[]).await;
-            let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
-            assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
-        }
-    }
 }

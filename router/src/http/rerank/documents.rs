@@ -11,7 +11,7 @@ use std::{
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Map, Value};
 use text_embeddings_backend_core::amount;
@@ -23,7 +23,7 @@ use super::{
     lenient::{lenient_bool, lenient_count},
     options::Options,
 };
-use crate::http::{inputs::NOT_TEXT, json::JsonText, schemas::only_null};
+use crate::http::{inputs::NOT_TEXT, json::JsonText, one_or_many::one_or_many, schemas::only_null};
 
 /// The field of a document that is ranked if the request names no fields.
 const TEXT: &str = "text";
@@ -37,7 +37,7 @@ const TEXT: &str = "text";
 pub(crate) struct DocumentsBody {
     #[schema(value_type = QuerySchema)]
     query: Query,
-    #[serde(alias = "input")]
+    #[serde(alias = "input", deserialize_with = "documents")]
     #[schema(value_type = DocumentListSchema)]
     documents: DocumentList,
     /// The number of results, best first; all if it is absent, null or 0.
@@ -123,8 +123,7 @@ pub(crate) enum DocumentSchema {
 }
 
 /// The documents in their order. A single text is a list of one.
-#[derive(Debug)]
-struct DocumentList(Vec<DocumentBody>);
+type DocumentList = Vec<DocumentBody>;
 
 #[derive(Debug)]
 enum DocumentBody {
@@ -162,9 +161,9 @@ impl DocumentsBody {
         let fields = RankFields::new(self.rank_fields.as_deref().unwrap_or_default())?;
         let mut left = limit;
         let return_text = self.return_documents.unwrap_or(false);
-        let mut texts = Vec::with_capacity(self.documents.0.len());
+        let mut texts = Vec::with_capacity(self.documents.len());
         let mut objects = Vec::new();
-        for (index, document) in self.documents.0.into_iter().enumerate() {
+        for (index, document) in self.documents.into_iter().enumerate() {
             let (text, object) = match document {
                 DocumentBody::Text(text) => (text, None),
                 DocumentBody::Object(object) => {
@@ -339,31 +338,13 @@ impl<'de> Deserialize<'de> for Query {
     }
 }
 
-impl<'de> Deserialize<'de> for DocumentList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DocumentListVisitor)
-    }
+fn documents<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DocumentList, D::Error> {
+    one_or_many(deserializer, "a list of strings or of objects with `text`")
 }
 
-struct DocumentListVisitor;
-
-impl<'de> Visitor<'de> for DocumentListVisitor {
-    type Value = DocumentList;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a list of strings or of objects with `text`")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<DocumentList, E> {
-        Ok(DocumentList(vec![DocumentBody::Text(text.to_owned())]))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DocumentList, A::Error> {
-        let mut documents = Vec::new();
-        while let Some(document) = list.next_element()? {
-            documents.push(document);
-        }
-        Ok(DocumentList(documents))
+impl From<String> for DocumentBody {
+    fn from(text: String) -> Self {
+        Self::Text(text)
     }
 }
 
