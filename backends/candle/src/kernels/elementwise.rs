@@ -163,7 +163,7 @@ unsafe fn halve<S: Simd, const N: usize, const HALF: usize>(registers: &mut [S; 
     }
 }
 
-/// All halving steps of `N` registers.
+/// All halving steps of `N` registers, from those farthest apart on.
 ///
 /// # Safety
 ///
@@ -180,8 +180,8 @@ unsafe fn transform<S: Simd, const N: usize>(registers: &mut [S; N]) {
     }
 }
 
-/// The halving steps of [`spread`] after which values `stride` apart are combined, the last one, to `N`
-/// times as far apart: with registers for all of them, the row is read and written once.
+/// log₂(N) halving steps of [`spread`], the last of which combines values `stride` apart. Between the steps
+/// the values stay in registers, so that the row is read and written once.
 ///
 /// # Safety
 ///
@@ -191,8 +191,8 @@ unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
     for parts in row.chunks_exact_mut(N * stride) {
         let first = parts.as_mut_ptr();
         let whole = stride - stride % S::LANES;
-        // SAFETY: the caller guarantees the instruction set. `parts` has `N` times `stride` values, and none
-        // from `stride` on is accessed of a part.
+        // SAFETY: the caller guarantees the instruction set. `parts` consists of `N` parts of `stride` values.
+        // Of each part, registers from `at` on and then the first of the rest are accessed.
         unsafe {
             for at in (0..whole).step_by(S::LANES) {
                 let mut registers: [S; N] =
@@ -203,12 +203,12 @@ unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
                 }
             }
             if whole < stride {
-                let place = |part: usize| first.add(part * stride + whole);
-                let rest = stride - whole;
-                let mut registers: [S; N] = std::array::from_fn(|part| S::load_first(place(part), rest));
+                let (first, rest) = (first.add(whole), stride - whole);
+                let mut registers: [S; N] =
+                    std::array::from_fn(|part| S::load_first(first.add(part * stride), rest));
                 transform(&mut registers);
                 for (part, register) in registers.into_iter().enumerate() {
-                    register.store_first(place(part), rest);
+                    register.store_first(first.add(part * stride), rest);
                 }
             }
         }

@@ -38,7 +38,8 @@ fn sum_of_squares<S: Simd>(values: &[f32]) -> f32 {
 }
 
 dispatch! {
-    /// Writes the scales of rows. A scale is NaN if a value is not finite, or so large that its square is not.
+    /// Writes the scales of rows. A scale is NaN if a value is not finite, or so large that its square is
+    /// not.
     fn write_scales(rows: &[&[f32]], scales: &mut [f32]) {
         for (scale, row) in scales.iter_mut().zip(rows) {
             *scale = sum_of_squares::<S>(row);
