@@ -11,7 +11,7 @@ use serde::{
 
 /// Notes about the fields of an object.
 pub(crate) trait FieldNotes: Default {
-    /// What an error says that it expected instead of another type.
+    /// Names the object in the error for another type of value.
     const EXPECTED: &'static str = "an object";
 
     /// Notes the next field, whose value `fields` has. True if its value was read: then the object does not

@@ -150,7 +150,7 @@ pub(crate) fn stages(len: usize) -> u32 {
 ///
 /// The CPU has the registers' instruction set.
 #[inline(always)]
-unsafe fn halve<S: Simd, const N: usize, const HALF: usize>(registers: &mut [S; N]) {
+unsafe fn halve_once<S: Simd, const N: usize, const HALF: usize>(registers: &mut [S; N]) {
     for at in 0..N {
         if at + HALF < N && at & HALF == 0 {
             let (first, second) = (registers[at], registers[at + HALF]);
@@ -167,37 +167,37 @@ unsafe fn halve<S: Simd, const N: usize, const HALF: usize>(registers: &mut [S; 
 ///
 /// # Safety
 ///
-/// As [`halve`].
+/// As [`halve_once`].
 #[inline(always)]
-unsafe fn transform<S: Simd, const N: usize>(registers: &mut [S; N]) {
+unsafe fn halve_all<S: Simd, const N: usize>(registers: &mut [S; N]) {
     const { assert!(N <= 16 && N.is_power_of_two()) };
     // SAFETY: the caller upholds the same conditions.
     unsafe {
-        halve::<S, N, 8>(registers);
-        halve::<S, N, 4>(registers);
-        halve::<S, N, 2>(registers);
-        halve::<S, N, 1>(registers);
+        halve_once::<S, N, 8>(registers);
+        halve_once::<S, N, 4>(registers);
+        halve_once::<S, N, 2>(registers);
+        halve_once::<S, N, 1>(registers);
     }
 }
 
-/// log₂(N) halving steps of [`spread`], the last of which combines values `stride` apart. Between the steps
-/// the values stay in registers, so that the row is read and written once.
+/// log₂(N) halving steps of [`spread`]. The last one combines values `stride` apart. Between the steps the
+/// values stay in registers, so that the row is read and written once.
 ///
 /// # Safety
 ///
 /// The CPU has the registers' instruction set.
 #[inline(always)]
-unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
+unsafe fn halve_parts<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
     for parts in row.chunks_exact_mut(N * stride) {
         let first = parts.as_mut_ptr();
         let whole = stride - stride % S::LANES;
-        // SAFETY: the caller guarantees the instruction set. `parts` consists of `N` parts of `stride` values.
-        // Of each part, registers from `at` on and then the first of the rest are accessed.
+        // SAFETY: the caller guarantees the instruction set. `parts` consists of `N` parts of `stride`
+        // values. Of each part, registers from `at` on and then the first of the rest are accessed.
         unsafe {
             for at in (0..whole).step_by(S::LANES) {
                 let mut registers: [S; N] =
                     std::array::from_fn(|part| S::load(first.add(part * stride + at)));
-                transform(&mut registers);
+                halve_all(&mut registers);
                 for (part, register) in registers.into_iter().enumerate() {
                     register.store(first.add(part * stride + at));
                 }
@@ -206,7 +206,7 @@ unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
                 let (first, rest) = (first.add(whole), stride - whole);
                 let mut registers: [S; N] =
                     std::array::from_fn(|part| S::load_first(first.add(part * stride), rest));
-                transform(&mut registers);
+                halve_all(&mut registers);
                 for (part, register) in registers.into_iter().enumerate() {
                     register.store_first(first.add(part * stride), rest);
                 }
@@ -215,20 +215,20 @@ unsafe fn mix<S: Simd, const N: usize>(row: &mut [f32], stride: usize) {
     }
 }
 
-/// [`mix`] for up to four steps.
+/// [`halve_parts`] for up to four steps.
 ///
 /// # Safety
 ///
-/// As [`mix`].
+/// As [`halve_parts`].
 #[inline(always)]
-unsafe fn mix_steps<S: Simd>(row: &mut [f32], stride: usize, steps: u32) {
+unsafe fn halve_row<S: Simd>(row: &mut [f32], stride: usize, steps: u32) {
     // SAFETY: the caller upholds the same conditions.
     unsafe {
         match steps {
-            1 => mix::<S, 2>(row, stride),
-            2 => mix::<S, 4>(row, stride),
-            3 => mix::<S, 8>(row, stride),
-            _ => mix::<S, 16>(row, stride),
+            1 => halve_parts::<S, 2>(row, stride),
+            2 => halve_parts::<S, 4>(row, stride),
+            3 => halve_parts::<S, 8>(row, stride),
+            _ => halve_parts::<S, 16>(row, stride),
         }
     }
 }
@@ -249,10 +249,10 @@ dispatch! {
             // ones, too.
             unsafe {
                 if stride.is_multiple_of(S::LANES) {
-                    mix_steps::<S>(row, stride, steps);
+                    halve_row::<S>(row, stride, steps);
                 } else {
                     // 24 values are three registers of eight. Wider ones would straddle cache lines.
-                    mix_steps::<S::Half>(row, stride, steps);
+                    halve_row::<S::Half>(row, stride, steps);
                 }
             }
         }

@@ -90,8 +90,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
         // SAFETY: the caller guarantees `count` values at `pointer`.
-        let value = |i: usize| if i < count { unsafe { *pointer.add(i) } } else { 0.0 };
-        Self(std::array::from_fn(value))
+        Self(std::array::from_fn(|i| if i < count { unsafe { *pointer.add(i) } } else { 0.0 }))
     }
 
     #[inline(always)]
