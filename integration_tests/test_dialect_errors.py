@@ -206,7 +206,6 @@ DOCUMENTS = [
     ({"documents": [{"text": 3}]}, "`documents[0]` has a `text` that is not a string"),
     ({"documents": [{"title": "b", "none": None}], "rank_fields": ["name", "none"]}, "`documents[0]` has none of the fields that `rank_fields` names"),
     ({"documents": ["a", {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, f"`documents[1]` {NO_TEXT}"),
-    ({"documents": ["a", {"text": "b", "image": "x"}]}, '`documents[1]` has `image` next to its `text`: only text is ranked; leave `image` out, or send `"rank_fields": ["text"]`'),
     ({"documents": [{"image": "x"}]}, f"`documents[0]` {NO_TEXT}"),
     ({"top_n": -1}, "invalid request: `top_n`: invalid value: integer `-1`"),
     ({"top_k": 1.5}, "invalid request: `top_k`: invalid type: floating point `1.5`"),

@@ -193,8 +193,7 @@ impl DocumentsBody {
     }
 }
 
-/// The fields of an object that are ranked, each with its place in the order. Empty if the request names
-/// none.
+/// The fields of an object that are ranked, each with its place in the order. Empty if that is `text` alone.
 struct RankFields<'a>(HashMap<&'a str, usize>);
 
 impl<'a> RankFields<'a> {
@@ -207,15 +206,15 @@ impl<'a> RankFields<'a> {
                 return Err(format!("`rank_fields[{place}]` names a field that it named before"));
             }
         }
-        Ok(Self(places))
+        let is_text_alone = places.len() == 1 && places.contains_key(TEXT);
+        Ok(Self(if is_text_alone { HashMap::new() } else { places }))
     }
 
     /// The text to rank of an object: its `text`, or lines of the named fields, as in YAML. The work is
     /// proportional to the object's size, however many fields are named. Nulls are left out.
     fn text_of(&self, object: &JsonText) -> Result<String, String> {
-        let is_text_alone = self.0.len() == 1 && self.0.contains_key(TEXT);
-        if self.0.is_empty() || is_text_alone {
-            return own_text(object, is_text_alone);
+        if self.0.is_empty() {
+            return own_text(object);
         }
         let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
         let named = deserializer.deserialize_map(NamedFields(&self.0)).map_err(|error| error.to_string())?;
@@ -237,28 +236,20 @@ impl<'a> RankFields<'a> {
     }
 }
 
-/// An object's own text. Unless the request says that `text` alone is ranked, the object may not have other
-/// content, which a model of images would read.
-fn own_text(object: &JsonText, is_text_alone: bool) -> Result<String, String> {
+/// An object's own text. Other content next to it is a field like any other, as for Cohere's clients, whose
+/// documents may have an `image` that nobody ranks.
+fn own_text(object: &JsonText) -> Result<String, String> {
     let places = [TEXT, "content", "image", "image_url", "video", "audio"].into_iter().zip(0..).collect();
     let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
     let mut found = deserializer.deserialize_map(NamedFields(&places)).map_err(|error| error.to_string())?;
-    let text = found.remove(&0).map(|(_, value)| value);
-    let has_content = !found.is_empty();
-    found.retain(|_, (name, value)| name != "content" && !matches!(value, FieldText::Null));
-    match (text, found.into_values().next()) {
-        (Some(FieldText::Text(_)), Some((name, _))) if !is_text_alone => Err(format!(
-            "has `{name}` next to its `text`: only text is ranked; leave `{name}` out, or send `\"rank_fields\": [\"text\"]`"
-        )),
-        (Some(FieldText::Text(text)), _) => Ok(text),
-        (Some(_), _) => Err("has a `text` that is not a string".to_owned()),
-        (None, _) if has_content => {
+    match found.remove(&0).map(|(_, value)| value) {
+        Some(FieldText::Text(text)) => Ok(text),
+        Some(_) => Err("has a `text` that is not a string".to_owned()),
+        None if !found.is_empty() => {
             Err("has no `text`: only text is ranked, as a string or in a field `text`".to_owned())
         }
-        (None, _) => {
-            Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
-                .to_owned())
-        }
+        None => Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
+            .to_owned()),
     }
 }
 

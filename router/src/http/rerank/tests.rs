@@ -196,7 +196,7 @@ async fn of_an_object_the_named_fields_are_ranked_as_lines_in_their_order() {
         // Each byte is a token, so both texts have the same length and number of `Z`s.
         assert_eq!(tokens(&of_object), tokens(&of_text), "{fields}");
     }
-    let body = json!({"query": "q", "documents": [{"text": "t", "image": "x"}], "rank_fields": ["text"]});
+    let body = json!({"query": "q", "documents": [{"text": "t", "image": "x"}]});
     assert_eq!(ask(&server, "/rerank", &body).await.status, 200);
 }
 
