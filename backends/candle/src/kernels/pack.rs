@@ -307,9 +307,11 @@ const _: () = assert!(COLUMNS == 2 * WORDS);
 
 /// Copies the words of the row `index` to its place in a block of `rows` rows.
 pub(crate) fn place(words: &[u32], block: &mut [u32], index: usize, rows: usize) {
-    let lines = block.as_chunks_mut::<WORDS>().0.iter_mut().skip(index).step_by(rows);
-    // The compiler knows the size of each copy.
-    lines.zip(words.as_chunks().0).for_each(|(line, words)| *line = *words);
+    let (lines, _) = block.as_chunks_mut::<WORDS>();
+    for (chunk, words) in words.as_chunks().0.iter().enumerate() {
+        // The compiler knows the size of this copy.
+        lines[chunk * rows + index] = *words;
+    }
 }
 
 /// Widens stored values to `f32`. `bytes` holds `out.len()` values.
