@@ -298,6 +298,9 @@ fn packed_attention_equals_the_obvious_one() {
             (8, 2, 16, vec![129, 7, 64]),
             (3, 3, 40, vec![31, 32, 33]),
             (2, 2, 128, vec![300]),
+            // Sixteen heads of a query are packed together.
+            (16, 4, 10, vec![20, 9]),
+            (34, 17, 8, vec![20, 9]),
         ] {
             let heads = Heads { queries, keys, size };
             let batch = branching_batch(&mut rng, &lengths);
