@@ -298,12 +298,8 @@ impl<'a> Tiles<'a> {
         start..start + self.heads.size
     }
 
-    /// The range of some rows' words among the packed queries of all heads.
-    fn words(&self, rows: &Range<usize>) -> Range<usize> {
-        self.words_of_head(self.head, rows)
-    }
-
-    fn words_of_head(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
+    /// The range of some rows' words among the packed queries of all key heads.
+    fn words(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
         let before = head * self.rows;
         (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
     }
@@ -345,7 +341,7 @@ impl<'a> Tiles<'a> {
                 let first = row - row % self.block_rows;
                 let block = first..self.rows.min(first + self.block_rows);
                 workspace.query_scales[key_head * self.rows + row] = scale;
-                let queries = &mut workspace.queries.as_mut_slice()[self.words_of_head(key_head, &block)];
+                let queries = &mut workspace.queries.as_mut_slice()[self.words(key_head, &block)];
                 pack::place(words, queries, row - first, block.len());
             }
         }
@@ -408,7 +404,7 @@ impl<'a> Tiles<'a> {
         last: &Segment,
     ) {
         let set = self.compute.set;
-        let block = &workspace.queries.as_slice()[self.words(&rows)];
+        let block = &workspace.queries.as_slice()[self.words(self.head, &rows)];
         let panels = step.panels().len();
         let count = panels * COLUMNS;
         let scores = &mut workspace.scores.rows()[..panels * rows.len()];

@@ -192,22 +192,33 @@ struct HeadPacking<'a> {
 }
 
 impl HeadPacking<'_> {
+    /// The rows of a panel's tokens, in the memory of `rows`.
+    fn rows_of_panel<'a, 'r>(
+        &self,
+        row: &impl Fn(usize) -> &'a [f32],
+        panel: usize,
+        rows: &'r mut [&'a [f32]; COLUMNS],
+    ) -> &'r [&'a [f32]] {
+        let in_panel = panel * COLUMNS..self.tokens.min((panel + 1) * COLUMNS);
+        let rows = &mut rows[..in_panel.len()];
+        for (values, token) in rows.iter_mut().zip(in_panel) {
+            if token + AHEAD < self.tokens {
+                tile::bring_values_near(row(token + AHEAD));
+            }
+            *values = row(token);
+        }
+        rows
+    }
+
     /// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
     fn pack_keys<'a>(&self, row: impl Fn(usize) -> &'a [f32], keys: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
         let mut words = vec![0; COLUMNS * size.key];
         for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
-            let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
-            let words = &mut words[..in_panel.len() * size.key];
-            let scales = scales.get_mut(in_panel.clone()).unwrap_or_default();
             let mut rows = [&[][..]; COLUMNS];
-            let rows = &mut rows[..in_panel.len()];
-            for (values, token) in rows.iter_mut().zip(in_panel) {
-                if token + AHEAD < tokens {
-                    tile::bring_values_near(row(token + AHEAD));
-                }
-                *values = row(token);
-            }
+            let rows = self.rows_of_panel(&row, panel, &mut rows);
+            let words = &mut words[..rows.len() * size.key];
+            let scales = scales.get_mut(panel * COLUMNS..).unwrap_or_default();
             pack::rows(compute.set, format, rows, words, scales);
             pack::panel(compute.set, words, size.key, out);
         }
@@ -217,16 +228,9 @@ impl HeadPacking<'_> {
     /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
     fn pack_values<'a>(&self, row: impl Fn(usize) -> &'a [f32], values: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
-        for (chunk, scales) in scales.chunks_exact_mut(COLUMNS).enumerate() {
-            let of_chunk = chunk * COLUMNS..tokens.min((chunk + 1) * COLUMNS);
+        for (panel, scales) in scales.chunks_exact_mut(COLUMNS).enumerate() {
             let mut rows = [&[][..]; COLUMNS];
-            let rows = &mut rows[..of_chunk.len()];
-            for (values, token) in rows.iter_mut().zip(of_chunk) {
-                if token + AHEAD < tokens {
-                    tile::bring_values_near(row(token + AHEAD));
-                }
-                *values = row(token);
-            }
+            let rows = self.rows_of_panel(&row, panel, &mut rows);
             scales[rows.len()..].fill(1.0);
             int16::write_scales(compute.set, rows, scales);
         }
