@@ -236,8 +236,8 @@ impl<'a> RankFields<'a> {
     }
 }
 
-/// An object's own text. Other content next to it is a field like any other, as for Cohere's clients, whose
-/// documents may have an `image` that nobody ranks.
+/// An object's own text. Cohere's clients send documents with all their fields. So an image next to the text
+/// is ignored, like other fields.
 fn own_text(object: &JsonText) -> Result<String, String> {
     let places = [TEXT, "content", "image", "image_url", "video", "audio"].into_iter().zip(0..).collect();
     let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
