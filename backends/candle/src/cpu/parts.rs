@@ -3,10 +3,10 @@
 //! Input: a batch, and the number of threads. Output: groups of its texts, from long to short. What must
 //! hold: a text is in one group.
 //!
-//! An operation on all threads ends with the last of them. That costs little while all have a core of their
-//! own; next to other programs, one of them is often put aside in the middle of an operation, and the others
-//! wait. A thread that computes whole texts waits only at the end of the batch. The price: each thread reads
-//! all weights for its own few tokens, so small batches are computed together.
+//! An operation on all threads ends with the last of them, and next to other programs, one of them is often
+//! put aside in the middle of an operation. A thread that computes whole texts waits only at the end of the
+//! batch, where threads without a part help with the operations of the others' parts. The price: each thread
+//! reads all weights for its own few tokens, so small batches are computed together.
 
 use super::{CpuOperations, buffers::give_back, packed_keys::PackedKeys};
 use crate::operations::Operations;
@@ -17,9 +17,7 @@ use std::{
 use text_embeddings_backend_core::Batch;
 
 /// The fewest tokens for which a thread reads all weights, but for the last part.
-pub(super) const PART_TOKENS: usize = 256;
-/// The fewest such parts of a batch per thread.
-const PARTS_PER_THREAD: usize = 3;
+pub(super) const PART_TOKENS: usize = 128;
 /// A part is a thread's share of the remaining tokens, divided by this: the first parts are long, and the
 /// threads end at about the same time.
 const SHARE: usize = 2;
@@ -41,9 +39,8 @@ impl CpuOperations {
         let parts: Vec<Batch> = groups.iter().map(|texts| batch.of_texts(texts)).collect();
         let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
         let (threads, this) = (&self.compute.threads, &*self);
-        // While the threads are busy with parts, each operation of a part runs on the part's thread alone.
         threads.enter(|| {
-            threads.for_each(parts.iter().zip(&mut results), |(part, result)| {
+            threads.for_each_part(parts.iter().zip(&mut results), |(part, result)| {
                 *result = Some(this.with_branch(|branch| pass(branch, part)));
             });
         });
@@ -71,13 +68,13 @@ impl CpuOperations {
 }
 
 /// Divides a batch, whose texts share no rows, into parts of at least about `part_tokens`. It stays whole if
-/// it is too small, or if a text is longer than the first part.
+/// it is too small, or if a text is longer than a thread's share.
 fn group_texts(batch: &Batch, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
     let mut texts: Vec<(usize, usize)> = batch.text_lengths().enumerate().collect();
     let max_length = batch.text_lengths().max().unwrap_or(0);
     let mut left = batch.token_ids().len();
-    let is_small = left / threads / PARTS_PER_THREAD < part_tokens;
-    if threads == 1 || is_small || max_length > left / threads / SHARE {
+    let share = left / threads;
+    if threads == 1 || share < part_tokens || max_length > share {
         return vec![(0..texts.len()).collect()];
     }
     texts.sort_by_key(|&(_, length)| Reverse(length));
@@ -108,14 +105,16 @@ mod tests {
         // parts.
         for (lengths, threads, part_tokens, expected) in [
             (vec![64; 16], 2, 128, vec![256, 192, 128, 128, 128, 128, 64]),
-            (vec![64; 11], 2, 128, vec![704]),
-            (vec![64; 12], 2, 128, vec![192, 128, 128, 128, 128, 64]),
-            (vec![64; 16], 1, 128, vec![1024]),
             (vec![64; 16], 2, 64, vec![256, 192, 128, 128, 64, 64, 64, 64, 64]),
+            (vec![64; 16], 1, 128, vec![1024]),
             (vec![64; 24], 3, 128, vec![256, 192, 192, 128, 128, 128, 128, 128, 128, 128]),
-            // The longest first, and none longer than the first part.
+            // Enough tokens for each thread.
+            (vec![64; 4], 2, 128, vec![128, 128]),
+            (vec![63, 64, 64, 64], 2, 128, vec![255]),
+            // The longest first, and none longer than a thread's share.
             (vec![100, 250, 50, 200, 256, 50, 100, 100], 2, 128, vec![256, 250, 200, 100, 100, 150, 50]),
-            (vec![200, 300, 200, 200, 200], 2, 128, vec![1100]),
+            (vec![200, 300, 100], 2, 128, vec![300, 200, 100]),
+            (vec![200, 301, 99], 2, 128, vec![600]),
             (vec![1], 2, 1, vec![1]),
         ] {
             let mut builder = BatchBuilder::new(Packing::SEPARATE);

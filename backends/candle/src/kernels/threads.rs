@@ -43,7 +43,7 @@ impl Threads {
     }
 
     /// Like [`Threads::start`], but all callers with this `count` share the new threads, which end with the
-    /// last of them. While one computes, another one's operations run on its own thread alone.
+    /// last of them.
     ///
     /// `pins` asks for a CPU for each thread. Absent: if there are as many threads as CPUs, and the system
     /// can do it. With fewer threads, another process may choose the same CPUs.
@@ -133,10 +133,25 @@ impl Threads {
     }
 
     /// Calls `body` once with every item, from all threads. Returns when all items are done.
-    pub(crate) fn for_each<T: Send>(
+    pub(crate) fn for_each<T: Send>(&self, items: impl Iterator<Item = T> + Send, body: impl Fn(T) + Sync) {
+        self.share_items(items, body, Team::run_together);
+    }
+
+    /// Like [`Threads::for_each`], for items whose body calls it, too. A thread that finds no item any more
+    /// helps with the items of those calls.
+    pub(crate) fn for_each_part<T: Send>(
+        &self,
+        items: impl Iterator<Item = T> + Send,
+        body: impl Fn(T) + Sync,
+    ) {
+        self.share_items(items, body, Team::run_nested);
+    }
+
+    fn share_items<T: Send>(
         &self,
         mut items: impl Iterator<Item = T> + Send,
         body: impl Fn(T) + Sync,
+        run: impl FnOnce(&Team, &(dyn Fn() + Sync)),
     ) {
         if self.0.team.helper_count() == 0 {
             items.for_each(body);
@@ -149,7 +164,7 @@ impl Threads {
             return;
         };
         let items = Mutex::new([first, second].into_iter().chain(items));
-        self.0.team.run_together(&|| {
+        run(&self.0.team, &|| {
             loop {
                 // A thread that panicked in `body` did not hold the lock. The caller raises its panic again.
                 let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
