@@ -524,6 +524,7 @@ fn settings_of_newer_models_that_no_plan_carries_out_are_refused_by_name() {
         ("t5-relu", "relative_attention_max_distance", "3", "larger than a quarter of it"),
         ("t5-relu", "dense_act_fn", r#""mish""#, "dense_act_fn \"mish\""),
         ("t5-relu", "d_kv", "0", "must be positive"),
+        ("t5-relu", "architectures", r#"["T5ForSequenceClassification"]"#, "the architecture T5ForSequence"),
         ("t5-relu", "num_heads", "10001", "num_heads 10001 cannot be"),
         ("albert-embedding", "inner_group_num", "2", "inner_group_num 2"),
         ("albert-embedding", "num_hidden_groups", "6", "between 1 and num_hidden_layers, 5"),
