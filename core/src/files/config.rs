@@ -293,11 +293,9 @@ impl SentenceBert {
     }
 
     /// Whether sentence-transformers lets the tokenizer join the texts of a pair, whatever the chat template
-    /// is. Without modules, the file does not describe how a re-ranker reads, nor without one of the two
-    /// fields: sentence-transformers then makes no logits for a `LogitScore`.
+    /// is. Without modules, the file does not describe how a re-ranker reads.
     pub(super) fn joins_pairs(&self, modules: &[Module]) -> bool {
-        let describes = self.modality_config.is_some() || self.others.contains_key("transformer_task");
-        !modules.is_empty() && describes && !self.reads_messages()
+        !modules.is_empty() && self.modality_config.is_some() && !self.reads_messages()
     }
 
     /// The form in which the template gets its messages. By default without the beginning of an answer.
