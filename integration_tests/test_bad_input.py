@@ -58,7 +58,7 @@ BODIES = {
     "UTF-8 cut in a character": ("/rerank", '{"query": "감'.encode()[:-1], MALFORMED, ["UTF-8"]),
     "UTF-8 of a surrogate": ("/rerank", b'{"query": "q", "texts": ["\xed\xa0\x80"]}', MALFORMED, ["UTF-8"]),
     "UTF-16": ("/rerank", '{"query": "q", "texts": ["a"]}'.encode("utf-16"), MALFORMED, ["UTF-8"]),
-    "high surrogate alone": ("/rerank", rb'{"query": "q", "texts": ["\ud83d"]}', MALFORMED, ["hex escape", "column 33"]),
+    "high surrogate alone": ("/rerank", rb'{"query": "q", "texts": ["\ud83d"]}', MALFORMED, ["lone surrogate", "column 33"]),
     "low surrogate alone": ("/rerank", rb'{"query": "\ude00", "texts": ["a"]}', MALFORMED, ["surrogate", "column 17"]),
     "two high surrogates": ("/rerank", rb'{"query": "q", "texts": ["\ud83d\ud83d"]}', MALFORMED, ["surrogate", "column 38"]),
     "control character": ("/rerank", b'{"query": "q", "texts": ["a\nb"]}', MALFORMED, ["JSON"]),

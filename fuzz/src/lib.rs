@@ -34,7 +34,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The longest input of [`truncation`], in tokens.
 const MAX_TOKENS: usize = 160;
 
-/// A model folder with the small re-ranker's files. A target replaces one of them.
+/// A model folder with the small re-ranker's files. A target replaces one of them. Each thread has its own,
+/// which goes when the thread ends; a static one would stay on the disk.
 struct Folder(TempDir);
 
 impl Folder {
@@ -44,7 +45,7 @@ impl Folder {
         Self(folder)
     }
 
-    fn with(&self, file: &str, content: &[u8]) -> PathBuf {
+    fn write(&self, file: &str, content: &[u8]) -> PathBuf {
         std::fs::write(self.0.path().join(file), content).expect("a file");
         self.0.path().to_owned()
     }
@@ -93,8 +94,8 @@ fn wait_for_left_work() {
 
 /// A `tokenizer.json`, and a text encoded and decoded with it.
 pub fn tokenizer(data: &[u8]) {
-    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
-    let path = FOLDER.with("tokenizer.json", data).join("tokenizer.json");
+    thread_local!(static FOLDER: Folder = Folder::new());
+    let path = FOLDER.with(|folder| folder.write("tokenizer.json", data)).join("tokenizer.json");
     let Ok(tokenizer) = load_tokenizer(path.as_path()) else { return };
     let decoder = tokenizer.clone();
     let options = TextOptions { max_input_length: MAX_TOKENS, vocabulary: 1000, ..TextOptions::default() };
@@ -121,14 +122,14 @@ pub fn folder(data: &[u8]) {
         "model.safetensors",
         "model.safetensors.index.json",
     ];
-    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
+    thread_local!(static FOLDER: Folder = Folder::new());
     let Some((which, content)) = data.split_first() else { return };
     let file = FILES[usize::from(*which) % FILES.len()];
-    let root = FOLDER.with(file, content);
+    let root = FOLDER.with(|folder| folder.write(file, content));
     drop(ModelFolder::open(&root, &Reader::default(), &native));
     // The next input finds the other files as they were.
     match std::fs::read(Path::new(MODEL).join(file)) {
-        Ok(original) => drop(FOLDER.with(file, &original)),
+        Ok(original) => drop(FOLDER.with(|folder| folder.write(file, &original))),
         Err(_) => std::fs::remove_file(root.join(file)).expect("the file that was written"),
     }
 }
@@ -137,12 +138,9 @@ pub fn folder(data: &[u8]) {
 /// length and the data that it promises are added, so that a changed header is read beyond its first bytes.
 /// Its metadata may hold the model's `quantization_config`.
 pub fn weights(data: &[u8]) {
-    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
-    let root = if data.starts_with(b"{") {
-        FOLDER.with("model.safetensors", &with_data(data))
-    } else {
-        FOLDER.with("model.safetensors", data)
-    };
+    thread_local!(static FOLDER: Folder = Folder::new());
+    let content = if data.starts_with(b"{") { &with_data(data) } else { data };
+    let root = FOLDER.with(|folder| folder.write("model.safetensors", content));
     let Ok(folder) = ModelFolder::open(&root, &Reader::default(), &native) else { return };
     let mut config = folder.config.raw;
     let header: Value = serde_json::from_slice(data).unwrap_or_default();
@@ -181,15 +179,16 @@ pub fn onnx(data: &[u8]) {
 
 /// A `pytorch_model.bin`. Each tensor that is accepted is read.
 pub fn pickle(data: &[u8]) {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
-    read_all(&FOLDER.path().join("pytorch_model.bin"), data);
+    thread_local!(static FOLDER: TempDir = tempfile::tempdir().expect("a folder"));
+    FOLDER.with(|folder| read_all(&folder.path().join("pytorch_model.bin"), data));
 }
 
 /// A GGUF file: its tensors, and the model folder made from it, which is loaded if it is accepted.
 pub fn gguf(data: &[u8]) {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
-    read_all(&FOLDER.path().join("model.gguf"), data);
-    let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
+    thread_local!(static FOLDER: TempDir = tempfile::tempdir().expect("a folder"));
+    let root = FOLDER.with(|folder| folder.path().to_owned());
+    read_all(&root.join("model.gguf"), data);
+    let Ok(folder) = ModelFolder::open(&root, &Reader::default(), &native) else { return };
     drop(load_tokenizer(folder.tokenizer));
     drop(load(&LoadOptions {
         max_input_length: MAX_TOKENS,

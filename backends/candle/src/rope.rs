@@ -297,6 +297,30 @@ mod tests {
         }
     }
 
+    /// The frequencies of transformers 5.23 (`_compute_yarn_parameters`).
+    #[test]
+    fn a_yarn_range_may_end_before_it_begins() {
+        for (beta_fast, beta_slow, expected) in [
+            (32.0, 1.0, [1.0, 3.162e-1, 8.125e-2, 1.976e-2, 4.375e-3, 7.906e-4, 2.5e-4, 7.906e-5]),
+            (1.0, 1.0, [1.0, 3.162e-1, 0.1, 3.162e-2, 0.01, 7.906e-4, 2.5e-4, 7.906e-5]),
+            (1.0, 32.0, [0.25, 7.906e-2, 0.025, 1.976e-2, 0.01, 3.162e-3, 0.001, 3.162e-4]),
+        ] {
+            let yarn = Yarn {
+                factor: 4.0,
+                original: 1024,
+                beta_fast,
+                beta_slow,
+                truncate: true,
+                attention_factor: 1.0,
+            };
+            let rope = Rope { size: 16, rotated: 16, theta: 1e4, scaling: Scaling::Yarn(yarn) };
+            let found = rope.frequencies(0).0;
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found / expected - 1.0).abs() < 1e-3, "{beta_fast} {beta_slow}: {found} {expected}");
+            }
+        }
+    }
+
     #[test]
     fn tables_of_many_lengths_do_not_pile_up() {
         let mut tables = tables(Scaling::Dynamic { factor: 2.0, original: 1 });

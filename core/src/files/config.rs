@@ -340,10 +340,13 @@ impl TokenizerConfig {
         Some(length as usize)
     }
 
-    /// Whether the model reads the tensor `name`, as far as the file says.
-    pub(super) fn reads(&self, name: &str) -> bool {
-        let names = self.model_input_names.as_ref();
-        names.is_none_or(|names| names.iter().any(|known| known == name))
+    /// Whether the model reads token types, as far as the file says. The class that transformers 5 writes for
+    /// a tokenizer without a class of its own gives none by default; the one of version 4 gives them.
+    pub(super) fn reads_token_types(&self) -> bool {
+        match &self.model_input_names {
+            Some(names) => names.iter().any(|name| name == "token_type_ids"),
+            None => self.others.get("tokenizer_class").is_none_or(|class| class != "TokenizersBackend"),
+        }
     }
 
     /// The texts of special tokens, which have one of two spellings, by their names.
@@ -429,16 +432,19 @@ mod tests {
     }
 
     #[test]
-    fn a_model_reads_the_tensors_that_its_tokenizer_makes_or_all_if_no_list_is_given() {
+    fn a_model_reads_token_types_if_its_tokenizer_makes_them() {
         for (text, expected) in [
             ("{}", true),
             (r#"{"model_input_names":null}"#, true),
             (r#"{"model_input_names":["input_ids","token_type_ids","attention_mask"]}"#, true),
             (r#"{"model_input_names":["input_ids","attention_mask"]}"#, false),
             (r#"{"model_input_names":[]}"#, false),
+            (r#"{"tokenizer_class":"PreTrainedTokenizerFast"}"#, true),
+            (r#"{"tokenizer_class":"TokenizersBackend"}"#, false),
+            (r#"{"tokenizer_class":"TokenizersBackend","model_input_names":["token_type_ids"]}"#, true),
         ] {
             let config: TokenizerConfig = file(text).parse().unwrap();
-            assert_eq!(config.reads("token_type_ids"), expected, "{text}");
+            assert_eq!(config.reads_token_types(), expected, "{text}");
         }
     }
 

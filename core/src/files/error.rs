@@ -323,7 +323,8 @@ pub enum FilesError {
     /// A module of sentence-transformers is not supported, or not in this position.
     #[error(
         "modules.json names the module `{class}`{after}, which is not supported: an embedding model may have \
-         Transformer, Pooling, any number of Dense and LayerNorm, and Normalize, in this order"
+         Transformer, Pooling, any number of Dense and LayerNorm, and Normalize, in this order, or \
+         StaticEmbedding and Normalize"
     )]
     UnsupportedModule {
         /// The class.

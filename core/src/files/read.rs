@@ -207,8 +207,8 @@ impl<'r, 'a> Sources<'r, 'a> {
         let selection = selected?;
         let tokenizer = files.require(TOKENIZER, Bound::Small, remedy(TOKENIZER)).await?;
         let tokenizer_config = read_tokenizer_config(files).await?;
-        let tokenizer = class_settings::apply(tokenizer, &tokenizer_config)?;
-        let has_token_types = description.has_token_types && tokenizer_config.reads("token_type_ids");
+        let tokenizer = class_settings::apply(tokenizer, &tokenizer_config, &config)?;
+        let has_token_types = description.has_token_types && tokenizer_config.reads_token_types();
         let special_tokens = tokenizer_config.special_tokens();
         let model_max_length = tokenizer_config.max_length();
         let chat_template =

@@ -336,7 +336,7 @@ mod tests {
             (left, ["truncation.direction", "`Left`"]),
             (
                 folder_files(Some(config), &static_and("Dense"), "", table),
-                ["`Dense` next to", "modules.json"],
+                ["`Dense` next to", "or StaticEmbedding and Normalize"],
             ),
             (
                 folder_files(None, &static_and("StaticEmbedding"), "", table),

@@ -246,14 +246,22 @@ fn read_content(content: Vec<u8>, command: &Command, arguments: &[OsString]) -> 
     });
     let models = models.collect::<Result<_, _>>()?;
     let cascades = content.get("cascade").map(|value| read_table("cascade", value)).transpose()?;
-    let cascades = cascades.unwrap_or_default().into_iter().map(|(name, value)| {
-        let read: Result<CascadeArgs, _> = value.try_into();
-        match read {
-            Ok(cascade) => Ok(CascadeArgs { name, ..cascade }),
-            Err(error) => Err(format!("[cascade.{name}]: {}", error.message())),
-        }
-    });
+    let cascades = cascades.unwrap_or_default().into_iter().map(|(name, value)| read_cascade(name, value));
     Ok(ModelList { models, cascades: cascades.collect::<Result<_, _>>()? })
+}
+
+fn read_cascade(name: String, value: Value) -> Result<CascadeArgs, String> {
+    match value.try_into::<CascadeArgs>() {
+        Ok(cascade) => Ok(CascadeArgs { name, ..cascade }),
+        Err(error) => {
+            // The parser says the numbers' types instead of their keys.
+            let problem = error
+                .message()
+                .replace("a nonzero usize", "a whole number from 1 as `keep`")
+                .replace("a nonzero u32", "a whole number from 1 as `budget-ms`");
+            Err(format!("[cascade.{name}]: {problem}"))
+        }
+    }
 }
 
 /// Reads the tables of models.
@@ -498,7 +506,11 @@ mod tests {
             (in_model("[cascade.c]\nfirst = 'm'\nkeep = 3"), "[cascade.c]: missing field `then`"),
             (
                 in_model("[cascade.c]\nfirst = 'm'\nthen = 'm'\nkeep = 0"),
-                "[cascade.c]: invalid value: integer `0`",
+                "[cascade.c]: invalid value: integer `0`, expected a whole number from 1 as `keep`",
+            ),
+            (
+                in_model("[cascade.c]\nfirst = 'm'\nthen = 'm'\nkeep = 3\nbudget-ms = -1"),
+                "[cascade.c]: invalid value: integer `-1`, expected a whole number from 1 as `budget-ms`",
             ),
             (
                 in_model("[cascade.c]\nkept = 3"),

@@ -463,6 +463,19 @@ mod tests {
                 assert!(answer.status == status && answer.body.contains(part), "{body}: {}", answer.body);
             }
         }
+        // The letters that the model counts are at either end of a text that is too long.
+        let long = format!("{}{}", "Z".repeat(600), "a".repeat(600));
+        for direction in ["left", "right"] {
+            let parameters = json!({"truncation_direction": direction});
+            let body = json!({"inputs": long, "parameters": parameters, "normalize": false});
+            let answer = server.post("/embed", &body.to_string(), &[]).await;
+            assert_eq!(
+                answer.body.starts_with("[[0.0,"),
+                direction == "left",
+                "{direction}: {}",
+                answer.body
+            );
+        }
     }
 
     #[tokio::test]

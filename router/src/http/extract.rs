@@ -523,8 +523,12 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], format: BodyFormat) -> Result<(T, Ig
             error.valid_up_to()
         ))
     })?;
-    let malformed =
-        |error: &serde_json::Error| BodyMistake::Malformed(format!("the request body is not JSON: {error}"));
+    let malformed = |error: &serde_json::Error| {
+        // serde_json means the first half of a pair of surrogates, as Python writes it of a damaged text.
+        let problem =
+            error.to_string().replacen("unexpected end of hex escape", "lone surrogate in hex escape", 1);
+        BodyMistake::Malformed(format!("the request body is not JSON: {problem}"))
+    };
     // Serde would accept a list as the values of a struct's fields in their order.
     if text.trim_start().starts_with(|first| first != '{') {
         return Err(match serde_json::from_str::<IgnoredAny>(text) {

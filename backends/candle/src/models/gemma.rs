@@ -2,7 +2,7 @@
 //! EmbeddingGemma.
 
 use super::decoder::{self, DecoderConfig, DecoderFamily, Mould, OptionalBiases, with_defaults};
-use super::parse;
+use super::{parse, refuse};
 use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,11 +23,16 @@ struct Settings {
 const PATTERN: usize = 6;
 const TANH: &str = "gelu_pytorch_tanh";
 
+/// Refuses the field in Gemma and Gemma 2. In transformers, the order of tokens then depends on the
+/// implementation of attention, and on whether the batch has padding.
+fn refuse_bidirectional(value: &Value, config: &DecoderConfig) -> Result<()> {
+    refuse(value, config.use_bidirectional_attention == Some(true), "use_bidirectional_attention true")
+}
+
 fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
     let base = DecoderFamily::llama(config, settings.hidden_activation.as_deref().unwrap_or(TANH));
     DecoderFamily {
         mould: Mould::Gemma,
-        bidirectional: base.bidirectional || config.use_bidirectional_attention == Some(true),
         divisor: settings.query_pre_attn_scalar,
         soft_cap: settings.attn_logit_softcapping,
         logit_bound: settings.final_logit_softcapping,
@@ -39,6 +44,7 @@ fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
+    refuse_bidirectional(value, &config)?;
     // The first models say "gelu" and mean its tanh approximation.
     let activation = settings.hidden_act.as_deref().filter(|name| *name != "gelu").unwrap_or(TANH);
     let family = DecoderFamily {
@@ -59,6 +65,7 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
     });
     let value = &with_defaults(value, defaults);
     let config = DecoderConfig::read(value)?;
+    refuse_bidirectional(value, &config)?;
     let (sliding, window) = (config.sliding(|layer| layer % 2 == 0), config.causal_window());
     decoder::plan(
         value,
@@ -76,15 +83,13 @@ pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
     let family = family(&config, &settings);
     // A bidirectional window has half of its size on each side.
     let half = config.sliding_window.unwrap_or(0) / 2;
-    let window = if config.use_bidirectional_attention == Some(true) {
-        Mask { before: half, after: half }
-    } else {
-        config.causal_window()
-    };
+    let bidirectional = config.use_bidirectional_attention == Some(true);
+    let window = if bidirectional { Mask { before: half, after: half } } else { config.causal_window() };
     let theta = [Some(1_000_000.0), Some(settings.rope_local_base_freq.unwrap_or(10_000.0))];
     // transformers reads `attn_logit_softcapping`, but does not use it.
     let family = DecoderFamily {
         head_norms: true,
+        bidirectional: bidirectional || family.bidirectional,
         mould: Mould::Gemma2,
         sliding,
         window,

@@ -137,6 +137,9 @@ fn kinds(value: &Value, config: &ModernBertConfig) -> Result<Vec<usize>> {
 
 fn views(value: &Value, config: &ModernBertConfig, heads: Heads) -> Result<Vec<View>> {
     let window = config.local_attention / 2;
+    // transformers takes its size from this field, wherever it is, and never writes it.
+    let has_other = value["sliding_window"].as_u64().is_some_and(|other| other != window as u64);
+    refuse(value, has_other, "a sliding_window that is not half of local_attention")?;
     let masks = [Mask::FULL, Mask { before: window, after: window }];
     let global = value["global_rope_theta"].as_f64().unwrap_or(160_000.0);
     // A base of null means the global base.

@@ -1,7 +1,7 @@
 //! The encoder of T5 (transformers, `modeling_t5.py`): sentence-t5, gtr-t5. Root-mean-square norms before the
 //! blocks, no biases, scores that are not divided, and a bias of scores by distance that all layers share.
 
-use super::{activation, names, parse, parts::LayerTensors};
+use super::{activation, names, parse, parts::LayerTensors, refuse};
 use crate::{
     attention::{Heads, Mask},
     bias::DistanceBuckets,
@@ -41,6 +41,10 @@ const POSITIONS: usize = 512;
 
 pub(super) fn encoder_plan(value: &Value) -> Result<Plan> {
     let config: T5Config = parse(value)?;
+    // The head of a classifier reads the decoder.
+    let mut classes = value["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let classifier = classes.find(|name| name.ends_with("ForSequenceClassification")).unwrap_or_default();
+    refuse(value, !classifier.is_empty(), &format!("the architecture {classifier}"))?;
     let projection = config.feed_forward_proj.as_deref().unwrap_or("relu");
     let gated = projection.strip_prefix("gated-");
     // The first gated models say "gelu" and mean its tanh approximation.

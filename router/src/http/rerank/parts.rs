@@ -19,7 +19,7 @@ pub(crate) enum LongDocuments {
 
 /// The number of documents whose sentences get scores: all that are returned, or none, or this many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "`true`, `false` or a number of documents")]
+#[serde(untagged, expecting = "expected `true`, `false` or a number of documents")]
 pub(crate) enum HighlightCount {
     All(bool),
     Best(usize),
@@ -155,7 +155,7 @@ mod tests {
                 json!({"long_documents": "split"}),
                 "unknown variant `split`, expected `cut` or `chunks`",
             ),
-            ("/rerank", json!({"highlight": "yes"}), "`true`, `false` or a number of documents"),
+            ("/rerank", json!({"highlight": "yes"}), "expected `true`, `false` or a number of documents"),
             ("/score", json!({"max_chunks_per_doc": 9}), "`max_chunks_per_doc` is for re-ranking"),
             ("/score", json!({"long_documents": "chunks"}), "`long_documents` is for re-ranking"),
             ("/score", json!({"chunk_overlap": 1}), "`chunk_overlap` is for re-ranking"),
