@@ -101,7 +101,10 @@ pub(super) async fn find_static(files: &Repository<'_>) -> Result<Option<StaticF
         return Err(FilesError::UnsupportedField { path: MODULES.into(), field: "path", value: path, known });
     }
     if files.has(CLASSIFIER) {
-        return Err(FilesError::StaticClassifier { file: CLASSIFIER });
+        return Err(FilesError::Refused(format!(
+            "the folder has {CLASSIFIER}, so this is a classifier of model2vec, which is not supported: remove the \
+             file to serve the embeddings that it reads"
+        )));
     }
     Ok(Some(StaticFolder { path, config: config.unwrap_or_else(|| json!({})) }))
 }

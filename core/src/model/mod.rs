@@ -22,7 +22,7 @@ use tokenizers::Tokenizer;
 
 pub use calibration::{Calibration, DecisionTemperatures, MadeFor};
 pub use decider::{Decider, Deciding, LabelDecider};
-pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
+pub use detect::{Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{ComparedVectors, CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{EmbedderRanking, FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use laya::Laya;
