@@ -34,7 +34,6 @@ pub(super) const NEEDS_WEIGHTS: &str = "this server reads weights as model.safet
 /// The fields of `model.safetensors.index.json` and of similar files.
 #[derive(Deserialize)]
 struct Index {
-    #[serde(default)]
     metadata: Option<Value>,
     weight_map: BTreeMap<String, String>,
 }
