@@ -48,7 +48,10 @@ impl LabelTokens {
     pub fn find_behind(tokenizer: &Tokenizer, tail: &str) -> Result<Self, EncoderError> {
         let added = tokenizer.get_added_tokens_decoder();
         if !added.values().any(|token| !token.content.is_empty() && tail.contains(&token.content)) {
-            return Err(EncoderError::NoControlBeforeLabel);
+            let message = "the chat template writes no control token between a message and its answer, so that a text \
+                           could merge with the answer: choose a model whose template does, or name such a template \
+                           with `--chat-template`";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let prompt = LabelPrompt { tokenizer, tail, ids: encode_behind(tokenizer, tail, "")? };
         let digits = (0..MAX_LEVELS).map(|digit| digit.to_string());
@@ -56,7 +59,13 @@ impl LabelTokens {
         for label in all_letters().map(String::from).chain(digits).chain(YES_NO.map(str::to_owned)) {
             match prompt.added_token(&label)? {
                 Some(id) if !ids.contains(&id) => ids.push(id),
-                _ => return Err(EncoderError::Label { label }),
+                _ => {
+                    return Err(EncoderError::Refused(format!(
+                        "the label `{label}` is not one token of its own behind this model's prompt (tokenizer.json and \
+                         the chat template), so its probability cannot be read, and the model cannot decide: choose \
+                         another instruct model"
+                    )));
+                }
             }
         }
         let mut codes = Vec::new();

@@ -12,7 +12,6 @@ use crate::families::{self, Family, Limits};
 use crate::files::ModelFolder;
 use crate::model::{ModelFlags, PromptFlag, Refusal, Sourced};
 use crate::templates::{MessageStyle, PromptTemplate, TemplateError, template_has_roles};
-use crate::tokenization::EncoderError;
 
 /// The remedy for a model whose prompt is not known.
 const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family \
@@ -84,7 +83,11 @@ pub(super) fn list_family(
 /// Refuses a tokenizer that lacks a control token of the family's prompt.
 fn require_tokens(family: &Family, tokenizer: &Tokenizer) -> Result<(), Refusal> {
     match family.missing_token(tokenizer) {
-        Some(token) => Err(EncoderError::NoControlToken { family: family.name, token }.into()),
+        Some(token) => Err(Refusal::Other(format!(
+            "the prompt `{}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not have: choose the \
+             model's own prompt with `--chat-template`",
+            family.name
+        ))),
         None => Ok(()),
     }
 }
