@@ -11,7 +11,6 @@ pub const MAX_MESSAGE: usize = 1000;
 
 /// A message of at most [`MAX_MESSAGE`] characters: the start, which names the field, and the end, which
 /// names the position or the remedy.
-#[must_use]
 pub fn shorten_message(message: String) -> String {
     let length = message.chars().count();
     if length <= MAX_MESSAGE {
@@ -169,7 +168,6 @@ pub const NOT_A_RERANKER: &str = "model is not a re-ranker model";
 
 impl Error {
     /// The class of this error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Empty { .. } | Self::EmptyInput { .. } => ErrorKind::Empty,
@@ -189,7 +187,6 @@ impl Error {
 
     /// Who can do something about this error. A model of another kind than the route wants is the client's
     /// mistake, although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
-    #[must_use]
     pub fn cause(&self) -> Cause {
         match self {
             Self::Empty { .. }
@@ -212,7 +209,6 @@ impl Error {
     }
 
     /// The time after which to try again, in seconds, if the server is overloaded.
-    #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Overloaded { retry_after } | Self::QueueTimeout { retry_after, .. } => Some(*retry_after),
@@ -221,7 +217,6 @@ impl Error {
     }
 
     /// The value of the `err` label of `te_request_failure`.
-    #[must_use]
     pub fn metric_label(&self) -> &'static str {
         match self {
             Self::Empty { .. } | Self::Validation(_) => "validation",

@@ -41,7 +41,6 @@ const LFS_PREFIX: &[u8] = b"version https://git-lfs";
 const MAX_MAGIC: u64 = 16;
 
 /// Whether the value of a setting, in JSON, means that it is not set.
-#[must_use]
 pub fn is_switched_off(setting: &serde_json::Value) -> bool {
     use serde_json::Value;
     match setting {

@@ -52,13 +52,11 @@ impl Tensors {
     }
 
     /// Whether there is a tensor of this name.
-    #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
     /// The tensor of this name. It does not count as requested.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.by_name.get(name)
     }

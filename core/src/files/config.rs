@@ -59,7 +59,6 @@ impl ModelConfig {
     }
 
     /// Whether the file names the labels in both directions.
-    #[must_use]
     pub(crate) fn names_labels(&self) -> bool {
         !self.id2label.is_empty() && !self.label2id.is_empty()
     }
@@ -72,7 +71,6 @@ impl ModelConfig {
     }
 
     /// The number of labels of a classification head. The default is two, as in `transformers`.
-    #[must_use]
     pub fn label_count(&self) -> usize {
         match (self.id2label.len(), self.label2id.len()) {
             (0, 0) => self.num_labels.unwrap_or(2),
@@ -94,7 +92,6 @@ pub struct Module {
 
 impl Module {
     /// The class name without its Python modules, such as `Pooling`.
-    #[must_use]
     pub fn class_name(&self) -> &str {
         self.class.rsplit('.').next().unwrap_or_default()
     }
@@ -141,7 +138,6 @@ impl PoolingConfig {
     }
 
     /// The pooling, if exactly one mode is on and this server supports it.
-    #[must_use]
     pub fn pool(&self) -> Option<Pool> {
         match self.modes.as_slice() {
             [mode] => match mode.as_str() {

@@ -138,7 +138,6 @@ const MAX_TOKEN: u64 = 4096;
 
 impl HubOptions {
     /// The defaults with the Hub's environment variables. Nothing else reads these variables.
-    #[must_use]
     pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }

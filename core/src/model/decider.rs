@@ -71,7 +71,6 @@ impl Decider {
     }
 
     /// The most options of a question.
-    #[must_use]
     pub fn max_options(&self) -> usize {
         match self {
             Self::Labels(decider) => decider.labels.max_options(),
@@ -122,14 +121,12 @@ impl fmt::Display for Decider {
 
 impl Model {
     /// The decider, if it is one.
-    #[must_use]
     pub fn as_decider(&self) -> Option<&Decider> {
         if let ModelKind::Decider(model) = &self.kind { Some(model) } else { None }
     }
 
     /// How it decides; absent if it does not. Of the re-rankers, those do whose raw score is the log-odds of
     /// two answers to a prompt.
-    #[must_use]
     pub fn how_it_decides(&self) -> Option<Deciding<'_>> {
         if let Some(decider) = self.as_decider() {
             return Some(Deciding::Together(decider));

@@ -36,7 +36,6 @@ impl ModelFolder {
     }
 
     /// The hints in the files about a re-ranker's family.
-    #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
         let Self { config, .. } = self;
         let model_type = config.model_type.as_deref().unwrap_or_default();

@@ -68,7 +68,6 @@ pub enum ComparedVectors {
 
 impl ComparedVectors {
     /// The raw score in one word.
-    #[must_use]
     pub fn raw_score(self) -> &'static str {
         match self {
             Self::Whole => "cosine",
@@ -133,7 +132,6 @@ impl InputType {
 
 impl Prompts {
     /// The prompt for this use of the vector, else the default one; may be empty.
-    #[must_use]
     pub fn for_input_type(&self, input_type: InputType) -> &str {
         let named = input_type.prompt_names().iter().find_map(|name| self.named.get(*name));
         named.unwrap_or(&self.default)
@@ -246,7 +244,6 @@ fn trained_lengths(config: &Value) -> Vec<usize> {
 }
 
 /// How a model without layers makes tokens of a text; `None` for all other models.
-#[must_use]
 pub fn bare_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Option<BareTokens> {
     let StaticTokens { blank, model2vec } = files.static_tokens.as_ref()?;
     let mut tokens = BareTokens { blank: *blank, unknown: None, characters_per_token: None };

@@ -162,7 +162,6 @@ pub const FLAGS: [FlagScope; 18] = [
 
 impl ModelFlags {
     /// The family that `--chat-template` names.
-    #[must_use]
     pub fn named_family(&self) -> Option<&'static Family> {
         match self.chat_template {
             Some(PromptFlag::Builtin(family)) => Some(family),

@@ -75,7 +75,6 @@ impl Laya {
     }
 
     /// The divisor of the logits of `count` options, for a type by its number and name.
-    #[must_use]
     pub fn find_temperature(&self, number: u32, name: &str, count: usize) -> f64 {
         let bucket = match count {
             0..=2 => "2",

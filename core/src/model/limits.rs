@@ -187,7 +187,6 @@ pub struct BatchConditions {
 impl BatchConditions {
     /// The token budget. Without a prefix cache, each batch computes the shared beginning of its texts again,
     /// so that small batches would cost more time than they save.
-    #[must_use]
     pub fn default_tokens(self) -> usize {
         if !self.on_cpu || self.prefix_cache_bytes == 0 {
             return DEFAULT_MAX_BATCH_TOKENS;

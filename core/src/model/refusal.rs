@@ -29,7 +29,6 @@ pub enum Refusal {
 
 impl Refusal {
     /// The refusal of the file that `--chat-template` names.
-    #[must_use]
     pub fn template_file(path: &Path, cause: &impl Display) -> Self {
         let names = families::ALL.iter().map(|family| family.name);
         let names: Vec<_> = [BUILTIN].into_iter().chain(names).collect();
@@ -43,14 +42,12 @@ impl Refusal {
     }
 
     /// The refusal of the file that `--calibration` names.
-    #[must_use]
     pub fn calibration(path: &Path, problem: &impl Display) -> Self {
         Self::Other(format!("`--calibration {}`: {problem}", path.display()))
     }
 
     /// The part of the model that is refused, in the words of `verify`: `kind`, `answers`, `template` or
     /// `prompt`.
-    #[must_use]
     pub fn part(&self) -> &'static str {
         match self {
             Self::Encoder(

@@ -113,7 +113,6 @@ impl Reranker {
     }
 
     /// The instruction of requests without one, as `/info` tells it; absent if the model takes none.
-    #[must_use]
     pub fn shown_instruction(&self) -> Option<&str> {
         let takes_instruction = match &self.reading {
             Reading::Joined => false,
@@ -124,14 +123,12 @@ impl Reranker {
 
     /// The default score, between 0 and 1 as in TEI. `per_vector` is the raw score, or its mean over the
     /// query's vectors if it is a sum.
-    #[must_use]
     pub fn default_score(&self, raw: f32, per_vector: f32) -> f32 {
         let rule = self.score.value;
         rule.apply(if rule == ScoreRule::Identity { raw } else { per_vector })
     }
 
     /// Whether a document's score depends on the other documents of its request.
-    #[must_use]
     pub fn reads_lists(&self) -> bool {
         self.scoring == RerankScoring::Lists
     }

@@ -85,20 +85,17 @@ impl LabelTokens {
     }
 
     /// The ids of all labels.
-    #[must_use]
     pub fn token_ids(&self) -> &[u32] {
         &self.ids
     }
 
     /// The most options of a question.
-    #[must_use]
     pub fn max_options(&self) -> usize {
         self.codes.len().max(LETTERS)
     }
 
     /// The places of a question's labels among [`LabelTokens::token_ids`]. The question has at most
     /// [`LabelTokens::max_options`] options, or [`MAX_LEVELS`] levels.
-    #[must_use]
     pub fn label_places(&self, kind: LabelKind) -> Range<usize> {
         let yes_no = LETTERS + MAX_LEVELS;
         let codes = yes_no + YES_NO.len();
@@ -111,7 +108,6 @@ impl LabelTokens {
     }
 
     /// The label of an option of a question with `count` options.
-    #[must_use]
     pub fn option_label(&self, index: usize, count: usize) -> String {
         if count <= LETTERS {
             all_letters().nth(index).map(String::from).unwrap_or_default()

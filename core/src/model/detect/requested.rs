@@ -25,7 +25,6 @@ impl RequestedType {
         [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker, Self::Decider];
 
     /// The value as the user types it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
