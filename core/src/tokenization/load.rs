@@ -34,8 +34,8 @@ const MAX_WORD: usize = 1000;
 ///
 /// # Errors
 ///
-/// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Refused`] if one
-/// of its rules is refused.
+/// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Refused`] if
+/// one of its rules is refused.
 pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderError> {
     let file = file.into();
     let mut tokenizer = guard::run(BOUNDS, move || {

@@ -31,7 +31,7 @@ pub(crate) enum ErrorShape {
     Nested,
 }
 
-/// The kinds of errors that clients tell apart.
+/// The kinds of errors that clients tell apart, under the names that bodies and spans have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) enum ErrorType {
     /// The server cannot compute at present.
@@ -48,21 +48,6 @@ pub(crate) enum ErrorType {
     Empty,
     /// The key is missing or wrong.
     Unauthorized,
-}
-
-impl ErrorType {
-    /// The kind's name, as bodies have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unhealthy => "Unhealthy",
-            Self::Backend => "Backend",
-            Self::Overloaded => "Overloaded",
-            Self::Validation => "Validation",
-            Self::Tokenizer => "Tokenizer",
-            Self::Empty => "Empty",
-            Self::Unauthorized => "Unauthorized",
-        }
-    }
 }
 
 impl ErrorShape {
