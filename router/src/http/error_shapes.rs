@@ -31,7 +31,8 @@ pub(crate) enum ErrorShape {
     Nested,
 }
 
-/// The kinds of errors that clients tell apart, under the names that bodies and spans have.
+/// The kinds of errors that clients tell apart.
+// Bodies and spans hold these names as they stand here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) enum ErrorType {
     /// The server cannot compute at present.
