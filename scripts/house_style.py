@@ -33,8 +33,6 @@ TYPE_NAMES = {
     "Settings": "in a model's file: the fields of config.json that only this architecture has",
     "TlsStream": "the door's stream with TLS: with the feature `tls`, or without",
     "Traces": "with the feature `traces`, or without",
-    "TurnedHeads": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",
-    "Turns": "an argument of a GPU kernel's launch, and of the kernel's twin on the CPU",
     "Workload": "the work on which a benchmark measures",
 }
 TESTS = re.compile(r"(^|/)((\w+_)?tests?|testing|examples|benches|fuzz)(/|\.rs$)")
@@ -42,6 +40,8 @@ VISIBILITY = r"(?:pub(?:\([^)]*\))? )?"
 TEST_MODULE = re.compile(
     rf"#\[cfg\((?:test|all\(test)[^\n]*\n(?:#\[[^\n]*\n)*{VISIBILITY}mod \w+ \{{\n.*?^\}}", re.M | re.S
 )
+# The declaration of a module whose file is compiled for tests only.
+TEST_FILE = re.compile(rf"#\[cfg\((?:test|all\(test)[^\n]*\n(?:#\[[^\n]*\n)*{VISIBILITY}mod (\w+);")
 # A comment, a string, or a character: their words are not code.
 NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|r(#*)\".*?\"\1|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\\n]|\\[^\n])'", re.S)
 # An associated type is not a definition of its own: it is indented.
@@ -74,6 +74,12 @@ class Source:
         return self.file.split("/src/")[0]
 
     @property
+    def module_path(self) -> list[str]:
+        """The module, and those that it is in."""
+        names = self.module.split("::")
+        return ["::".join(names[:count]) for count in range(1, len(names) + 1)]
+
+    @property
     def module(self) -> str:
         """`crate::files::hub` of core/src/files/hub.rs."""
         inside = re.sub(r"(^|/)(mod|lib|main)\.rs$|\.rs$", "", self.file.split("/src/", 1)[1])
@@ -91,7 +97,9 @@ def sources() -> list[Source]:
     # While a merge has conflicts, git lists a file several times.
     listed = subprocess.run(["git", "ls-files", "*.rs"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = sorted(file for file in set(listed.stdout.splitlines()) if "/src/" in file and not TESTS.search(file))
-    return [Source(file, (ROOT / file).read_text()) for file in files if (ROOT / file).exists()]
+    found = [Source(file, (ROOT / file).read_text()) for file in files if (ROOT / file).exists()]
+    tests = {(it.crate, f"{it.module}::{name}") for it in found for name in TEST_FILE.findall(it.text)}
+    return [it for it in found if not any((it.crate, module) in tests for module in it.module_path)]
 
 
 # Rules that a search in the code finds.

@@ -17,7 +17,6 @@ use serde_json::Value;
 use text_embeddings_backend_host::describe_any;
 
 /// Whether this binary contains the backend.
-#[must_use]
 pub fn is_built_in(backend: BackendKind) -> bool {
     match backend {
         BackendKind::Candle => true,
@@ -75,7 +74,6 @@ pub fn load_python(options: &LoadOptions, python: &PythonOptions) -> Result<Load
 }
 
 /// The error for a backend that this binary does not contain.
-#[must_use]
 pub fn not_built_in(backend: BackendKind) -> String {
     format!(
         "this binary was built without the Cargo feature `{backend}`: build it with `--features {backend}`, \

@@ -11,7 +11,6 @@ pub const MAX_MESSAGE: usize = 1000;
 
 /// A message of at most [`MAX_MESSAGE`] characters: the start, which names the field, and the end, which
 /// names the position or the remedy.
-#[must_use]
 pub fn shorten_message(message: String) -> String {
     let length = message.chars().count();
     if length <= MAX_MESSAGE {
@@ -169,74 +168,48 @@ pub const NOT_A_RERANKER: &str = "model is not a re-ranker model";
 
 impl Error {
     /// The class of this error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Empty { .. } | Self::EmptyInput { .. } => ErrorKind::Empty,
-            Self::Validation(_)
-            | Self::BatchTooLarge { .. }
-            | Self::TooLong { .. }
-            | Self::TooManyCharacters { .. } => ErrorKind::Validation,
-            Self::Tokenizer(_) => ErrorKind::Tokenizer,
-            Self::ModelType { .. } | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
-                ErrorKind::Backend
-            }
-            Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
-            Self::DeadlineExceeded { .. } => ErrorKind::DeadlineExceeded,
-            Self::Unhealthy | Self::DeviceLost => ErrorKind::Unhealthy,
-        }
+        self.table_row().0
     }
 
     /// Who can do something about this error. A model of another kind than the route wants is the client's
     /// mistake, although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
-    #[must_use]
     pub fn cause(&self) -> Cause {
+        self.table_row().1
+    }
+
+    /// The value of the `err` label of `te_request_failure`.
+    pub fn metric_label(&self) -> &'static str {
+        self.table_row().2
+    }
+
+    fn table_row(&self) -> (ErrorKind, Cause, &'static str) {
         match self {
-            Self::Empty { .. }
-            | Self::EmptyInput { .. }
-            | Self::Validation(_)
-            | Self::BatchTooLarge { .. }
-            | Self::TooLong { .. }
-            | Self::TooManyCharacters { .. }
-            | Self::ModelType { .. }
-            | Self::Splade { .. } => Cause::Request,
-            Self::Overloaded { .. } | Self::QueueTimeout { .. } | Self::DeadlineExceeded { .. } => {
-                Cause::Load
+            Self::Empty { .. } => (ErrorKind::Empty, Cause::Request, "validation"),
+            Self::EmptyInput { .. } => (ErrorKind::Empty, Cause::Request, "tokenization"),
+            Self::Validation(_) => (ErrorKind::Validation, Cause::Request, "validation"),
+            Self::BatchTooLarge { .. } => (ErrorKind::Validation, Cause::Request, "batch_size"),
+            Self::TooLong { .. } | Self::TooManyCharacters { .. } => {
+                (ErrorKind::Validation, Cause::Request, "tokenization")
             }
-            Self::Tokenizer(_)
-            | Self::Inference(_)
-            | Self::MissingValues
-            | Self::Unhealthy
-            | Self::DeviceLost => Cause::Server,
+            Self::Tokenizer(_) => (ErrorKind::Tokenizer, Cause::Server, "tokenization"),
+            Self::ModelType { .. } | Self::Splade { .. } => {
+                (ErrorKind::Backend, Cause::Request, "model_type")
+            }
+            Self::Inference(_) => (ErrorKind::Backend, Cause::Server, "inference"),
+            Self::MissingValues => (ErrorKind::Backend, Cause::Server, "missing_values"),
+            Self::Overloaded { .. } => (ErrorKind::Overloaded, Cause::Load, "overloaded"),
+            Self::QueueTimeout { .. } => (ErrorKind::Overloaded, Cause::Load, "queue_timeout"),
+            Self::DeadlineExceeded { .. } => (ErrorKind::DeadlineExceeded, Cause::Load, "dropped"),
+            Self::Unhealthy | Self::DeviceLost => (ErrorKind::Unhealthy, Cause::Server, "unhealthy"),
         }
     }
 
     /// The time after which to try again, in seconds, if the server is overloaded.
-    #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Overloaded { retry_after } | Self::QueueTimeout { retry_after, .. } => Some(*retry_after),
             _ => None,
-        }
-    }
-
-    /// The value of the `err` label of `te_request_failure`.
-    #[must_use]
-    pub fn metric_label(&self) -> &'static str {
-        match self {
-            Self::Empty { .. } | Self::Validation(_) => "validation",
-            Self::BatchTooLarge { .. } => "batch_size",
-            Self::EmptyInput { .. }
-            | Self::TooLong { .. }
-            | Self::TooManyCharacters { .. }
-            | Self::Tokenizer(_) => "tokenization",
-            Self::ModelType { .. } | Self::Splade { .. } => "model_type",
-            Self::Inference(_) => "inference",
-            Self::MissingValues => "missing_values",
-            Self::Overloaded { .. } => "overloaded",
-            Self::QueueTimeout { .. } => "queue_timeout",
-            Self::DeadlineExceeded { .. } => "dropped",
-            Self::Unhealthy | Self::DeviceLost => "unhealthy",
         }
     }
 }

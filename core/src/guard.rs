@@ -88,13 +88,11 @@ pub fn run<T: Send + 'static>(
 }
 
 /// The resident memory of this process in bytes, if the system reports it.
-#[must_use]
 pub fn resident() -> Option<u64> {
     listed_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
 /// The bytes on the line `name` of a file such as `/proc/meminfo`, which counts in kibibytes.
-#[must_use]
 pub fn listed_bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

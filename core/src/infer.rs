@@ -182,14 +182,12 @@ impl Engine {
     }
 
     /// How many seconds the device needs for everything that waits now, at the speed of the last batches.
-    #[must_use]
     pub fn retry_after(&self) -> u64 {
         self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
     }
 
     /// The tokens that the device computes within this time, after those that wait, at the speed of the last
     /// batches; absent before the first batch.
-    #[must_use]
     pub fn tokens_within(&self, time: Duration) -> Option<usize> {
         let state = self.shared.lock();
         let (tokens, seconds) = state.recent;
@@ -213,25 +211,21 @@ impl Engine {
     }
 
     /// The metrics of the model.
-    #[must_use]
     pub fn model_metrics(&self) -> &ModelMetrics {
         &self.shared.metrics
     }
 
     /// A handle on the engine for the metrics.
-    #[must_use]
     pub fn gauges(&self) -> EngineGauges {
         EngineGauges { shared: Arc::clone(&self.shared), admission: self.admission.clone() }
     }
 
     /// The place in the queue's order of a request that arrives now.
-    #[must_use]
     pub(crate) fn turn(&self) -> Arc<Turn> {
         self.shared.lock().queue.turn()
     }
 
     /// Announces a text that has no permit, before the text's tokens are known.
-    #[must_use]
     pub(crate) fn announce(&self, turn: &Arc<Turn>) -> Announced {
         Announced::new(&self.shared, turn, None, 1)
     }
@@ -243,7 +237,6 @@ impl Engine {
     }
 
     /// Whether the device is lost. A lost device computes nothing any more.
-    #[must_use]
     pub fn is_device_lost(&self) -> bool {
         self.shared.is_lost()
     }

@@ -326,13 +326,11 @@ pub struct ModelMetrics {
 
 impl ModelMetrics {
     /// The metrics of one of several models.
-    #[must_use]
     pub fn with_name(name: &str) -> Self {
         Self { name: Some(name.into()) }
     }
 
     /// The labels of a value: the model's name, and a further one.
-    #[must_use]
     pub fn all_labels(&self, further: Option<Label>) -> Vec<Label> {
         let name = self.name.iter().map(|name| Label::new(MODEL_LABEL, SharedString::from(Arc::clone(name))));
         name.chain(further).collect()

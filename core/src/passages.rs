@@ -321,7 +321,6 @@ impl<M: TextMeasure, S: Iterator<Item = Range<usize>>> WindowMaker<'_, M, S> {
 }
 
 /// A range of bytes without the white space around its text. Unchanged if there is nothing else.
-#[must_use]
 pub fn trimmed_range(text: &str, range: Range<usize>) -> Range<usize> {
     let part = &text[range.clone()];
     let words = part.trim();
@@ -334,7 +333,6 @@ pub fn trimmed_range(text: &str, range: Range<usize>) -> Range<usize> {
 
 /// Ranges of bytes as ranges of characters (Unicode scalar values), which clients count in. The starts must
 /// be in ascending order.
-#[must_use]
 pub fn character_ranges(text: &str, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut at, mut characters) = (0, 0);
     let mut counted = Vec::with_capacity(ranges.len());

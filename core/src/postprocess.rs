@@ -6,7 +6,6 @@
 //! the order of the texts.
 
 /// `1 / (1 + e^-x)`, without overflow for large negative `x`.
-#[must_use]
 pub fn sigmoid(x: f32) -> f32 {
     if x >= 0.0 {
         1.0 / (1.0 + (-x).exp())

@@ -248,7 +248,6 @@ impl Queue {
 
     /// Whether the waiting texts fill a batch. The tokens that a text may share with others of its request do
     /// not count, since most of these texts find them cached. At worst, a full batch is called one with room.
-    #[must_use]
     pub fn fills(&self, limits: BatchLimits) -> bool {
         // As in `BatchLimits::limits_behind`, if nothing is known.
         let room = self.long_beginning(limits).max(limits.max_batch_tokens);
@@ -263,7 +262,6 @@ impl Queue {
 
     /// The own tokens for which a batch has room behind the beginning of the earliest text, if that text is
     /// longer than a batch may be; else 0.
-    #[must_use]
     pub(crate) fn long_beginning(&self, limits: BatchLimits) -> usize {
         let first = self.requests.values().find_map(VecDeque::front);
         match first {
@@ -277,13 +275,11 @@ impl Queue {
     }
 
     /// When the longest-waiting text joined the queue.
-    #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
     /// The tokens of the waiting texts.
-    #[must_use]
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -295,14 +291,12 @@ impl Queue {
     }
 
     /// The earliest request that has a waiting text.
-    #[must_use]
     pub(crate) fn first_turn(&self) -> Option<&Turn> {
         let (_, waiting) = self.requests.first_key_value()?;
         waiting.front().map(|entry| &*entry.turn)
     }
 
     /// The number of waiting texts, as last counted.
-    #[must_use]
     pub fn waiting_texts(&self) -> usize {
         self.texts
     }

@@ -148,7 +148,6 @@ pub(crate) enum TemplateForm {
 
 impl PromptTemplate {
     /// The prompt of a family.
-    #[must_use]
     pub fn builtin(family: &Family) -> Self {
         let pieces = |strings: &[&str]| {
             let mut pieces = Vec::new();
@@ -195,31 +194,26 @@ impl PromptTemplate {
     }
 
     /// Whether requests without an instruction have a form of their own.
-    #[must_use]
     pub fn has_bare_form(&self) -> bool {
         self.bare.is_some()
     }
 
     /// All text of the template, control tokens included.
-    #[must_use]
     pub fn literal_texts(&self) -> Vec<&str> {
         self.pieces.iter().chain(self.bare.iter().flatten()).flat_map(Piece::literal_texts).collect()
     }
 
     /// The rules for many documents in one prompt. `None` if each document has a prompt of its own.
-    #[must_use]
     pub fn list(&self) -> Option<ListRules> {
         self.list
     }
 
     /// The template's own default instruction, if it has one.
-    #[must_use]
     pub fn default_instruction(&self) -> Option<&str> {
         self.default_instruction.as_deref()
     }
 
     /// Whether the prompt has a place for an instruction. If not, a request's instruction must be refused.
-    #[must_use]
     pub fn has_instruction(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Slot { slot: Slot::Instruction, .. }))
     }
@@ -237,7 +231,6 @@ impl PromptTemplate {
 
     /// Whether both templates write the same text, however it is encoded. Compares the pieces of a request
     /// without an instruction, ignoring outer whitespace of texts.
-    #[must_use]
     pub fn reads_as(&self, other: &Self) -> bool {
         const MARKS: [&str; 3] = ["\u{1}i", "\u{1}q", "\u{1}d"];
         self.written_text(None, MARKS) == other.written_text(None, MARKS)
@@ -245,7 +238,6 @@ impl PromptTemplate {
 
     /// The whole prompt as text, for logs and tests. Requests are encoded in pieces instead. Tokens without
     /// text are left out.
-    #[must_use]
     pub fn render<'a>(&self, instruction: impl Into<Option<&'a str>>, query: &str, document: &str) -> String {
         let instruction = instruction.into();
         self.written_text(instruction, [instruction.unwrap_or_default(), query, document])

@@ -87,7 +87,6 @@ impl Account {
     }
 
     /// From now on the handler keeps the bytes of the body. They count until the guard is dropped.
-    #[must_use]
     pub fn keep_body(&self) -> KeptBody {
         self.0.arrivals.keep_bytes(&self.0.budgets.unread);
         KeptBody(Arc::clone(&self.0))
@@ -110,7 +109,6 @@ impl Account {
     }
 
     /// Counts `bytes` of an answer that waits for the client.
-    #[must_use]
     pub fn hold_answer(&self, bytes: usize) -> HeldAnswer {
         HeldAnswer::new(&self.0, bytes)
     }

@@ -112,7 +112,6 @@ pub struct HeldNow {
 
 impl Door {
     /// A door with these limits.
-    #[must_use]
     pub fn new(limits: ClientLimits) -> Self {
         let clock = Clock::new();
         Self {
@@ -124,7 +123,6 @@ impl Door {
     }
 
     /// The connections and bytes that its clients hold now.
-    #[must_use]
     pub fn held_now(&self) -> HeldNow {
         HeldNow {
             connections: self.places.count_taken(),

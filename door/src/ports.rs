@@ -69,7 +69,6 @@ fn bind_advice(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyho
 
 impl Reserved {
     /// The reserved address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -97,7 +96,6 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// Where it is.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -24,7 +24,6 @@ pub struct Stop(Arc<watch::Sender<Phase>>);
 
 impl Stop {
     /// One that is asked once `signal` completes, and due `delay` later. Wants a tokio runtime.
-    #[must_use]
     pub fn on(signal: impl Future<Output = ()> + Send + 'static, delay: Duration) -> Self {
         let stop = Self::never();
         let asked = stop.clone();
@@ -38,7 +37,6 @@ impl Stop {
     }
 
     /// One that nothing asks yet.
-    #[must_use]
     pub fn never() -> Self {
         Self(Arc::new(watch::Sender::new(Phase::Serving)))
     }
@@ -60,7 +58,6 @@ impl Stop {
     }
 
     /// Whether the server was asked to stop.
-    #[must_use]
     pub fn is_asked(&self) -> bool {
         *self.0.borrow() >= Phase::Leaving
     }

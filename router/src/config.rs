@@ -74,15 +74,18 @@ impl ServerConfig {
     /// [`ConfigError`] for the first flag that cannot be served.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
-            return Err(ConfigError::EmptyKey);
+            let message = "`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out";
+            return Err(ConfigError(message.to_owned()));
         }
         if args.door.api_key_everywhere && args.api_key.is_none() && args.door.api_key_file.is_none() {
-            return Err(ConfigError::NoKey);
+            let message = "`--api-key-everywhere` needs a key: give `--api-key` or `--api-key-file`";
+            return Err(ConfigError(message.to_owned()));
         }
-        let addresses = parse_hostname(&args.hostname).ok_or_else(|| ConfigError::Value {
-            flag: "--hostname",
-            value: args.hostname.clone(),
-            problem: "is not an address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
+        let addresses = parse_hostname(&args.hostname).ok_or_else(|| {
+            ConfigError(format!(
+                "`--hostname {}` is not an address: give an IPv4 or IPv6 address, or `localhost`",
+                args.hostname
+            ))
         })?;
         let at = |port| addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
         let listen = args.aip_http_port.unwrap_or(args.port);
@@ -132,11 +135,7 @@ fn served_on(listen: u16, port: u16) -> bool {
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
-    endpoint.resolve().map_err(|problem| ConfigError::Value {
-        flag: "--otlp-endpoint",
-        value: endpoint.to_string(),
-        problem: problem.to_owned(),
-    })
+    endpoint.resolve().map_err(|problem| ConfigError(format!("`--otlp-endpoint {endpoint}` {problem}")))
 }
 
 #[cfg(test)]

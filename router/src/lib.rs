@@ -74,7 +74,6 @@ use crate::{
 };
 
 /// Runs the program with this process's arguments.
-#[must_use]
 pub fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => {

@@ -58,15 +58,11 @@ impl Machine {
         let model = &args.model;
         let threads = model.threads.map_or(cores, NonZeroUsize::get);
         if threads > cores.saturating_mul(MAX_THREADS_PER_CORE) {
-            return Err(ConfigError::Value {
-                flag: "--threads",
-                value: threads.to_string(),
-                problem: format!(
-                    "is more than {MAX_THREADS_PER_CORE} times what this process may use, {}: leave the \
-                     flag out",
-                    amount(cores, "core")
-                ),
-            });
+            return Err(ConfigError(format!(
+                "`--threads {threads}` is more than {MAX_THREADS_PER_CORE} times what this process may use, {}: leave \
+                 the flag out",
+                amount(cores, "core")
+            )));
         }
         let workers = model.tokenization_workers.map(NonZeroUsize::get);
         let memory = Available::read();

@@ -31,6 +31,7 @@ use crate::{
 const MODEL_HEADER: HeaderName = HeaderName::from_static("x-model");
 
 /// A model that is served.
+#[derive(Clone)]
 pub(crate) struct Served {
     /// The engine with the model, which answers requests.
     pub(crate) service: Service,
@@ -145,15 +146,7 @@ impl Served {
 
     /// The same model with these further names.
     pub(crate) fn with_aliases(&self, aliases: &[String]) -> Self {
-        Self {
-            service: self.service.clone(),
-            info: self.info.clone(),
-            aliases: aliases.to_vec(),
-            resident: Arc::clone(&self.resident),
-            summary: self.summary.clone(),
-            versions: self.versions.clone(),
-            max_payload: self.max_payload,
-        }
+        Self { aliases: aliases.to_vec(), ..self.clone() }
     }
 
     /// Whether requests may ask for the model by this name.

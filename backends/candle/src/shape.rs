@@ -50,7 +50,6 @@ pub struct PassWork {
 
 impl PassWork {
     /// All multiplications.
-    #[must_use]
     pub fn all_multiplications(&self) -> f64 {
         self.products + self.attention
     }
@@ -130,38 +129,32 @@ impl ModelShape {
     }
 
     /// Values per hidden state.
-    #[must_use]
     pub fn hidden_size(&self) -> usize {
         self.plan.hidden
     }
 
     /// Rows of the token embedding.
-    #[must_use]
     pub fn vocabulary_size(&self) -> usize {
         self.plan.vocabulary
     }
 
     /// The number of layers that a token passes through.
-    #[must_use]
     pub fn layer_count(&self) -> usize {
         self.layer_order().len()
     }
 
     /// The longest input, in tokens, that the positions allow.
-    #[must_use]
     pub fn max_length(&self) -> Option<usize> {
         self.plan.max_length
     }
 
     /// Whether texts share the rows of a common beginning.
-    #[must_use]
     pub fn shares_prefixes(&self) -> bool {
         self.plan.packing().shares_prefixes
     }
 
     /// The values of all tables and matrices up to the last hidden states. A tensor that is used twice counts
     /// once.
-    #[must_use]
     pub fn parameter_count(&self) -> f64 {
         let mut values: BTreeMap<(&str, usize), f64> = BTreeMap::new();
         let disentangled = self.plan.layers.iter().filter_map(|layer| layer_positions(layer));
@@ -184,7 +177,6 @@ impl ModelShape {
     }
 
     /// The bytes of the weights in memory, in this arithmetic.
-    #[must_use]
     pub fn weight_bytes(&self, dtype: DType, stored: StoredValues, set: InstructionSet) -> u64 {
         let wide = if stored.are_bfloat16 { 2.0 } else { 4.0 };
         let precise = if Arithmetic::of_dtype(set, dtype).high == OperandFormat::F32 { wide } else { 2.0 };
@@ -210,7 +202,6 @@ impl ModelShape {
 
     /// The bytes of a batch's activations, and of the keys and values that are copied for a cache of at most
     /// `cache_bytes`.
-    #[must_use]
     pub fn batch_bytes(&self, tokens: usize, dtype: DType, cache_bytes: usize, set: InstructionSet) -> u64 {
         let value_bytes = Arithmetic::of_dtype(set, dtype).kept_bytes() as f64;
         let keys = self.plan.layers.iter().filter_map(|layer| match &layer.mixer {
@@ -227,7 +218,6 @@ impl ModelShape {
 
     /// The work of a text of this many tokens. In the last layer, only `answer_rows` of them are computed
     /// behind keys and values.
-    #[must_use]
     pub fn text_work(&self, tokens: usize, answer_rows: usize) -> PassWork {
         let order = self.layer_order();
         let first = tokens as f64 * self.first_values();
@@ -264,7 +254,6 @@ impl ModelShape {
     }
 
     /// The multiplications of a token with weights.
-    #[must_use]
     pub fn token_work(&self) -> u64 {
         self.text_work(1, 1).products as u64
     }

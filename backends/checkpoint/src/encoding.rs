@@ -104,13 +104,11 @@ impl Encoding {
     }
 
     /// Whether its values can be computed with.
-    #[must_use]
     pub fn is_supported(&self) -> bool {
         self.widen.is_some()
     }
 
     /// Whether it stores blocks of quantised numbers.
-    #[must_use]
     pub fn is_quantised(&self) -> bool {
         self.values > 1
     }
@@ -124,13 +122,11 @@ impl Encoding {
     }
 
     /// Whether all of its values are in groups of [`FourBits`].
-    #[must_use]
     pub fn has_four_bits(&self) -> bool {
         self.four_bits.is_some()
     }
 
     /// Whole blocks as groups of 32 values; `None` for a type whose values are not [`FourBits`].
-    #[must_use]
     pub fn four_bits(&self, blocks: &[u8]) -> Option<Vec<FourBits>> {
         let read = self.four_bits?;
         let empty = FourBits { step: 0.0, least: 0.0, nibbles: [0; SMALL] };
@@ -140,7 +136,6 @@ impl Encoding {
     }
 
     /// The type with this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         [&F32, &F16, &BF16, &F64]
             .into_iter()
@@ -150,7 +145,6 @@ impl Encoding {
     }
 
     /// The names of all supported types.
-    #[must_use]
     pub fn supported() -> String {
         let all = [&F32, &F16, &BF16, &F64].into_iter().chain(&BLOCKS);
         all.map(|encoding| encoding.name).collect::<Vec<_>>().join(", ")

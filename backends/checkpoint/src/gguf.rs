@@ -91,13 +91,11 @@ pub struct Metadata(BTreeMap<String, MetadataValue>);
 
 impl Metadata {
     /// The value with this name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&MetadataValue> {
         self.0.get(name)
     }
 
     /// The text with this name.
-    #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
             Some(MetadataValue::Text(text)) => Some(text),
@@ -106,7 +104,6 @@ impl Metadata {
     }
 
     /// The whole number with this name, if it is not negative.
-    #[must_use]
     pub fn number(&self, name: &str) -> Option<usize> {
         match self.get(name) {
             Some(MetadataValue::Whole(number)) => usize::try_from(*number).ok(),
@@ -115,7 +112,6 @@ impl Metadata {
     }
 
     /// The number with this name.
-    #[must_use]
     pub fn real(&self, name: &str) -> Option<f64> {
         match self.get(name) {
             Some(MetadataValue::Real(number)) => Some(*number),
@@ -125,7 +121,6 @@ impl Metadata {
     }
 
     /// The switch with this name.
-    #[must_use]
     pub fn switch(&self, name: &str) -> Option<bool> {
         match self.get(name) {
             Some(MetadataValue::Switch(switch)) => Some(*switch),
@@ -134,7 +129,6 @@ impl Metadata {
     }
 
     /// The list of texts with this name.
-    #[must_use]
     pub fn texts(&self, name: &str) -> Option<&[String]> {
         match self.get(name) {
             Some(MetadataValue::Texts(texts)) => Some(texts),
@@ -143,13 +137,11 @@ impl Metadata {
     }
 
     /// The list of whole numbers with this name.
-    #[must_use]
     pub fn numbers(&self, name: &str) -> Option<Vec<i64>> {
         self.get(name).and_then(MetadataValue::numbers)
     }
 
     /// The list of numbers with this name.
-    #[must_use]
     pub fn reals(&self, name: &str) -> Option<Vec<f64>> {
         self.get(name).and_then(MetadataValue::reals)
     }
@@ -223,7 +215,6 @@ impl File {
     }
 
     /// llama.cpp's name of the architecture.
-    #[must_use]
     pub fn architecture(&self) -> &str {
         self.metadata.text("general.architecture").unwrap_or_default()
     }
@@ -242,19 +233,16 @@ impl File {
     }
 
     /// An error that names the file.
-    #[must_use]
     pub fn unsupported(&self, reason: impl Into<String>) -> CheckpointError {
         CheckpointError::Unsupported { path: self.path.clone(), reason: reason.into() }
     }
 
     /// The shape of the tensor with llama.cpp's name. Neighbouring values are in the last dimension.
-    #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(Tensor::shape)
     }
 
     /// Whether there is a tensor with llama.cpp's name.
-    #[must_use]
     pub fn has_tensor(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }

@@ -41,7 +41,6 @@ const LFS_PREFIX: &[u8] = b"version https://git-lfs";
 const MAX_MAGIC: u64 = 16;
 
 /// Whether the value of a setting, in JSON, means that it is not set.
-#[must_use]
 pub fn is_switched_off(setting: &serde_json::Value) -> bool {
     use serde_json::Value;
     match setting {
@@ -108,7 +107,10 @@ impl Source {
             }
         };
         if source.start(LFS_PREFIX.len() as u64)? == LFS_PREFIX {
-            return Err(CheckpointError::LfsPointer { path: source.path });
+            return Err(CheckpointError::Refused(format!(
+                "{} is only a Git LFS pointer, not the file itself: run `git lfs pull` in its folder",
+                source.path.display()
+            )));
         }
         Ok(source)
     }
@@ -119,7 +121,10 @@ impl Source {
         let metadata = path.metadata().map_err(failed)?;
         if !metadata.is_file() {
             let kind = if metadata.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
-            return Err(CheckpointError::NotAFile { path: path.into(), kind });
+            return Err(CheckpointError::Refused(format!(
+                "{} is {kind}, not a file: put the file itself there",
+                path.display()
+            )));
         }
         let file = File::open(path).map_err(failed)?;
         Ok(Self { path: path.into(), content: Content::File(file), length: metadata.len() })

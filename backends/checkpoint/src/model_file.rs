@@ -30,7 +30,6 @@ impl Default for ModelFile {
 
 impl ModelFile {
     /// The file's path; in memory, its name.
-    #[must_use]
     pub fn path(&self) -> &Path {
         match self {
             Self::Disk(path) => path,

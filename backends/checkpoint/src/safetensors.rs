@@ -19,8 +19,12 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
         return Err(source.damaged("it does not start with a safetensors header"));
     }
     let start = LENGTH_BYTES + length;
-    let wrong_length =
-        |expected| CheckpointError::WrongLength { path: source.path.clone(), expected, actual };
+    let wrong_length = |expected: u64| {
+        CheckpointError::Refused(format!(
+            "{} has {actual} bytes where its header promises {expected}: delete it and download it again",
+            source.path.display()
+        ))
+    };
     if actual < start {
         return Err(wrong_length(start));
     }

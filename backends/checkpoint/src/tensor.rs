@@ -118,31 +118,26 @@ impl Tensor {
     }
 
     /// The path of the file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
     /// Its dimensions. Neighbouring values are in the last one.
-    #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Its storage type.
-    #[must_use]
     pub fn encoding(&self) -> &'static Encoding {
         self.encoding
     }
 
     /// The length of a row: the last dimension. All other dimensions count rows.
-    #[must_use]
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
     /// The number of rows: the product of all dimensions but the last.
-    #[must_use]
     pub fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }

@@ -42,7 +42,7 @@ impl Tensors {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Repeated`] if two tensors then have the same name.
+    /// [`CheckpointError::Refused`] if two tensors then have the same name.
     pub fn renamed(self, rename: impl Fn(&str) -> String) -> Result<Self, CheckpointError> {
         let mut by_name = BTreeMap::new();
         for (name, tensor) in self.by_name {
@@ -52,13 +52,11 @@ impl Tensors {
     }
 
     /// Whether there is a tensor of this name.
-    #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
     /// The tensor of this name. It does not count as requested.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.by_name.get(name)
     }
@@ -77,19 +75,18 @@ impl Tensors {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Missing`] or [`CheckpointError::WrongShape`].
+    /// [`CheckpointError::Missing`], or [`CheckpointError::Refused`] for another shape.
     pub fn request_tensor(&self, name: &str, shape: &[usize]) -> Result<&Tensor, CheckpointError> {
         let tensor = self.get(name).ok_or_else(|| CheckpointError::Missing { name: name.to_owned() })?;
         self.mark_used(name);
         if tensor.shape() == shape {
             return Ok(tensor);
         }
-        Err(CheckpointError::WrongShape {
-            path: tensor.path().to_path_buf(),
-            name: name.to_owned(),
-            shape: tensor.shape().to_vec(),
-            expected: shape.to_vec(),
-        })
+        Err(CheckpointError::Refused(format!(
+            "tensor `{name}` in {} has shape {:?}, but config.json asks for {shape:?}",
+            tensor.path().display(),
+            tensor.shape()
+        )))
     }
 
     /// The tensors that were requested so far.
@@ -102,12 +99,16 @@ impl Tensors {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Unused`] naming another one.
+    /// [`CheckpointError::Refused`] naming another one.
     pub fn finish(self, ignored: &[String]) -> Result<(), CheckpointError> {
         let mut unused = self.unused.into_inner().into_iter();
         match unused.find(|name| !ignored.iter().any(|prefix| name.starts_with(prefix.as_str()))) {
             Some(name) => {
-                Err(CheckpointError::Unused { path: self.by_name[&name].path().to_path_buf(), name })
+                let path = self.by_name[&name].path().display();
+                Err(CheckpointError::Refused(format!(
+                    "tensor `{name}` in {path} is not part of this architecture: the model needs something that is \
+                     not supported"
+                )))
             }
             None => Ok(()),
         }
@@ -119,9 +120,12 @@ fn insert_tensor(
     name: String,
     tensor: Tensor,
 ) -> Result<(), CheckpointError> {
-    let path = tensor.path().to_path_buf();
-    match tensors.insert(name.clone(), tensor) {
-        None => Ok(()),
-        Some(earlier) => Err(CheckpointError::Repeated { path, name, earlier: earlier.path().to_path_buf() }),
+    if let Some(earlier) = tensors.get(&name) {
+        let (earlier, path) = (earlier.path().display(), tensor.path().display());
+        return Err(CheckpointError::Refused(format!(
+            "tensor `{name}` is in the checkpoint twice: in {earlier} and in {path}"
+        )));
     }
+    tensors.insert(name, tensor);
+    Ok(())
 }

@@ -45,7 +45,6 @@ impl Activation {
 
     /// The function with this name in `config.json` (`ACT2FN` of transformers), or `None` if it is not
     /// supported.
-    #[must_use]
     pub fn from_config(name: &str) -> Option<Self> {
         Some(match name {
             "silu" | "swish" => Self::Silu,
@@ -63,7 +62,6 @@ impl Activation {
 
     /// The function for this torch class in the configuration of a sentence-transformers module, such as
     /// `torch.nn.modules.activation.Tanh`, or `None` if it is not supported.
-    #[must_use]
     pub fn from_torch(class: &str) -> Option<Self> {
         Some(match class.strip_prefix("torch.nn.")?.rsplit('.').next()? {
             "Identity" => Self::Identity,

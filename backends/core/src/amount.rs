@@ -6,7 +6,6 @@
 use std::fmt::Display;
 
 /// `count` and `noun`, which is in the singular and has a regular plural.
-#[must_use]
 pub fn amount(count: impl Display, noun: &str) -> String {
     let count = count.to_string();
     if count == "1" {

@@ -68,7 +68,6 @@ pub struct Text {
 
 impl Text {
     /// A single text without reusable or marked tokens.
-    #[must_use]
     pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
         Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new(), unattended: 0, kind: 0 }
     }
@@ -89,37 +88,31 @@ pub struct Batch {
 
 impl Batch {
     /// The unique tokens, segment after segment.
-    #[must_use]
     pub fn token_ids(&self) -> &[u32] {
         &self.token_ids
     }
 
     /// The forest, parents before children.
-    #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
     /// For each text, in the order of addition, the segment that ends with its last token.
-    #[must_use]
     pub fn leaves(&self) -> &[usize] {
         &self.leaves
     }
 
     /// For each text, in the order of addition, the index of its first token of type 1.
-    #[must_use]
     pub fn second(&self) -> &[Option<usize>] {
         &self.second
     }
 
     /// For each text, in the order of addition, the outputs that the caller wants.
-    #[must_use]
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
 
     /// For each text, in the order of addition, the length of the prefix that later texts may share.
-    #[must_use]
     pub fn reusable(&self) -> &[usize] {
         &self.reusable
     }
@@ -136,7 +129,6 @@ impl Batch {
     }
 
     /// The rows of a text's marked tokens, first to last. If no token is marked, the rows of all its tokens.
-    #[must_use]
     pub fn marked_rows(&self, text: usize) -> Vec<usize> {
         let rows: Vec<usize> = self.rows_of(text).collect();
         match self.marks[text].as_slice() {
@@ -146,7 +138,6 @@ impl Batch {
     }
 
     /// For each text, in the order of addition, the row of its last token.
-    #[must_use]
     pub fn last_rows(&self) -> impl ExactSizeIterator<Item = usize> {
         self.leaves.iter().map(|&leaf| self.segments[leaf].rows.end - 1)
     }
@@ -158,7 +149,6 @@ impl Batch {
 
     /// The type of each row's token, 0 or 1. Texts with tokens of type 1 must not share rows
     /// ([`Packing::SEPARATE`]).
-    #[must_use]
     pub fn token_types(&self) -> Vec<u32> {
         let mut types = vec![0; self.token_ids.len()];
         for (text, second) in self.second.iter().enumerate() {
@@ -170,7 +160,6 @@ impl Batch {
     }
 
     /// For each row, the kind of its text.
-    #[must_use]
     pub fn row_kinds(&self) -> Vec<u32> {
         let mut kinds = vec![0; self.token_ids.len()];
         for (text, &kind) in self.kinds.iter().enumerate().filter(|(_, kind)| **kind > 0) {
@@ -181,14 +170,12 @@ impl Batch {
 
     /// The number of tokens to which tokens may attend, of the text that ends with `segment`: all, or all
     /// before it.
-    #[must_use]
     pub fn attended_tokens(&self, segment: usize) -> usize {
         let Segment { position, ref rows, is_attended, .. } = self.segments[segment];
         if is_attended { position + rows.len() } else { position }
     }
 
     /// The segments from the root down to `segment`, itself included.
-    #[must_use]
     pub fn path(&self, segment: usize) -> Vec<usize> {
         let mut path = vec![segment];
         while let Some(parent) = self.segments[path[path.len() - 1]].parent {
@@ -241,7 +228,6 @@ struct Match {
 
 impl BatchBuilder {
     /// A builder without texts.
-    #[must_use]
     pub fn new(packing: Packing) -> Self {
         Self {
             packing,
@@ -258,20 +244,17 @@ impl BatchBuilder {
     }
 
     /// Unique tokens so far. This is the number of the batch's rows, and the token budget counts it.
-    #[must_use]
     pub fn unique_tokens(&self) -> usize {
         self.unique_tokens
     }
 
     /// Texts so far.
-    #[must_use]
     pub fn texts(&self) -> usize {
         self.leaves.len()
     }
 
     /// The number of rows that `ids` would add: its tokens without the prefix that it shares with earlier
     /// texts.
-    #[must_use]
     pub fn cost(&self, ids: &[u32]) -> usize {
         ids.len() - self.longest_match(ids).tokens
     }
@@ -309,7 +292,6 @@ impl BatchBuilder {
     }
 
     /// The batch of all texts added.
-    #[must_use]
     pub fn build(self) -> Batch {
         let mut batch = Batch { token_ids: Vec::with_capacity(self.unique_tokens), ..Batch::default() };
         let mut segment_of = vec![0; self.nodes.len()];

@@ -74,31 +74,26 @@ impl Head {
     pub const PROJECTOR: Self = Self { whole: None, tokens: Some(TokenHead::Projector), sparse: None };
 
     /// The head of a generative re-ranker.
-    #[must_use]
     pub fn answers(answers: AnswerTokens) -> Self {
         Self { whole: Some(WholeHead::Answers(answers)), ..Self::default() }
     }
 
     /// The head of a decider, whose answers are among these tokens.
-    #[must_use]
     pub fn label_logits(tokens: Vec<u32>) -> Self {
         Self { whole: Some(WholeHead::Labels(tokens)), ..Self::default() }
     }
 
     /// The architecture's own head for this number of labels.
-    #[must_use]
     pub fn classification(labels: usize) -> Self {
         Self { whole: Some(WholeHead::Classification { labels }), ..Self::default() }
     }
 
     /// The head of a modular cross-encoder.
-    #[must_use]
     pub fn scores(pooling: Pooling, modules: Vec<HeadModule>) -> Self {
         Self { whole: Some(WholeHead::Scores { pooling, modules }), ..Self::default() }
     }
 
     /// The head of an embedding model: pooled vectors, through these modules, and the states of tokens.
-    #[must_use]
     pub fn embedding(pooling: Pooling, modules: Vec<HeadModule>) -> Self {
         Self {
             whole: Some(WholeHead::Vector { pooling, modules }),
@@ -108,7 +103,6 @@ impl Head {
     }
 
     /// The outputs that it gives.
-    #[must_use]
     pub fn outputs(&self) -> Wanted {
         Wanted { whole: self.whole.is_some(), tokens: self.tokens.is_some(), sparse: self.sparse.is_some() }
     }
@@ -129,7 +123,6 @@ impl Head {
     }
 
     /// The files of its modules.
-    #[must_use]
     pub fn files(&self) -> Vec<&ModelFile> {
         let lexical = match &self.sparse {
             Some(SparseHead::Lexical(module)) => Some(&module.weights),
@@ -175,7 +168,6 @@ pub enum AnswerRule {
 
 impl AnswerTokens {
     /// The logit of `yes` minus the logit of `no`, or the logit of `yes` alone.
-    #[must_use]
     pub fn difference(yes: u32, no: Option<u32>) -> Self {
         let yes = AnswerToken { id: yes, weight: 1.0 };
         let no = no.map(|id| AnswerToken { id, weight: -1.0 });
@@ -183,7 +175,6 @@ impl AnswerTokens {
     }
 
     /// The raw score of a text. `logits` has one value for each of the tokens, in their order.
-    #[must_use]
     pub fn raw_score(&self, logits: &[f64]) -> f32 {
         let weighted = |factors: &[f64]| -> f64 {
             self.tokens.iter().zip(factors).map(|(token, factor)| f64::from(token.weight) * factor).sum()

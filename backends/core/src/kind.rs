@@ -19,7 +19,6 @@ impl BackendKind {
     pub const ALL: [Self; 3] = [Self::Candle, Self::Ort, Self::Python];
 
     /// The value of `--backend`, which is also the Cargo feature that builds it in.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Candle => "candle",

@@ -115,19 +115,16 @@ pub struct Reused {
 
 impl Output {
     /// A text's raw scores or its vector.
-    #[must_use]
     pub fn whole(values: impl Into<Vec<f32>>) -> Self {
         Self { whole: values.into(), ..Self::default() }
     }
 
     /// Whether any value is not a number.
-    #[must_use]
     pub fn has_nan(&self) -> bool {
         self.values().any(f32::is_nan)
     }
 
     /// Whether all values are finite numbers.
-    #[must_use]
     pub fn is_finite(&self) -> bool {
         self.values().all(f32::is_finite)
     }

@@ -41,7 +41,6 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// The options for loading this model with candle on one thread, without a cache and a deadline, in the
     /// arithmetic that fits the machine.
-    #[must_use]
     pub fn new(config: serde_json::Value, weights: Vec<ModelFile>, head: Head) -> Self {
         Self {
             backend: BackendKind::Candle,
@@ -63,7 +62,6 @@ impl LoadOptions {
 
     /// How long a backend that can stop a batch lets it run: nine tenths of the time after which the engine
     /// treats the device as hung and fails all waiting requests. So only the batch fails.
-    #[must_use]
     pub fn batch_limit(&self) -> Option<Duration> {
         self.device_timeout.map(|limit| limit * 9 / 10)
     }

@@ -21,7 +21,6 @@ pub enum Pooling {
 
 impl Pooling {
     /// The pooling that `--pooling` names; `None` for SPLADE, which pools no states.
-    #[must_use]
     pub fn from_flag(pool: Pool) -> Option<Self> {
         match pool {
             Pool::Cls => Some(Self::First),
@@ -32,7 +31,6 @@ impl Pooling {
     }
 
     /// The rows of the batch that the vector of `text` is made of.
-    #[must_use]
     pub fn rows(self, batch: &Batch, text: usize) -> Vec<usize> {
         let mut rows = batch.rows_of(text);
         match self {

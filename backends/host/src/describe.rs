@@ -58,7 +58,6 @@ pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
 }
 
 /// The first of these fields that the configuration or its `text_config` has.
-#[must_use]
 pub fn first_number(config: &Value, names: &[&str]) -> Option<usize> {
     let places = names.iter().flat_map(|name| [&config[*name], &config["text_config"][*name]]);
     places.filter_map(Value::as_u64).map(clamped).next()

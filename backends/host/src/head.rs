@@ -88,13 +88,11 @@ pub enum SparseOutput<M> {
 
 impl<M> LoadedHead<M> {
     /// The outputs that it gives.
-    #[must_use]
     pub fn outputs(&self) -> Wanted {
         Wanted { whole: self.whole.is_some(), tokens: self.tokens.is_some(), sparse: self.sparse.is_some() }
     }
 
     /// The rows of the batch whose hidden states [`LoadedHead::read_outputs`] needs: ascending, each once.
-    #[must_use]
     pub fn needed_rows(&self, batch: &Batch) -> Vec<usize> {
         let mut rows = Vec::new();
         for (text, wanted) in batch.wanted().iter().enumerate() {

@@ -27,7 +27,6 @@ pub struct Padded {
 }
 
 /// The most cells of a batch with `tokens` tokens, over all its groups.
-#[must_use]
 pub fn max_cells(tokens: usize) -> usize {
     tokens.saturating_mul(MAX_PADDING.0).div_ceil(MAX_PADDING.1)
 }
@@ -35,7 +34,6 @@ pub fn max_cells(tokens: usize) -> usize {
 impl Padded {
     /// The texts of `batch` in groups, padded with the token `padding`. With `alone`, each text is a group of
     /// its own, without padding.
-    #[must_use]
     pub fn groups(batch: &Batch, padding: u32, alone: bool) -> Vec<Self> {
         let rows: Vec<Vec<usize>> =
             (0..batch.leaves().len()).map(|text| batch.rows_of(text).collect()).collect();
@@ -83,7 +81,6 @@ impl Padded {
     }
 
     /// The position of each cell's token in its text, `[texts, width]`. Padding cells continue the count.
-    #[must_use]
     pub fn positions(&self) -> Vec<i64> {
         self.texts.iter().flat_map(|_| 0..self.width as i64).collect()
     }

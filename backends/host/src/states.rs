@@ -94,7 +94,6 @@ pub struct HostStates<'a> {
 impl<'a> HostStates<'a> {
     /// The states of `group`, some texts of `batch`: `values` has `width` values for each cell. Texts must
     /// not share rows.
-    #[must_use]
     pub fn new(batch: &Batch, group: &Padded, values: &'a [f32], width: usize) -> Self {
         let cells = group.texts.iter().enumerate().map(|(row, &text)| {
             let first = batch.rows_of(text).next().unwrap_or_default();
@@ -136,7 +135,6 @@ impl HeadDevice for HostStates<'_> {
 
 /// The mean of `states`: at least one slice, `hidden` values each. Summed in double precision, because a text
 /// may have tens of thousands of tokens.
-#[must_use]
 pub fn mean_state<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usize) -> Vec<f32> {
     let (mut sums, mut count) = (vec![0.0_f64; hidden], 0_u32);
     for state in states {

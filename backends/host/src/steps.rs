@@ -52,7 +52,6 @@ const MODULE_EPSILON: f32 = 1e-5;
 
 impl<M> Steps<M> {
     /// No steps, for vectors of `width` values.
-    #[must_use]
     pub fn none(width: usize) -> Self {
         Self { list: Vec::new(), inputs: width, outputs: width }
     }
@@ -155,7 +154,6 @@ impl<M> Step<M> {
 }
 
 /// An activation of one value, computed in double precision.
-#[must_use]
 pub fn apply_activation(activation: Activation, x: f32) -> f32 {
     let wide = f64::from(x);
     match activation {

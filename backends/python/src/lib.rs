@@ -137,7 +137,6 @@ impl WorkerLimits {
     /// weights.
     ///
     /// `batch` is the time for a batch ([`LoadOptions::batch_limit`]).
-    #[must_use]
     pub fn of_batch(batch: Option<Duration>) -> Self {
         Self {
             hello: Duration::from_mins(2),

@@ -59,7 +59,6 @@ pub struct Family {
 
 impl Family {
     /// The kind of its models.
-    #[must_use]
     pub fn kind(&self) -> ModelType {
         if self.answers.is_some() || self.list.is_some() {
             ModelType::ListwiseReranker
@@ -69,7 +68,6 @@ impl Family {
     }
 
     /// The first control token of the prompt that the tokenizer does not have.
-    #[must_use]
     pub fn missing_token(&self, tokenizer: &Tokenizer) -> Option<&'static str> {
         let added = tokenizer.get_added_tokens_decoder();
         let mut tokens = self.control_tokens.iter().copied();
@@ -224,7 +222,6 @@ impl Evidence<'_> {
     }
 
     /// The family whose architecture or name the model has, and which of the two it is.
-    #[must_use]
     pub fn family(&self) -> Option<(&'static Family, String)> {
         let by_architecture = ALL.iter().find_map(|family| {
             let found =
@@ -242,7 +239,6 @@ impl Evidence<'_> {
 
     /// The family of a re-ranker whose name does not say anything, by its `model_type`. `None` if its name
     /// belongs to a family with other architectures.
-    #[must_use]
     pub fn unnamed_family(&self) -> Option<&'static Family> {
         if ALL.iter().any(|family| self.named(family.names).is_some()) {
             return None;
@@ -253,7 +249,6 @@ impl Evidence<'_> {
     }
 
     /// The model's entry in [`EMBEDDERS`].
-    #[must_use]
     pub fn embedder(&self) -> Option<&'static Embedder> {
         EMBEDDERS
             .iter()
@@ -261,7 +256,6 @@ impl Evidence<'_> {
     }
 
     /// The reason why the model is not supported, if its name is a known one.
-    #[must_use]
     pub fn unserved(&self) -> Option<&'static str> {
         UNSERVED.iter().find(|it| self.named(it.names).is_some()).map(|it| it.reason)
     }

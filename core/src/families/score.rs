@@ -43,7 +43,6 @@ impl ScoreRule {
     pub const COSINE: Self = Self::Linear { offset: -1.0, divisor: 2.0 };
 
     /// The score for a raw score.
-    #[must_use]
     pub fn apply(self, raw: f32) -> f32 {
         match self {
             Self::Sigmoid { offset, divisor } => sigmoid((raw - offset) / divisor),
@@ -55,7 +54,6 @@ impl ScoreRule {
     }
 
     /// A score between 0 and 1 for any rule. For the identity it is the sigmoid.
-    #[must_use]
     pub fn probability(self, raw: f32) -> f32 {
         if self == Self::Identity { sigmoid(raw) } else { self.apply(raw) }
     }

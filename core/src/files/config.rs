@@ -23,13 +23,10 @@ pub struct ModelConfig {
     #[serde(default, deserialize_with = "null_is_default")]
     pub architectures: Vec<String>,
     /// The family of models, such as `qwen3`.
-    #[serde(default)]
     pub model_type: Option<String>,
     /// The longest input, in tokens, that has positions.
-    #[serde(default)]
     pub max_position_embeddings: Option<usize>,
     /// The number of rows of the token embedding.
-    #[serde(default)]
     pub vocab_size: Option<usize>,
     /// The padding token; `None` if the file has null or a negative number.
     #[serde(default, deserialize_with = "token_id")]
@@ -44,7 +41,6 @@ pub struct ModelConfig {
     #[serde(default, deserialize_with = "null_is_default")]
     pub label2id: BTreeMap<String, usize>,
     /// The number of classes, if the labels have no names.
-    #[serde(default)]
     pub num_labels: Option<usize>,
     /// Whether the file says that this causal language model is a re-ranker.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -63,7 +59,6 @@ impl ModelConfig {
     }
 
     /// Whether the file names the labels in both directions.
-    #[must_use]
     pub(crate) fn names_labels(&self) -> bool {
         !self.id2label.is_empty() && !self.label2id.is_empty()
     }
@@ -76,7 +71,6 @@ impl ModelConfig {
     }
 
     /// The number of labels of a classification head. The default is two, as in `transformers`.
-    #[must_use]
     pub fn label_count(&self) -> usize {
         match (self.id2label.len(), self.label2id.len()) {
             (0, 0) => self.num_labels.unwrap_or(2),
@@ -98,7 +92,6 @@ pub struct Module {
 
 impl Module {
     /// The class name without its Python modules, such as `Pooling`.
-    #[must_use]
     pub fn class_name(&self) -> &str {
         self.class.rsplit('.').next().unwrap_or_default()
     }
@@ -110,7 +103,6 @@ pub struct LogitScore {
     /// The token for "relevant".
     pub true_token_id: u32,
     /// The token for "not relevant". Without it, the score is the logit of the true token alone.
-    #[serde(default)]
     pub false_token_id: Option<u32>,
 }
 
@@ -146,7 +138,6 @@ impl PoolingConfig {
     }
 
     /// The pooling, if exactly one mode is on and this server supports it.
-    #[must_use]
     pub fn pool(&self) -> Option<Pool> {
         match self.modes.as_slice() {
             [mode] => match mode.as_str() {
@@ -194,14 +185,11 @@ impl Default for SpladeConfig {
 pub(super) struct PromptsConfig {
     #[serde(default, deserialize_with = "null_is_default")]
     pub(super) prompts: BTreeMap<String, Option<String>>,
-    #[serde(default)]
     pub(super) default_prompt_name: Option<String>,
     /// The function that sentence-transformers applies to a cross-encoder's raw score, such as
     /// `torch.nn.modules.linear.Identity`.
-    #[serde(default)]
     pub(super) activation_fn: Option<String>,
     /// The class of sentence-transformers or `PyLate` that saved the model.
-    #[serde(default)]
     pub(super) model_type: Option<String>,
     #[serde(flatten)]
     pub(super) others: BTreeMap<String, Value>,
@@ -240,16 +228,13 @@ impl PromptsConfig {
 /// The fields of `sentence_bert_config.json`, which has older names, too.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct SentenceBert {
-    #[serde(default)]
     pub(super) max_seq_length: Option<usize>,
     /// Whether texts are lower-cased before tokenization.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(super) do_lower_case: bool,
-    #[serde(default)]
     processing_kwargs: Option<ProcessingKwargs>,
     /// The form in which the model gets each kind of input. `message` has the `format` of a chat template's
     /// messages.
-    #[serde(default)]
     modality_config: Option<BTreeMap<String, Value>>,
     #[serde(flatten)]
     pub(super) others: BTreeMap<String, Value>,
@@ -259,7 +244,6 @@ pub(super) struct SentenceBert {
 struct ProcessingKwargs {
     /// The arguments of `apply_chat_template`, with `chat_template` (a name) and `add_generation_prompt`
     /// among them.
-    #[serde(default)]
     chat_template: Option<BTreeMap<String, Value>>,
 }
 
@@ -321,12 +305,9 @@ impl SentenceBert {
 /// The fields of `tokenizer_config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct TokenizerConfig {
-    #[serde(default)]
     pub(super) chat_template: Option<ChatTemplateField>,
     /// The tensors that the model reads, such as `token_type_ids`.
-    #[serde(default)]
     model_input_names: Option<Vec<String>>,
-    #[serde(default)]
     model_max_length: Option<Value>,
     /// The other fields, special tokens among them.
     #[serde(flatten)]

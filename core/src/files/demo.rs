@@ -36,12 +36,13 @@ const FILES: [(&str, &[u8]); 9] = files![
 ///
 /// # Errors
 ///
-/// [`FilesError::Demo`] for the Python backend, which reads a folder.
+/// [`FilesError::Refused`] for the Python backend, which reads a folder.
 #[cfg(feature = "demo")]
 pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
     if backend == BackendKind::Python {
-        let reason = "is in the binary, and `--backend python` reads folders only: leave it out".to_owned();
-        return Err(FilesError::Demo { reason });
+        let message = "the demonstration (`--model-id demo`) is in the binary, and `--backend python` reads folders \
+                       only: leave it out";
+        return Err(FilesError::Refused(message.to_owned()));
     }
     Ok(MemoryFiles::from_files(DEMO_MODEL_ID.into(), FILES))
 }
@@ -50,11 +51,12 @@ pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
 ///
 /// # Errors
 ///
-/// Always [`FilesError::Demo`].
+/// Always [`FilesError::Refused`].
 #[cfg(not(feature = "demo"))]
 pub(super) fn files(_backend: BackendKind) -> Result<MemoryFiles, FilesError> {
-    let reason = "is not in this binary, which was built without the feature `demo`".to_owned();
-    Err(FilesError::Demo { reason })
+    let message = "the demonstration (`--model-id demo`) is not in this binary, which was built without the feature \
+                   `demo`";
+    Err(FilesError::Refused(message.to_owned()))
 }
 
 #[cfg(all(test, feature = "demo"))]

@@ -93,7 +93,6 @@ pub struct ModelFolder {
 impl ModelFolder {
     /// The model's names in lower case: [`ModelFolder::name`], then the last part of `_name_or_path` in
     /// config.json.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         let saved = self.config.raw["_name_or_path"].as_str().unwrap_or_default();
         let saved = saved.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
@@ -102,7 +101,6 @@ impl ModelFolder {
 
     /// The model's own name: the last part of its Hub id (also if `root` is a snapshot in the Hub's cache),
     /// otherwise the folder's name. Owner and parent folders are not part of it.
-    #[must_use]
     pub fn name(&self) -> String {
         if let Some(name) = &self.given_name {
             return name.clone();

@@ -56,7 +56,9 @@ pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     modules::check_order(&folder.modules, false)?;
     let pool = folder.pooling.as_ref().and_then(PoolingConfig::pool);
     let Some(pooling) = pool.and_then(Pooling::from_flag) else {
-        return Err(FilesError::ScoresWithoutPooling);
+        let message = "modules.json ends in `scores`, but the configuration of its Pooling does not say exactly one \
+                       of cls, mean and lasttoken: download the model again with this folder";
+        return Err(FilesError::Refused(message.to_owned()));
     };
     Ok(Head::scores(pooling, folder.head_modules.clone()))
 }
@@ -79,7 +81,10 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     let known = ["Transformer", "MLMTransformer", "SpladePooling"];
     let mut classes = folder.modules.iter().map(Module::class_name);
     if let Some(class) = classes.find(|class| !known.contains(class)) {
-        return Err(FilesError::SpladeModule { class: class.to_owned() });
+        return Err(FilesError::Refused(format!(
+            "modules.json names the module `{class}`, which is not supported in a SPLADE model: it may have \
+             Transformer (or MLMTransformer) and SpladePooling; leave `--pooling splade` out if it is not one"
+        )));
     }
     if let Some(SpladeFile { path, config }) = &folder.splade {
         let fields = [
@@ -101,23 +106,31 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
 ///
 /// # Errors
 ///
-/// [`FilesError::Classification`] if the head does not label whole texts; [`FilesError::Labels`] if the file
-/// does not name each of the classes 0, 1, … once.
+/// If the head does not label whole texts, or the file does not name each of the classes 0, 1, … once.
 pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
     if !config.architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
-        return Err(FilesError::Classification { architectures: config.architectures.join(", ") });
+        return Err(FilesError::Refused(format!(
+            "`architectures` of config.json names {}, whose head is not supported: only heads that label whole texts \
+             (…ForSequenceClassification) are",
+            config.architectures.join(", ")
+        )));
     }
+    let unclear = |field: &str| {
+        FilesError::Refused(format!(
+            "`{field}` of config.json must name each class once, from 0 on: correct it, or leave it out"
+        ))
+    };
     let classes = 0..config.label_count();
     if !config.id2label.is_empty() {
         let labels =
             classes.map(|class| config.id2label.get(&class.to_string()).cloned()).collect::<Option<_>>();
-        return labels.ok_or(FilesError::Labels { field: "id2label" });
+        return labels.ok_or_else(|| unclear("id2label"));
     }
     if !config.label2id.is_empty() {
         return classes
             .map(|class| config.label2id.iter().find(|(_, id)| **id == class).map(|(label, _)| label.clone()))
             .collect::<Option<_>>()
-            .ok_or(FilesError::Labels { field: "label2id" });
+            .ok_or_else(|| unclear("label2id"));
     }
     Ok(classes.map(|class| format!("LABEL_{class}")).collect())
 }
@@ -126,7 +139,7 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
 ///
 /// # Errors
 ///
-/// [`FilesError::PositiveLabel`] unless exactly one label has such a name.
+/// [`FilesError::Refused`] unless exactly one label has such a name.
 pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
     let mut found = labels
         .iter()
@@ -134,7 +147,12 @@ pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError
         .filter(|(_, label)| POSITIVE.contains(&label.trim().to_lowercase().as_str()));
     match (found.next(), found.next()) {
         (Some((class, _)), None) => Ok(class),
-        _ => Err(FilesError::PositiveLabel { name: name.to_owned(), labels: labels.join(", ") }),
+        _ => Err(FilesError::Refused(format!(
+            "`--model-type reranker` needs to know which of the two labels of `{name}` ({}) means relevant: name \
+             exactly one of them yes, true, relevant, positive, entailment or 1 in `id2label` of config.json, or \
+             give `--model-type classifier`",
+            labels.join(", ")
+        ))),
     }
 }
 

@@ -117,13 +117,21 @@ pub(super) struct Hub<'a> {
 impl<'a> Hub<'a> {
     pub(super) fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
         if !stays_below(&source.revision) {
-            return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
+            return Err(FilesError::Refused(format!(
+                "`--revision {}` cannot be a revision: give a branch, a tag, a full commit id or refs/pr/N",
+                source.revision
+            )));
         }
         let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
         let token = given.filter(|token| !token.is_empty());
         let (model_id, reader) = source.split_file()?;
         let client = Client::new(model_id, token, options);
-        let client = client.map_err(|reason| FilesError::Client { reason })?;
+        let client = client.map_err(|reason| {
+            FilesError::Refused(format!(
+                "the Hub client cannot start: {reason}; check HF_ENDPOINT, which must be a URL such as \
+                 https://huggingface.co"
+            ))
+        })?;
         let root = source.cache_dir.clone().unwrap_or_else(|| options.cache.clone());
         Ok(Self { source, model_id, reader, options, client, cache: Cache::new(root, model_id) })
     }
@@ -152,31 +160,45 @@ impl<'a> Hub<'a> {
     /// A refusal of the Hub as an error with a remedy.
     pub(super) fn refusal(&self, file: Option<&str>, failure: Failure) -> FilesError {
         let what = self.what(file);
-        let (model_id, revision) = (self.model_id.to_owned(), self.source.revision.clone());
-        let endpoint = self.client.endpoint().to_owned();
+        let (model_id, revision) = (self.model_id, &self.source.revision);
+        let endpoint = self.client.endpoint();
+        let not_delivered = |reason: String| {
+            format!("the Hub did not deliver {what}: {reason}; try again later, or check HF_ENDPOINT")
+        };
         let (status, code) = match failure {
             Failure::Refused(status, code) => (status, code),
             Failure::Strange(reason) | Failure::Unreachable(reason) => {
-                return FilesError::Hub { what, reason };
+                return FilesError::Refused(not_delivered(reason));
             }
         };
         let code = code.as_deref();
-        match (status, file) {
-            (StatusCode::UNAUTHORIZED, _) if code != Some("GatedRepo") => FilesError::LoginRequired { what },
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
-                FilesError::AccessDenied { what, page: format!("{endpoint}/{model_id}") }
-            }
+        FilesError::Refused(match (status, file) {
+            (StatusCode::UNAUTHORIZED, _) if code != Some("GatedRepo") => format!(
+                "the Hub wants a login for {what} (401): pass a valid token with `--hf-token` or HF_TOKEN, and check \
+                 the model id, because a misspelled one gets the same answer"
+            ),
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => format!(
+                "the Hub refuses access to {what}: if the model is gated, accept its conditions at \
+                 {endpoint}/{model_id}, and pass a token that may read it (`--hf-token` or HF_TOKEN)"
+            ),
             (StatusCode::NOT_FOUND, Some(file)) => {
-                FilesError::Missing { place: model_id, remedy: remedy(file), file: file.to_owned() }
+                let (place, remedy) = (model_id.to_owned(), remedy(file));
+                return FilesError::Missing { place, remedy, file: file.to_owned() };
             }
             (StatusCode::NOT_FOUND, None)
                 if code.map_or(revision != "main", |code| code == "RevisionNotFound") =>
             {
-                FilesError::UnknownRevision { model_id, revision }
+                format!(
+                    "the model `{model_id}` has no revision `{revision}`: check `--revision` (a branch, a tag, a full \
+                     commit id or refs/pr/N)"
+                )
             }
-            (StatusCode::NOT_FOUND, None) => FilesError::UnknownRepository { model_id, endpoint },
-            _ => FilesError::Hub { what, reason: format!("it answers {status}") },
-        }
+            (StatusCode::NOT_FOUND, None) => format!(
+                "there is no model `{model_id}` at {endpoint}, and no directory of that name: check `--model-id`; a \
+                 private model looks like this too without a token that may read it (`--hf-token` or HF_TOKEN)"
+            ),
+            _ => not_delivered(format!("it answers {status}")),
+        })
     }
 
     /// The words for the model, or for one of its files, in messages.

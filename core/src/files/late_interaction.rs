@@ -92,7 +92,6 @@ struct QueryExpansion {
     #[serde(default)]
     attend: bool,
     /// The token; absent: the mask, else the end of a text.
-    #[serde(default)]
     token: Option<String>,
     /// The number of tokens up to which a query is filled.
     length: usize,
@@ -109,49 +108,32 @@ enum ExpansionStrategy {
 /// The fields of `2_MultiVectorMask/config.json`.
 #[derive(Debug, Default, Deserialize)]
 struct MaskConfig {
-    #[serde(default)]
     skiplist_words: Option<Vec<String>>,
-    #[serde(default)]
     skiplist_tasks: Option<Vec<String>>,
-    #[serde(default)]
     keep_only_token_ids: Option<Vec<u32>>,
 }
 
 /// The settings of `PyLate` in `config_sentence_transformers.json`, with its defaults.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct PyLateConfig {
-    #[serde(default)]
     query_prefix: Option<String>,
-    #[serde(default)]
     document_prefix: Option<String>,
-    #[serde(default)]
     query_length: Option<usize>,
-    #[serde(default)]
     document_length: Option<usize>,
-    #[serde(default)]
     do_query_expansion: Option<bool>,
-    #[serde(default)]
     attend_to_expansion_tokens: Option<bool>,
-    #[serde(default)]
     skiplist_words: Option<Vec<String>>,
 }
 
 /// The fields of Stanford's `artifact.metadata`.
 #[derive(Debug, Default, Deserialize)]
 struct Artifact {
-    #[serde(default)]
     query_token_id: Option<String>,
-    #[serde(default)]
     doc_token_id: Option<String>,
-    #[serde(default)]
     query_maxlen: Option<usize>,
-    #[serde(default)]
     doc_maxlen: Option<usize>,
-    #[serde(default)]
     attend_to_mask_tokens: Option<bool>,
-    #[serde(default)]
     mask_punctuation: Option<bool>,
-    #[serde(default)]
     similarity: Option<String>,
 }
 

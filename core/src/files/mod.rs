@@ -68,7 +68,12 @@ pub async fn load(
     match Box::pin(load_with(source, options, describe, None)).await {
         Err(FilesError::LacksBase { place, base, revision }) => {
             let found = Box::pin(load_base(source, options, describe, base.clone(), revision)).await;
-            let found = found.map_err(|cause| FilesError::Base { place, base, cause: Box::new(cause) })?;
+            let found = found.map_err(|cause| {
+                FilesError::Refused(format!(
+                    "{place} is an adapter of the model `{base}`, which cannot be read: {cause} (a folder with the \
+                     last part of its name next to the adapter's folder is used instead of the Hub)"
+                ))
+            })?;
             Box::pin(load_with(source, options, describe, Some(&found))).await
         }
         other => other,

@@ -52,7 +52,11 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
     if let Some(path) = dense_path {
         let named: Vec<&str> = steps.iter().filter(|step| !step.is_norm).map(|step| &*step.path).collect();
         if named.len() > 1 {
-            return Err(FilesError::SeveralDense { path: path.to_owned(), named: named.join(", ") });
+            return Err(FilesError::Refused(format!(
+                "`--dense-path {path}` stands in for one dense module, but modules.json names several ({}): leave \
+                 the flag out",
+                named.join(", ")
+            )));
         }
         match steps.iter_mut().find(|step| !step.is_norm) {
             Some(step) => path.clone_into(&mut step.path),
@@ -64,7 +68,10 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
         return Err(FilesError::UnsupportedModule { class: "Dense".to_owned(), after });
     }
     match steps.iter().find(|step| !is_inside(&step.path)) {
-        Some(WeightedModule { path, .. }) => Err(FilesError::DensePath { path: path.clone() }),
+        Some(WeightedModule { path, .. }) => Err(FilesError::Refused(format!(
+            "the dense module's folder `{path}` is not a folder below the model's: correct modules.json, or give \
+             `--dense-path` a name such as `2_Dense`"
+        ))),
         None => Ok(steps),
     }
 }
@@ -77,7 +84,11 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Result<Option<String
     if is_inside(path) {
         return Ok(Some(module_config(path)));
     }
-    Err(FilesError::ModulePath { class: class.to_owned(), path: module.path.clone() })
+    Err(FilesError::Refused(format!(
+        "modules.json names `{}` as the folder of the module `{class}`, which is not a folder below the model's: \
+         correct it to a name such as `1_{class}`",
+        module.path
+    )))
 }
 
 /// The modules. The first one must be a transformer with its files at the top.
@@ -91,7 +102,11 @@ pub(super) async fn read_modules(
     };
     let (class, path) = (first.class_name(), first.path.trim_end_matches('/'));
     if class == "Transformer" && !["", "."].contains(&path) && files.has(&module_config(path)) {
-        return Err(FilesError::TransformerFolder { path: first.path.clone() });
+        return Err(FilesError::Refused(format!(
+            "modules.json puts the module `Transformer` into the folder `{}`, which is not supported: load the model \
+             with a current sentence-transformers and save it again, which puts the module's files at the top",
+            first.path
+        )));
     }
     if class != "Transformer" && !files.has(CONFIG) {
         let (class, after) = (class.to_owned(), " first".to_owned());

@@ -24,7 +24,7 @@ const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 ///
 /// # Errors
 ///
-/// [`FilesError::OnnxFile`] if there is no graph, if `asked` is not there, or if there are several and
+/// [`FilesError::NoWeights`] if there is no graph, if `asked` is not there, or if there are several and
 /// `asked` is `None`.
 pub(super) fn choose(
     names: impl IntoIterator<Item = String>,
@@ -54,7 +54,7 @@ pub(super) fn choose(
             )
         }
     };
-    Err(FilesError::OnnxFile { place: place.to_owned(), problem })
+    Err(FilesError::NoWeights(format!("{place} has {problem}")))
 }
 
 /// The facts in the file of a graph.

@@ -51,7 +51,7 @@ pub(super) async fn fetch_files(repository: &Repository<'_>, code: bool) -> Resu
 ///
 /// # Errors
 ///
-/// [`FilesError::TooManyFiles`] if the repository has more such files than any model.
+/// [`FilesError::Refused`] if the repository has more such files than any model.
 fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesError> {
     let mut wanted = WantedFiles::default();
     for file in files.iter().filter(|file| !is_other(file)) {
@@ -68,7 +68,13 @@ fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesErro
         }
     }
     let count = wanted.small.len() + wanted.weights.len();
-    if count > MAX_FILES { Err(FilesError::TooManyFiles { count, max: MAX_FILES }) } else { Ok(wanted) }
+    if count <= MAX_FILES {
+        return Ok(wanted);
+    }
+    Err(FilesError::Refused(format!(
+        "the repository has {count} files that sentence-transformers might read, more than the limit of \
+         {MAX_FILES}: it is not a model"
+    )))
 }
 
 fn is_other(file: &str) -> bool {

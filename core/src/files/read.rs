@@ -17,7 +17,7 @@ use super::folder::{Describe, ModelFolder};
 use super::late_interaction::LateInteraction;
 use super::module_settings::{DenseRole, ends_in_scores, fetch_dense};
 use super::names::{
-    ADAPTER, Bound, CONFIG, LAYA, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, is_graph, module_config,
+    ADAPTER, Bound, CONFIG, LAYA, POINTER, PROMPTS, TOKENIZER, TRAINED_DECIDERS, module_config,
 };
 use super::pointer::{self, PointerFiles};
 use super::reading::{read_text, remedy, run_ready};
@@ -78,7 +78,11 @@ pub(super) async fn read_model(
     }
     let trained_decider = find_trained_decider(repository);
     if let (Some(family), false) = (trained_decider, repository.has(CONFIG)) {
-        return Err(FilesError::TrainedDecider { place: repository.place(), family });
+        return Err(FilesError::Refused(format!(
+            "{} holds a decider of the family {family}, whose layout and head are not supported: choose an \
+             instruct model with `--model-type decider`",
+            repository.place()
+        )));
     }
     let may_be_static = selection.is_none() && reader.backend == BackendKind::Candle;
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
@@ -88,7 +92,11 @@ pub(super) async fn read_model(
         selected => {
             // sentence-transformers adds the adapter to the base, or loads the base that it names.
             if reader.backend != BackendKind::Python && repository.has(ADAPTER) {
-                return Err(FilesError::Adapter { place: repository.place() });
+                return Err(FilesError::Refused(format!(
+                    "{} has an adapter (PEFT, adapter_config.json), which is not supported: merge it into its \
+                     base (`merge_and_unload` of peft), or choose `--backend python`",
+                    repository.place()
+                )));
             }
             if may_be_static && let Some(found) = static_embedding::find_static(repository).await? {
                 return read_static(repository, &found, reader, describe).await;
@@ -192,8 +200,8 @@ impl<'r, 'a> Sources<'r, 'a> {
         let files = self.files;
         let config = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
         let mut config = ModelConfig::from_text(&read_text(&config)?)?;
-        let description = describe(&config.raw)
-            .map_err(|error| FilesError::refused(error, files.names().iter().any(|name| is_graph(name))))?;
+        let description =
+            describe(&config.raw).map_err(|error| FilesError::from_backend(error, &files.names()))?;
         let modules = modules::read_modules(files, reader.backend).await?;
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
         refuse_shortening(files, &prompts_config)?;
@@ -292,8 +300,12 @@ impl<'r, 'a> Sources<'r, 'a> {
         let Some((file, mark)) = late_interaction::find_mark(config, modules, prompts) else {
             return Ok(None);
         };
+        let refused = FilesError::Refused(format!(
+            "{file} has {mark}, so this is a late-interaction model (ColBERT), whose layout is not supported: \
+             PyLate's (a Transformer and Dense modules) and Stanford's are, by the native backend"
+        ));
         if reader.backend != BackendKind::Candle {
-            return Err(FilesError::LateInteraction { file, mark });
+            return Err(refused);
         }
         if late_interaction::is_stanford(config) && modules.is_empty() {
             let artifact = self.files.read_text(late_interaction::ARTIFACT).await?;
@@ -307,7 +319,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             let settings = sentence_bert.cloned().unwrap_or_default();
             return LateInteraction::from_own_layout(prompts, &settings, config.as_ref()).map(Some);
         }
-        Err(FilesError::LateInteraction { file, mark })
+        Err(refused)
     }
 
     /// The modules after the pooling. The Python backend reads the modules of an embedding model itself, and

@@ -54,7 +54,11 @@ pub async fn load_settings(source: &ModelSource, options: &HubOptions) -> Result
     let repository = remote::open_repository(source, options).await?;
     let has_gguf = !repository.has(CONFIG) && repository.names().iter().any(|name| is_gguf(name));
     if reader.gguf_file.is_some() || has_gguf || find_static(&repository).await?.is_some() {
-        return Err(FilesError::SettingsInWeights { place: repository.place() });
+        return Err(FilesError::Refused(format!(
+            "the settings of {} are in its weights, which are not fetched here: fetch them with \
+             `text-embeddings-router download`, and name the folder or the file that it prints",
+            repository.place()
+        )));
     }
     read_settings(&repository, None).await
 }

@@ -138,7 +138,6 @@ const MAX_TOKEN: u64 = 4096;
 
 impl HubOptions {
     /// The defaults with the Hub's environment variables. Nothing else reads these variables.
-    #[must_use]
     pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -209,7 +208,10 @@ pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>,
     // A weight file in a folder that exists: its name is wrong, or it is a link to nothing.
     let is_local_file = is_weights(&model_id) && path.parent().is_some_and(Path::is_dir);
     if model_id.starts_with(['/', '.', '~']) || model_id.matches('/').count() > 1 || is_local_file {
-        return Err(FilesError::NoSuchDirectory { model_id });
+        return Err(FilesError::Refused(format!(
+            "`--model-id {model_id}` looks like a path, but there is no such directory or file: correct it, or \
+             give a Hub id such as `Qwen/Qwen3-Reranker-0.6B`"
+        )));
     }
     let is_hub_id = model_id.split('/').all(|part| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))

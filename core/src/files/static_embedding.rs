@@ -42,17 +42,14 @@ pub(crate) struct StaticTokens {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct UnknownToken {
     /// By its text, in every kind of tokenizer but Unigram.
-    #[serde(default)]
     pub(crate) unk_token: Option<String>,
     /// By its id, in Unigram.
-    #[serde(default)]
     pub(crate) unk_id: Option<u32>,
 }
 
 /// The fields of `tokenizer.json` that the two libraries read outside of the tokenizer.
 #[derive(Deserialize)]
 struct TokenizerFields {
-    #[serde(default)]
     truncation: Option<TruncationFields>,
     #[serde(default)]
     model: UnknownToken,
@@ -61,7 +58,6 @@ struct TokenizerFields {
 #[derive(Deserialize)]
 struct TruncationFields {
     max_length: usize,
-    #[serde(default)]
     direction: Option<String>,
 }
 
@@ -101,7 +97,10 @@ pub(super) async fn find_static(files: &Repository<'_>) -> Result<Option<StaticF
         return Err(FilesError::UnsupportedField { path: MODULES.into(), field: "path", value: path, known });
     }
     if files.has(CLASSIFIER) {
-        return Err(FilesError::StaticClassifier { file: CLASSIFIER });
+        return Err(FilesError::Refused(format!(
+            "the folder has {CLASSIFIER}, so this is a classifier of model2vec, which is not supported: remove the \
+             file to serve the embeddings that it reads"
+        )));
     }
     Ok(Some(StaticFolder { path, config: config.unwrap_or_else(|| json!({})) }))
 }

@@ -46,7 +46,12 @@ pub(super) async fn choose(
 ) -> Result<Option<ChosenTemplate>, FilesError> {
     let has_template = config.chat_template.is_some() || repository.has(CHAT_TEMPLATE);
     if has_template && sentence_bert.is_some_and(SentenceBert::reads_messages) && makes_vectors(modules) {
-        return Err(FilesError::TextAsMessage { place: repository.place() });
+        return Err(FilesError::Refused(format!(
+            "{} says that each text is put into the tokenizer's chat template (`message` in `modality_config` of \
+             sentence_bert_config.json), which is not supported for vectors: remove `message` there if the model \
+             was trained on plain texts",
+            repository.place()
+        )));
     }
     // Without modules, `sentence_bert_config.json` does not describe a re-ranker's template.
     let style = match sentence_bert {
@@ -104,7 +109,10 @@ async fn by_name(
         return Ok((format!("tokenizer_config.json ({name})"), source.clone()));
     }
     if !is_template_file(&format!("{name}.jinja")) {
-        return Err(FilesError::TemplateName { name: name.to_owned() });
+        return Err(FilesError::Refused(format!(
+            "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of \
+             additional_chat_templates: correct it, or give `--chat-template`"
+        )));
     }
     let remedy = "sentence_bert_config.json names it; download the model again with this folder";
     let found = repository.require(&file, Bound::Small, remedy).await?;

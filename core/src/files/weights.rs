@@ -34,7 +34,6 @@ pub(super) const NEEDS_WEIGHTS: &str = "this server reads weights as model.safet
 /// The fields of `model.safetensors.index.json` and of similar files.
 #[derive(Deserialize)]
 struct Index {
-    #[serde(default)]
     metadata: Option<Value>,
     weight_map: BTreeMap<String, String>,
 }
@@ -113,8 +112,8 @@ fn select_among(place: &str, names: &[String], reader: &Reader) -> Result<Select
         if has(name) && is_gguf(name) {
             return Ok(Selection::Gguf(name.to_owned()));
         }
-        let (place, file) = (place.to_owned(), name.to_owned());
-        return Err(FilesError::NoSuchGguf { place, file, found: found() });
+        let message = format!("{place} has no GGUF file `{name}`; its GGUF files: {}", found());
+        return Err(FilesError::NoGguf(message));
     }
     for layout in &LAYOUTS {
         if has(layout.single) {
@@ -128,9 +127,12 @@ fn select_among(place: &str, names: &[String], reader: &Reader) -> Result<Select
         [first, ..] if reader.backend == BackendKind::Python => {
             Err(FilesError::GgufForAnother { file: first.to_owned(), backend: reader.backend })
         }
-        [] => Err(no_weights(place.to_owned(), names)),
+        [] => Err(no_weights(place, names)),
         [only] => Ok(Selection::Gguf(only.to_owned())),
-        _ => Err(FilesError::SeveralGguf { place: place.to_owned(), found: found() }),
+        _ => Err(FilesError::NoGguf(format!(
+            "{place} has several GGUF files, and `--model-id` names none of them; choose one with `--gguf-file`: {}",
+            found()
+        ))),
     }
 }
 
@@ -168,14 +170,22 @@ async fn open_shards(repository: &Repository<'_>, index: &FileText) -> Result<Ve
 }
 
 /// The error for a folder or repository with these files, but without weights that this server reads.
-fn no_weights(place: String, files: &[String]) -> FilesError {
+fn no_weights(place: &str, files: &[String]) -> FilesError {
     if let Some(found) = files.iter().find(|name| is_graph(name)) {
-        return FilesError::OnlyOnnx { place, found: found.clone() };
+        return FilesError::NoWeights(format!(
+            "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give \
+             `--backend ort`, in a build with the feature `ort`"
+        ));
     }
-    match files.iter().find(|name| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending))) {
-        Some(found) => FilesError::OtherWeights { place, found: found.clone() },
-        None => FilesError::Missing { place, file: LAYOUTS[0].single.to_owned(), remedy: NEEDS_WEIGHTS },
+    if let Some(found) = files.iter().find(|name| OTHER_FORMATS.iter().any(|end| name.ends_with(end))) {
+        return FilesError::NoWeights(format!(
+            "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and \
+             GGUF files only: choose another repository or `--revision`, or convert them, by loading the model with \
+             transformers and `save_pretrained(folder)`"
+        ));
     }
+    let (place, file) = (place.to_owned(), LAYOUTS[0].single.to_owned());
+    FilesError::Missing { place, file, remedy: NEEDS_WEIGHTS }
 }
 
 /// The shards in an index.

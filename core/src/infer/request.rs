@@ -19,7 +19,6 @@ pub struct RequestInFlight {
 
 impl Engine {
     /// A request that arrives now, with the permit for it.
-    #[must_use]
     pub fn begin_request(&self, permit: Permit) -> RequestInFlight {
         RequestInFlight { shared: Arc::clone(&self.shared), turn: self.turn(), permit: Arc::new(permit) }
     }
@@ -27,7 +26,6 @@ impl Engine {
 
 impl RequestInFlight {
     /// Its place in the queue's order.
-    #[must_use]
     pub fn turn(&self) -> &Turn {
         &self.turn
     }
@@ -38,7 +36,6 @@ impl RequestInFlight {
     }
 
     /// Announces `count` texts, before their tokens are known.
-    #[must_use]
     pub fn announce(&self, count: usize) -> Announced {
         Announced::new(&self.shared, &self.turn, Some(Arc::clone(&self.permit)), count)
     }

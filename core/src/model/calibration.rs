@@ -87,12 +87,12 @@ impl Calibration {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Calibration`] if it is not such a file.
+    /// [`Refusal::Other`] if it is not such a file.
     pub fn from_text(path: &Path, text: &str) -> Result<Self, Refusal> {
         let file: Result<CalibrationFile, _> = serde_json::from_str(text);
         file.map_err(|error| format!("{error}: give a file that `text-embeddings-router-calibrate` wrote"))
             .and_then(|file| Self::from_file(path, file))
-            .map_err(|problem| Refusal::Calibration { path: path.to_owned(), problem })
+            .map_err(|problem| Refusal::calibration(path, &problem))
     }
 
     fn from_file(path: &Path, file: CalibrationFile) -> Result<Self, String> {
@@ -125,10 +125,10 @@ impl Calibration {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Calibration`] that names the difference.
+    /// [`Refusal::Other`] that names the difference.
     pub fn check_model(&self, model: &Model, served: &MadeFor) -> Result<(), Refusal> {
         match self.find_difference(model, served) {
-            Some(problem) => Err(Refusal::Calibration { path: self.path.clone(), problem }),
+            Some(problem) => Err(Refusal::calibration(&self.path, &problem)),
             None => Ok(()),
         }
     }

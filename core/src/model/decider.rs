@@ -71,7 +71,6 @@ impl Decider {
     }
 
     /// The most options of a question.
-    #[must_use]
     pub fn max_options(&self) -> usize {
         match self {
             Self::Labels(decider) => decider.labels.max_options(),
@@ -87,12 +86,18 @@ impl LabelDecider {
         flags: &ModelFlags,
     ) -> Result<(Self, Head), Refusal> {
         if let Some(family) = files.trained_decider {
-            return Err(Refusal::TrainedDecider { model_id: files.model_id.clone(), family });
+            return Err(Refusal::Other(format!(
+                "`{}` is a decider of the family {family}, whose head is not supported: choose an instruct model",
+                files.model_id
+            )));
         }
         let model_type = files.config.model_type.as_deref().unwrap_or_default();
         if !MODEL_TYPES.contains(&model_type) || !files.description.is_causal {
             let supported = MODEL_TYPES.join(", ");
-            return Err(Refusal::NoDecider { model_type: model_type.to_owned(), supported });
+            return Err(Refusal::Other(format!(
+                "`--model-type decider` is for instruct models of {supported}, and config.json says {model_type:?}: \
+                 choose one of those"
+            )));
         }
         let conversation = find_conversation(files, flags)?;
         let labels = LabelTokens::find_behind(tokenizer, conversation.value.text_behind())?;
@@ -116,14 +121,12 @@ impl fmt::Display for Decider {
 
 impl Model {
     /// The decider, if it is one.
-    #[must_use]
     pub fn as_decider(&self) -> Option<&Decider> {
         if let ModelKind::Decider(model) = &self.kind { Some(model) } else { None }
     }
 
     /// How it decides; absent if it does not. Of the re-rankers, those do whose raw score is the log-odds of
     /// two answers to a prompt.
-    #[must_use]
     pub fn how_it_decides(&self) -> Option<Deciding<'_>> {
         if let Some(decider) = self.as_decider() {
             return Some(Deciding::Together(decider));
@@ -143,16 +146,26 @@ impl Model {
 fn find_conversation(files: &ModelFolder, flags: &ModelFlags) -> Result<Sourced<MessageTemplate>, Refusal> {
     let (source, place, from_flag) = match (&flags.chat_template, &files.chat_template) {
         (Some(PromptFlag::Builtin(family)), _) => {
-            return Err(Refusal::FamilyOfRerankers { family: family.name });
+            return Err(Refusal::Other(format!(
+                "`--chat-template {}` is the prompt of re-rankers, and a decider reads a conversation: leave it out, \
+                 or give the path of a chat template",
+                family.name
+            )));
         }
         (Some(PromptFlag::File { path, source }), _) => (source, path.display().to_string(), true),
         (None, Some(chosen)) => (&chosen.source, chosen.place.clone(), false),
-        (None, None) => return Err(Refusal::NoChatTemplate { model_id: files.model_id.clone() }),
+        (None, None) => {
+            return Err(Refusal::Other(format!(
+                "`{}` has no chat template, which a decider's prompt is written with: choose an instruct model, or \
+                 give the path of a template with `--chat-template`",
+                files.model_id
+            )));
+        }
     };
     let style = files.chat_template.as_ref().map(|chosen| chosen.style.clone()).unwrap_or_default();
     let style = style.with_tokens(&files.special_tokens);
     let conversation = MessageTemplate::from_chat_template(source, &style)
-        .map_err(|cause| Refusal::ChatTemplate { place: place.clone(), cause })?;
+        .map_err(|cause| Refusal::chat_template(&place, &cause))?;
     let owner = if from_flag { "that of the file" } else { "the repository's chat template" };
     Ok(Sourced::new(conversation, format!("{owner} ({place})")))
 }

@@ -18,19 +18,17 @@
 //! 7. everything else would be an embedding model with unknown pooling and is refused, because a wrong guess
 //!    would silently give wrong scores.
 
-mod error;
-
-use std::fmt;
-use std::str::FromStr;
+mod requested;
 
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::{ModelType, Pool};
 
+use super::Refusal;
 use crate::families::{Evidence, Family};
 use crate::files::{FilesError, ModelConfig, ModelFolder, PoolingConfig, class_labels};
 use crate::templates::template_has_roles;
-pub use error::DetectError;
+pub use requested::RequestedType;
 
 impl ModelFolder {
     fn is_classification(&self) -> bool {
@@ -38,7 +36,6 @@ impl ModelFolder {
     }
 
     /// The hints in the files about a re-ranker's family.
-    #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
         let Self { config, .. } = self;
         let model_type = config.model_type.as_deref().unwrap_or_default();
@@ -132,56 +129,6 @@ pub fn check_head(config: &Value, requested: Option<RequestedType>) -> Result<()
     class_labels(&config).map(drop)
 }
 
-/// The values of `--model-type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestedType {
-    /// `embedding`
-    Embedding,
-    /// `classifier`
-    Classifier,
-    /// `reranker`: with a classification head
-    Reranker,
-    /// `listwise-reranker`: a causal language model that answers yes or no, or that reads many documents at
-    /// once
-    ListwiseReranker,
-    /// `decider`: an instruct model that answers questions with probabilities
-    Decider,
-}
-
-impl RequestedType {
-    /// Every value, in the order of the help text.
-    pub const ALL: [Self; 5] =
-        [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker, Self::Decider];
-
-    /// The value as the user types it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Embedding => "embedding",
-            Self::Classifier => "classifier",
-            Self::Reranker => "reranker",
-            Self::ListwiseReranker => "listwise-reranker",
-            Self::Decider => "decider",
-        }
-    }
-}
-
-impl fmt::Display for RequestedType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for RequestedType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(Self::as_str).join(", ");
-        let found = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
-        found.ok_or_else(|| format!("`{text}` is not one of {names}"))
-    }
-}
-
 /// The kind of a model, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detected {
@@ -203,19 +150,23 @@ impl Detected {
 ///
 /// # Errors
 ///
-/// [`DetectError`] if files and flags leave the kind open or contradict each other.
+/// [`Refusal::Kind`] if files and flags leave the kind open or contradict each other.
 pub fn detect_kind(
     files: &ModelFolder,
     requested: Option<RequestedType>,
     pooling: Option<Pool>,
     family: Option<&Family>,
-) -> Result<Detected, DetectError> {
+) -> Result<Detected, Refusal> {
     if files.late_interaction.is_some() {
         return match (requested, pooling) {
             (None | Some(RequestedType::Reranker), None) => {
                 Ok(Detected::new(ModelType::Reranker, "its files compare texts token by token (ColBERT)"))
             }
-            _ => Err(DetectError::LateInteraction { name: files.name() }),
+            _ => Err(Refusal::Kind(format!(
+                "`{}` compares queries and documents token by token (ColBERT), so it is a re-ranker, and \
+                 `/embed_all` gives its vectors: leave `--model-type` and `--pooling` out",
+                files.name()
+            ))),
         };
     }
     match (requested, pooling) {
@@ -236,13 +187,11 @@ fn from_flag(
     files: &ModelFolder,
     requested: RequestedType,
     pooling: Option<Pool>,
-) -> Result<ModelType, DetectError> {
+) -> Result<ModelType, Refusal> {
     let name = files.name();
-    let architecture = files.architecture_names();
     match (requested, pooling) {
         (requested, _) if files.is_trained_decider() && requested != RequestedType::Decider => {
-            let advice = advice_without_head(files);
-            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture, advice })
+            Err(no_classification_head(files, requested))
         }
         (RequestedType::Embedding, Some(Pool::Splade)) => require_masked_head(files),
         (RequestedType::Embedding, Some(pool)) => Ok(ModelType::Embedding(pool)),
@@ -252,8 +201,10 @@ fn from_flag(
         (RequestedType::Embedding, None) if files.evidence().embedder().is_some() => {
             Ok(ModelType::Embedding(Pool::LastToken))
         }
-        (RequestedType::Embedding, None) => Err(DetectError::NoPooling { name, architecture }),
-        (_, Some(pooling)) => Err(DetectError::PoolingWithoutEmbedding { model_type: requested, pooling }),
+        (RequestedType::Embedding, None) => Err(no_pooling(files)),
+        (_, Some(pooling)) => Err(Refusal::Kind(format!(
+            "`--pooling {pooling}` makes no sense with `--model-type {requested}`: leave one of the two out"
+        ))),
         (RequestedType::ListwiseReranker, None)
             if files.is_causal()
                 || files.has_logit_score()
@@ -265,7 +216,11 @@ fn from_flag(
             Ok(ModelType::Decider)
         }
         (RequestedType::ListwiseReranker | RequestedType::Decider, None) => {
-            Err(DetectError::NotCausal { model_type: requested, name, architecture })
+            let architecture = files.architecture_names();
+            Err(Refusal::Kind(format!(
+                "`--model-type {requested}` needs a causal language model, but `{name}` is {architecture}: leave the \
+                 flag out, or give `--model-type reranker`"
+            )))
         }
         (RequestedType::Reranker, None)
             if files.ends_in_scores
@@ -274,30 +229,43 @@ fn from_flag(
         {
             Ok(ModelType::Reranker)
         }
-        (_, None) if !files.is_classification() => {
-            let advice = advice_without_head(files);
-            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture, advice })
-        }
+        (_, None) if !files.is_classification() => Err(no_classification_head(files, requested)),
         (RequestedType::Reranker, None) if files.config.label_count() > 2 => {
-            Err(DetectError::SeveralLabels { name, labels: files.config.label_count() })
+            let labels = files.config.label_count();
+            Err(Refusal::Kind(format!(
+                "`--model-type reranker` needs a head with one or two labels, but `{name}` has {labels}: give \
+                 `--model-type classifier`"
+            )))
         }
         (RequestedType::Reranker, None) => Ok(ModelType::Reranker),
         (RequestedType::Classifier, None) => Ok(ModelType::Classifier),
     }
 }
 
-/// What to do about a `--model-type` that needs a classification head.
-fn advice_without_head(files: &ModelFolder) -> String {
-    match from_files(files, None) {
+/// The refusal of a `--model-type` that needs a classification head.
+fn no_classification_head(files: &ModelFolder, requested: RequestedType) -> Refusal {
+    let advice = match from_files(files, None) {
         Ok(found) => format!("leave the flag out, and it is served as {}", found.model_type),
         Err(_) if files.is_causal() => "give `--model-type listwise-reranker` if it is a generative \
             re-ranker, or `--chat-template` with the name of its family"
             .to_owned(),
         Err(_) => "give `--model-type embedding` and `--pooling` if it is an embedding model".to_owned(),
-    }
+    };
+    let (name, architecture) = (files.name(), files.architecture_names());
+    Refusal::Kind(format!(
+        "`--model-type {requested}` needs a classification head, but `{name}` is {architecture}: {advice}"
+    ))
 }
 
-fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
+fn no_pooling(files: &ModelFolder) -> Refusal {
+    let (name, architecture) = (files.name(), files.architecture_names());
+    Refusal::Kind(format!(
+        "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it pools: \
+         give `--pooling` (cls, mean, splade or last-token), or the right kind with `--model-type`"
+    ))
+}
+
+fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, Refusal> {
     let (model_type, reason) = if files.is_laya() {
         (ModelType::Decider, "rl_agent_config.json says that it is a decider of the family Laya")
     } else if files.is_pointer() {
@@ -330,7 +298,7 @@ fn from_files(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
 }
 
 /// Rules 5 and 7, for causal language models and models without any hints.
-fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, DetectError> {
+fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, Refusal> {
     let (name, evidence) = (files.name(), files.evidence());
     if let Some(family) = family {
         let reason = format!("`--chat-template` names the family {}", family.name);
@@ -350,41 +318,53 @@ fn from_hints(files: &ModelFolder, family: Option<&Family>) -> Result<Detected, 
         return Ok(Detected::new(family.kind(), reason));
     }
     if !files.is_causal() {
-        return Err(DetectError::NoPooling { name, architecture: files.architecture_names() });
+        return Err(no_pooling(files));
     }
     let reason = if files.config.is_reranker {
         "config.json says `is_reranker`"
     } else if files.is_named_reranker() {
         "its name says so, and config.json names a causal language model"
     } else {
-        return Err(DetectError::Ambiguous { name });
+        return Err(Refusal::Kind(format!(
+            "nothing in the files of `{name}` says what it is: give `--model-type listwise-reranker` if it is a \
+             generative re-ranker such as Qwen3-Reranker, `--model-type decider` if it is an instruct model that \
+             answers questions about a text, or `--pooling last-token` (or mean, cls) if it is an embedding model"
+        )));
     };
     Ok(Detected::new(ModelType::ListwiseReranker, reason))
 }
 
 /// Refuses a model by its name, if this server does not compute it.
-fn refuse_unserved(files: &ModelFolder) -> Result<(), DetectError> {
+fn refuse_unserved(files: &ModelFolder) -> Result<(), Refusal> {
     match files.evidence().unserved() {
-        Some(reason) => Err(DetectError::Unserved { name: files.name(), reason }),
+        Some(reason) => {
+            Err(Refusal::Kind(format!("`{}` cannot be served as a re-ranker: {reason}", files.name())))
+        }
         None => Ok(()),
     }
 }
 
-fn require_masked_head(files: &ModelFolder) -> Result<ModelType, DetectError> {
+fn require_masked_head(files: &ModelFolder) -> Result<ModelType, Refusal> {
     if files.has_masked_head() {
-        Ok(ModelType::Embedding(Pool::Splade))
-    } else {
-        Err(DetectError::NoMaskedHead { name: files.name(), architecture: files.architecture_names() })
+        return Ok(ModelType::Embedding(Pool::Splade));
     }
+    Err(Refusal::Kind(format!(
+        "a SPLADE model needs a masked-language-model head (an architecture that ends in ForMaskedLM), but `{}` is \
+         {}: leave `--pooling splade` out, or choose another model",
+        files.name(),
+        files.architecture_names()
+    )))
 }
 
-fn pooling_of_files(files: &ModelFolder) -> Result<ModelType, DetectError> {
-    files
-        .pooling
-        .as_ref()
-        .and_then(PoolingConfig::pool)
-        .map(ModelType::Embedding)
-        .ok_or_else(|| DetectError::UnsupportedPooling { name: files.name() })
+fn pooling_of_files(files: &ModelFolder) -> Result<ModelType, Refusal> {
+    let pool = files.pooling.as_ref().and_then(PoolingConfig::pool);
+    pool.map(ModelType::Embedding).ok_or_else(|| {
+        Refusal::Kind(format!(
+            "the pooling of `{}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose \
+             one with `--pooling`, if the model works with it",
+            files.name()
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -462,13 +442,14 @@ mod tests {
         (None, Some(pool))
     }
 
-    fn kind(files: &ModelFolder, (requested, pooling): Flags) -> Result<ModelType, DetectError> {
-        detect_kind(files, requested, pooling, None).map(|found| found.model_type)
+    fn kind(files: &ModelFolder, (requested, pooling): Flags) -> Result<ModelType, String> {
+        let found = detect_kind(files, requested, pooling, None);
+        found.map(|found| found.model_type).map_err(|refusal| refusal.to_string())
     }
 
     fn check(table: Vec<(&str, ModelFolder, Flags, Result<ModelType, &str>)>) {
         for (row, files, flags, expected) in table {
-            let found = kind(&files, flags).map_err(|error| error.to_string());
+            let found = kind(&files, flags);
             let as_expected = match (&found, expected) {
                 (Ok(found), Ok(expected)) => *found == expected,
                 (Err(message), Err(part)) => message.contains(part),
@@ -727,7 +708,8 @@ mod tests {
         assert_eq!(kind(&older), Ok(ModelType::ListwiseReranker));
         let renamed = folder.path().join("model");
         write_files(&renamed, &files);
-        assert_eq!(kind(&renamed), Err(DetectError::Ambiguous { name: "model".to_owned() }));
+        let refusal = kind(&renamed).unwrap_err();
+        assert!(refusal.starts_with("nothing in the files of `model` says what it is"), "{refusal}");
         files.insert("1_Pooling/config.json".to_owned(), r#"{"pooling_mode_lasttoken":true}"#.into());
         write_files(&renamed, &files);
         assert_eq!(kind(&renamed), Ok(ModelType::Embedding(Pool::LastToken)));

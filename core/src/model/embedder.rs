@@ -68,7 +68,6 @@ pub enum ComparedVectors {
 
 impl ComparedVectors {
     /// The raw score in one word.
-    #[must_use]
     pub fn raw_score(self) -> &'static str {
         match self {
             Self::Whole => "cosine",
@@ -133,7 +132,6 @@ impl InputType {
 
 impl Prompts {
     /// The prompt for this use of the vector, else the default one; may be empty.
-    #[must_use]
     pub fn for_input_type(&self, input_type: InputType) -> &str {
         let named = input_type.prompt_names().iter().find_map(|name| self.named.get(*name));
         named.unwrap_or(&self.default)
@@ -172,7 +170,8 @@ impl Prompts {
         prompts.default = match (&flags.default_prompt, named) {
             (Some(prompt), _) => prompt.clone(),
             (None, Some((place, name))) => {
-                prompts.find(name).map_err(|reason| Refusal::UnknownPrompt { place, reason })?.to_owned()
+                let found = prompts.find(name);
+                found.map_err(|reason| Refusal::Other(format!("{place} {reason}")))?.to_owned()
             }
             (None, None) => String::new(),
         };
@@ -186,7 +185,12 @@ impl Prompts {
         // which no file restricts, are the same with and without it.
         let is_same = matches!(Pooling::from_flag(pool), None | Some(Pooling::Last));
         let has_prompt = self.named.values().chain([&self.default]).any(|prompt| !prompt.is_empty());
-        if excludes && has_prompt && !is_same { Err(FilesError::PromptExcluded) } else { Ok(()) }
+        if !excludes || !has_prompt || is_same {
+            return Ok(());
+        }
+        let message = "1_Pooling/config.json leaves the prompt out of the pooling (`include_prompt` is false), which \
+                       is not supported: choose another pooling with `--pooling`, if the model works with it";
+        Err(FilesError::Refused(message.to_owned()))
     }
 }
 
@@ -200,7 +204,10 @@ impl EmbeddingModel {
     ) -> Result<(Self, Head), Refusal> {
         let bare_tokens = bare_tokens(files, tokenizer);
         if bare_tokens.is_some() && pool != Pool::Mean {
-            return Err(Refusal::StaticPooling { pool });
+            return Err(Refusal::Other(format!(
+                "`--pooling {pool}` is not for static embeddings, which are the mean of their tokens' vectors: leave \
+                 it out"
+            )));
         }
         let head = match Pooling::from_flag(pool) {
             // sentence-transformers reads the modules, and has more of them.
@@ -208,7 +215,10 @@ impl EmbeddingModel {
             _ => embedding_head(files, pool)?,
         };
         if flags.embedder_ranking == EmbedderRanking::MaxSim && files.bge_m3.token_vectors.is_none() {
-            return Err(Refusal::NoTokenVectors);
+            let message = "`--maxsim-rerank` is for embedding models with a layer for the vectors of tokens, a file \
+                           `colbert_linear.pt` or `colbert_linear.safetensors` (bge-m3), which this one does not \
+                           have: leave it out";
+            return Err(Refusal::Other(message.to_owned()));
         }
         let (outputs, prompts) = (head.outputs(), Prompts::resolve(files, flags)?);
         if flags.backend != BackendKind::Python {
@@ -234,7 +244,6 @@ fn trained_lengths(config: &Value) -> Vec<usize> {
 }
 
 /// How a model without layers makes tokens of a text; `None` for all other models.
-#[must_use]
 pub fn bare_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Option<BareTokens> {
     let StaticTokens { blank, model2vec } = files.static_tokens.as_ref()?;
     let mut tokens = BareTokens { blank: *blank, unknown: None, characters_per_token: None };
@@ -270,7 +279,12 @@ fn empty_tokens(files: &ModelFolder, tokenizer: &Tokenizer) -> Vec<u32> {
 fn last_token(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<u32>, Refusal> {
     let Some(embedder) = files.evidence().embedder() else { return Ok(None) };
     let (model, token) = (embedder.name, embedder.last_token);
-    tokenizer.token_to_id(token).map(Some).ok_or(Refusal::NoLastToken { model, token })
+    tokenizer.token_to_id(token).map(Some).ok_or_else(|| {
+        Refusal::Other(format!(
+            "{model} puts `{token}` behind each text, which the tokenizer (tokenizer.json) does not have: check that \
+             it belongs to the model"
+        ))
+    })
 }
 
 #[cfg(test)]

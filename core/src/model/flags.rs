@@ -162,7 +162,6 @@ pub const FLAGS: [FlagScope; 18] = [
 
 impl ModelFlags {
     /// The family that `--chat-template` names.
-    #[must_use]
     pub fn named_family(&self) -> Option<&'static Family> {
         match self.chat_template {
             Some(PromptFlag::Builtin(family)) => Some(family),
@@ -179,15 +178,21 @@ impl ModelFlags {
     ///
     /// # Errors
     ///
-    /// [`Refusal::OtherBackend`] and [`Refusal::OtherDevice`].
+    /// [`Refusal::Kind`].
     pub fn check_backend(&self, device: &'static str) -> Result<(), Refusal> {
         let backend = self.backend;
         for FlagScope { name: flag, backends, on_cpu, .. } in self.given_scopes() {
             if !backends.contains(&backend) {
-                return Err(Refusal::OtherBackend { flag, backends, backend });
+                let others: Vec<_> = backends.iter().map(|kind| format!("`--backend {kind}`")).collect();
+                return Err(Refusal::Kind(format!(
+                    "`{flag}` is for {}, but `--backend {backend}` is chosen: leave it out",
+                    others.join(" or ")
+                )));
             }
             if *on_cpu && device != "cpu" {
-                return Err(Refusal::OtherDevice { flag, device });
+                return Err(Refusal::Kind(format!(
+                    "`{flag}` is for the CPU, but {device} computes: leave it out"
+                )));
             }
         }
         Ok(())
@@ -197,12 +202,15 @@ impl ModelFlags {
     ///
     /// # Errors
     ///
-    /// [`Refusal::OtherKind`].
+    /// [`Refusal::Kind`].
     pub fn check_kind(&self, model_type: ModelType, model_id: &str) -> Result<(), Refusal> {
         match self.given_scopes().find(|flag| !flag.kinds.has_kind(model_type)) {
             Some(FlagScope { name: flag, kinds, .. }) => {
-                let (of, model_id) = (kinds.as_str(), model_id.to_owned());
-                Err(Refusal::OtherKind { flag, of, model_id, model_type })
+                let of = kinds.as_str();
+                Err(Refusal::Kind(format!(
+                    "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see \
+                     `--model-type`"
+                )))
             }
             None => Ok(()),
         }

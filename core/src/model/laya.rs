@@ -53,10 +53,10 @@ impl Laya {
     ///
     /// # Errors
     ///
-    /// [`Refusal::LayaSettings`] if a setting is missing or of another type.
+    /// [`Refusal::Other`] if a setting is missing or of another type.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
         let settings = LayaSettings::deserialize(&files.config.raw["laya"]);
-        let settings = settings.map_err(|error| Refusal::LayaSettings { problem: error.to_string() })?;
+        let settings = settings.map_err(|error| refuse_settings(&error.to_string()))?;
         let tokens = MarkedTokens {
             begin: find_token(tokenizer, &settings.cls_token)?,
             separator: find_token(tokenizer, &settings.sep_token)?,
@@ -66,8 +66,7 @@ impl Laya {
         };
         let given = settings.temperature.unwrap_or_else(|| vec![Value::from(1); 3]);
         let [choice, score, noul] = given.as_slice() else {
-            let problem = "`temperature` is not a list of three numbers".to_owned();
-            return Err(Refusal::LayaSettings { problem });
+            return Err(refuse_settings("`temperature` is not a list of three numbers"));
         };
         let temperatures = [choice, score, noul].map(bounded_temperature);
         let by_options = settings.temperature_by_options.unwrap_or_default().into_iter();
@@ -76,7 +75,6 @@ impl Laya {
     }
 
     /// The divisor of the logits of `count` options, for a type by its number and name.
-    #[must_use]
     pub fn find_temperature(&self, number: u32, name: &str, count: usize) -> f64 {
         let bucket = match count {
             0..=2 => "2",
@@ -91,9 +89,14 @@ impl Laya {
 
 /// The id of a token.
 fn find_token(tokenizer: &Tokenizer, token: &str) -> Result<u32, Refusal> {
-    tokenizer
-        .token_to_id(token)
-        .ok_or_else(|| Refusal::LayaSettings { problem: format!("the tokenizer lacks the token `{token}`") })
+    let id = tokenizer.token_to_id(token);
+    id.ok_or_else(|| refuse_settings(&format!("the tokenizer lacks the token `{token}`")))
+}
+
+fn refuse_settings(problem: &str) -> Refusal {
+    Refusal::Other(format!(
+        "rl_agent_config.json or tokenizer/tokenizer_config.json: {problem}: download the model again"
+    ))
 }
 
 /// A temperature within the bounds; 1 for a value that is not a number.

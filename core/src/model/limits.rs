@@ -77,7 +77,7 @@ impl InputLimits {
     ///
     /// # Errors
     ///
-    /// [`Refusal::BeyondPositions`] and [`Refusal::BudgetTooSmall`].
+    /// [`Refusal::Kind`].
     pub(super) fn resolve(flags: LengthFlags, bounds: &LengthBounds) -> Result<Self, Refusal> {
         let mut warnings = Vec::new();
         let (taken, mut reason) = choose_max_length(flags, bounds, &mut warnings)?;
@@ -86,7 +86,11 @@ impl InputLimits {
         let max = match explicit {
             _ if flags.max_input_length.is_some() => taken,
             Some(budget) if budget < taken && !auto_truncate => {
-                return Err(Refusal::BudgetTooSmall { budget, max_length: taken });
+                return Err(Refusal::Kind(format!(
+                    "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of \
+                     {}: raise it, or give `--max-input-length`",
+                    amount(taken, "token")
+                )));
             }
             Some(budget) => budget,
             None if bounds.reads_lists && flags.on_cpu => DEFAULT_LIST_TOKENS,
@@ -136,11 +140,13 @@ fn choose_max_length(
 ) -> Result<(usize, String), Refusal> {
     let positions = bounds.positions.unwrap_or(usize::MAX);
     if let Some(asked) = flags.max_input_length {
-        return if asked <= positions {
-            Ok((asked, "by `--max-input-length`".to_owned()))
-        } else {
-            Err(Refusal::BeyondPositions { asked, positions })
-        };
+        if asked <= positions {
+            return Ok((asked, "by `--max-input-length`".to_owned()));
+        }
+        return Err(Refusal::Kind(format!(
+            "`--max-input-length {asked}` is more than the {positions} tokens that the model's positions allow: \
+             give at most that"
+        )));
     }
     // Tokenizers of generative models often name a length that no re-ranker was trained with.
     let recommended = bounds.recommended.map_or(usize::MAX, |recommended| recommended.prompt);
@@ -181,7 +187,6 @@ pub struct BatchConditions {
 impl BatchConditions {
     /// The token budget. Without a prefix cache, each batch computes the shared beginning of its texts again,
     /// so that small batches would cost more time than they save.
-    #[must_use]
     pub fn default_tokens(self) -> usize {
         if !self.on_cpu || self.prefix_cache_bytes == 0 {
             return DEFAULT_MAX_BATCH_TOKENS;

@@ -22,7 +22,7 @@ use tokenizers::Tokenizer;
 
 pub use calibration::{Calibration, DecisionTemperatures, MadeFor};
 pub use decider::{Decider, Deciding, LabelDecider};
-pub use detect::{DetectError, Detected, RequestedType, check_head, detect_kind};
+pub use detect::{Detected, RequestedType, check_head, detect_kind};
 pub use embedder::{ComparedVectors, CosineRanking, EmbeddingModel, InputType, Prompts, bare_tokens};
 pub use flags::{EmbedderRanking, FLAGS, FlagScope, ModelFlags, PromptFlag};
 pub use laya::Laya;
@@ -67,7 +67,6 @@ pub enum ModelKind {
 
 impl ModelKind {
     /// The kind in the words of the command line.
-    #[must_use]
     pub fn model_type(&self) -> ModelType {
         match self {
             Self::Embedder(model) => ModelType::Embedding(model.pool),
@@ -114,13 +113,11 @@ impl Model {
     }
 
     /// The kind in the words of the command line.
-    #[must_use]
     pub fn model_type(&self) -> ModelType {
         self.kind.model_type()
     }
 
     /// The kind in words, for people.
-    #[must_use]
     pub fn kind_name(&self) -> String {
         match self.reranker() {
             Some(model) if model.late.is_some() => "late-interaction re-ranker".to_owned(),
@@ -129,32 +126,27 @@ impl Model {
     }
 
     /// The embedding model, if it is one.
-    #[must_use]
     pub fn embedder(&self) -> Option<&EmbeddingModel> {
         if let ModelKind::Embedder(model) = &self.kind { Some(model) } else { None }
     }
 
     /// How it re-ranks by cosine, if it is an embedding model that does.
-    #[must_use]
     pub fn cosine_ranking(&self) -> Option<&CosineRanking> {
         self.embedder().and_then(|model| model.cosine_ranking.as_ref())
     }
 
     /// The re-ranker, if it is one.
-    #[must_use]
     pub fn reranker(&self) -> Option<&Reranker> {
         if let ModelKind::Reranker(model) = &self.kind { Some(model) } else { None }
     }
 
     /// The prompts that can precede a text; none unless it is an embedding model.
-    #[must_use]
     pub fn prompts(&self) -> &Prompts {
         self.embedder().map_or(Prompts::NONE, |model| &model.prompts)
     }
 
     /// The label of each class. `["yes"]` for a generative re-ranker; empty for an embedding model and
     /// a decider.
-    #[must_use]
     pub fn labels(&self) -> &[String] {
         match &self.kind {
             ModelKind::Embedder(_) | ModelKind::Decider(_) => &[],
@@ -164,7 +156,6 @@ impl Model {
     }
 
     /// The label of a class. A class without a label gets the numbered label of transformers.
-    #[must_use]
     pub fn label(&self, class: usize) -> String {
         self.labels().get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}"))
     }

@@ -44,17 +44,18 @@ impl Pointer {
     ///
     /// # Errors
     ///
-    /// [`Refusal::PointerSettings`] if a setting is missing or cannot be.
+    /// [`Refusal::Other`] if a setting is missing or cannot be.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
         let settings = PointerSettings::deserialize(&files.config.raw["any2jev"]);
-        let settings = settings.map_err(|error| refuse_settings(error.to_string()))?;
+        let settings = settings.map_err(|error| refuse_settings(&error.to_string()))?;
         if !(settings.temperature.is_finite() && settings.temperature > 0.0) {
-            return Err(refuse_settings("`temperature` is not a positive number".to_owned()));
+            return Err(refuse_settings("`temperature` is not a positive number"));
         }
         let mut delimiters = [0; 5];
         for (id, token) in delimiters.iter_mut().zip(&settings.delimiters) {
             let found = tokenizer.token_to_id(token);
-            *id = found.ok_or_else(|| refuse_settings(format!("the tokenizer lacks the token `{token}`")))?;
+            *id =
+                found.ok_or_else(|| refuse_settings(&format!("the tokenizer lacks the token `{token}`")))?;
         }
         let tokens =
             PointerTokens { delimiters, max_state: settings.max_state, max_branch: settings.max_branch };
@@ -63,6 +64,6 @@ impl Pointer {
     }
 }
 
-fn refuse_settings(problem: String) -> Refusal {
-    Refusal::PointerSettings { problem }
+fn refuse_settings(problem: &str) -> Refusal {
+    Refusal::Other(format!("any2jev.json or tokenizer/tokenizer.json: {problem}: download the model again"))
 }

@@ -15,7 +15,7 @@ use text_embeddings_backend_core::{Activation, Head, ModelType, TokenHead};
 use tokenizers::Tokenizer;
 
 use self::answers::{answer_words, find_answers};
-use self::prompt::{FoundPrompt, find_prompt, list_family};
+use self::prompt::{FoundPrompt, find_prompt, list_family, no_prompt};
 use super::{ModelFlags, Refusal, RerankScoring, Sourced};
 use crate::families::{Family, ScoreRule};
 use crate::files::{
@@ -109,11 +109,10 @@ impl Reranker {
         };
         let head = head.or(answers.map(|answers| Head::answers(answers.value)));
         // A re-ranker without a classification head is generative, so that it has answers.
-        Ok((model, head.ok_or_else(|| Refusal::NoPrompt { model_id: files.model_id.clone() })?))
+        Ok((model, head.ok_or_else(|| no_prompt(files))?))
     }
 
     /// The instruction of requests without one, as `/info` tells it; absent if the model takes none.
-    #[must_use]
     pub fn shown_instruction(&self) -> Option<&str> {
         let takes_instruction = match &self.reading {
             Reading::Joined => false,
@@ -124,14 +123,12 @@ impl Reranker {
 
     /// The default score, between 0 and 1 as in TEI. `per_vector` is the raw score, or its mean over the
     /// query's vectors if it is a sum.
-    #[must_use]
     pub fn default_score(&self, raw: f32, per_vector: f32) -> f32 {
         let rule = self.score.value;
         rule.apply(if rule == ScoreRule::Identity { raw } else { per_vector })
     }
 
     /// Whether a document's score depends on the other documents of its request.
-    #[must_use]
     pub fn reads_lists(&self) -> bool {
         self.scoring == RerankScoring::Lists
     }
@@ -210,7 +207,7 @@ fn late_tokens(
         Some(Expansion { is_attended, length, token }) => {
             let token = token.clone().unwrap_or_default();
             let Some(id) = tokenizer.token_to_id(&token) else {
-                return Err(Refusal::NoLateToken { what: "token that fills queries", token });
+                return Err(no_late_token("token that fills queries", &token));
             };
             let length = (*length).min(max_positions(files));
             if !is_attended {
@@ -221,6 +218,14 @@ fn late_tokens(
     };
     let skipped = late.skipped.iter().filter_map(|word| tokenizer.token_to_id(word)).collect();
     Ok(LateTokens { query, document, expansion, skipped })
+}
+
+/// The refusal of a tokenizer without a token of the late-interaction model.
+fn no_late_token(what: &str, token: &str) -> Refusal {
+    Refusal::Other(format!(
+        "the late-interaction model's {what} is `{token}`, which is not a token of tokenizer.json: its vectors would \
+         be others; download the tokenizer again"
+    ))
 }
 
 fn side_tokens(
@@ -235,7 +240,7 @@ fn side_tokens(
             let spellings = [marker.as_str(), marker.trim_end()];
             let found = spellings.into_iter().find_map(|marker| tokenizer.token_to_id(marker));
             if found.is_none() && !marker.is_empty() {
-                return Err(Refusal::NoLateToken { what: "marker", token: marker.clone() });
+                return Err(no_late_token("marker", marker));
             }
             found
         }
@@ -263,7 +268,12 @@ fn check_unattended(files: &ModelFolder, query_length: usize) -> Result<(), Refu
     let mixes =
         model_type.starts_with("qwen3_5") || model_type.starts_with("lfm2") && !files.description.is_causal;
     if mixes || model_type == "modernbert" && query_length > window / 2 {
-        return Err(Refusal::UnattendedTokens { length: query_length });
+        return Err(Refusal::Other(format!(
+            "the files fill queries up to {query_length} tokens that are not attended to, which is not supported for \
+             Qwen3.5, for bidirectional LFM2, and beyond half a window of ModernBERT: give \
+             `attend_to_expansion_tokens` or `do_query_expansion` of config_sentence_transformers.json another \
+             value only if the model was trained so"
+        )));
     }
     Ok(())
 }
@@ -347,13 +357,25 @@ fn default_instruction(
     let named = files.default_prompt_name.as_ref().and_then(|name| files.prompts.get(name));
     let template = match reading {
         Reading::Joined if is_given => {
-            return Err(Refusal::InstructionWithoutPrompt { model_id: files.model_id.clone() });
+            return Err(Refusal::Instruction(format!(
+                "`--default-instruction` has no place in `{}`, which reads query and document without a prompt: leave \
+                 it out, or give `--chat-template FILE`",
+                files.model_id
+            )));
         }
         Reading::Template(template) if template.has_instruction() => template,
-        Reading::Template(_) if is_given => return Err(Refusal::InstructionWithoutSlot),
+        Reading::Template(_) if is_given => {
+            let message = "`--default-instruction` has no place in this model's prompt: leave it out, or choose \
+                           another prompt with `--chat-template`";
+            return Err(Refusal::Instruction(message.to_owned()));
+        }
         Reading::Joined => {
             return match named.filter(|prompt| !prompt.is_empty()) {
-                Some(prompt) => Err(Refusal::PromptOfPairs { prompt: prompt.clone() }),
+                Some(prompt) => Err(Refusal::Instruction(format!(
+                    "`default_prompt_name` of config_sentence_transformers.json puts `{prompt}` before each query, \
+                     which is not supported for a re-ranker that reads query and document without a prompt: remove \
+                     it there, and put the text into the queries"
+                ))),
                 None => Ok(None),
             };
         }
@@ -363,7 +385,9 @@ fn default_instruction(
     let of_family = if has_bare_form { None } else { family.and_then(|family| family.default_instruction) };
     let instruction = flag.or(named.map(String::as_str)).or(template.default_instruction()).or(of_family);
     if instruction.is_none() && !has_bare_form {
-        return Err(Refusal::NoInstruction);
+        let message = "the model's chat template wants an instruction, and neither it nor the repository has one: give \
+                       `--default-instruction`";
+        return Err(Refusal::Instruction(message.to_owned()));
     }
     Ok(instruction.map(str::to_owned))
 }

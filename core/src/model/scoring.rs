@@ -26,7 +26,6 @@ impl Default for RerankScoring {
 
 impl RerankScoring {
     /// The class whose label the score has.
-    #[must_use]
     pub fn label_class(self) -> usize {
         match self {
             Self::Logits { positive } => positive.unwrap_or(0),
@@ -35,7 +34,6 @@ impl RerankScoring {
     }
 
     /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
-    #[must_use]
     pub fn relevance_score(self, logits: &[f32]) -> f32 {
         match self {
             Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],

@@ -92,7 +92,6 @@ impl Cost {
     }
 
     /// The sum of two counts; absent if both are.
-    #[must_use]
     pub fn sum_counts(first: Option<usize>, second: Option<usize>) -> Option<usize> {
         first.zip(second).map(|(first, second)| first + second).or(first).or(second)
     }

@@ -39,19 +39,16 @@ pub struct EmbedInputs {
 
 impl EmbedInputs {
     /// A single input.
-    #[must_use]
     pub fn single(input: EmbedInput) -> Self {
         Self { inputs: vec![input], is_batch: false }
     }
 
     /// A list of inputs.
-    #[must_use]
     pub fn batch(inputs: Vec<EmbedInput>) -> Self {
         Self { inputs, is_batch: true }
     }
 
     /// Whether any of them is token ids.
-    #[must_use]
     pub fn has_ids(&self) -> bool {
         self.inputs.iter().any(|input| matches!(input, EmbedInput::Ids(ids) if !ids.is_empty()))
     }

@@ -96,7 +96,6 @@ pub struct Answer<T> {
 
 impl<T> Answer<T> {
     /// The same answer with its value changed by `form`.
-    #[must_use]
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Answer<U> {
         Answer { value: form(self.value), cost: self.cost }
     }
@@ -161,7 +160,6 @@ enum ServiceAdmission {
 
 impl Service {
     /// Combines the parts that the start made.
-    #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
         let (admission, similarity) = (ServiceAdmission::AtOnce, Arc::new(PlainSimilarity));
@@ -200,19 +198,16 @@ impl Service {
 
     /// Whether the model reads the documents of a request together, so that a score depends on the other
     /// documents.
-    #[must_use]
     pub fn reads_lists(&self) -> bool {
         self.config.model.reranker().is_some_and(Reranker::reads_lists)
     }
 
     /// The limits and defaults in force.
-    #[must_use]
     pub fn config(&self) -> &ServiceConfig {
         &self.config
     }
 
     /// The engine's values for gauges.
-    #[must_use]
     pub fn gauges(&self) -> EngineGauges {
         self.engine.gauges()
     }
@@ -231,7 +226,6 @@ impl Service {
     }
 
     /// Whether the device is lost.
-    #[must_use]
     pub fn is_device_lost(&self) -> bool {
         self.engine.is_device_lost()
     }

@@ -76,17 +76,18 @@ impl Service {
     }
 }
 
+/// One query for all documents, one document for all queries, or as many of both.
 impl Inputs for ScoreRequest {
     fn count(&self) -> usize {
-        self.documents.len()
+        self.queries.len().max(self.documents.len())
     }
 
     fn input(&self, index: usize) -> Input<'_> {
-        let query = if self.queries.len() == 1 { 0 } else { index };
+        let place = |texts: &[String]| if texts.len() == 1 { 0 } else { index };
         Input::Pair(PairText {
             instruction: self.instruction.as_deref(),
-            query: &self.queries[query],
-            document: &self.documents[index],
+            query: &self.queries[place(&self.queries)],
+            document: &self.documents[place(&self.documents)],
         })
     }
 

@@ -210,7 +210,6 @@ impl ScoreEntries {
 
 impl ScoreCache {
     /// An empty cache of at most `max_bytes` bytes.
-    #[must_use]
     pub fn with_limit(max_bytes: usize) -> Self {
         // The standard library takes the keys of its hashers from the system's random source.
         let random = RandomState::new();
@@ -220,13 +219,11 @@ impl ScoreCache {
     }
 
     /// The most bytes that it holds.
-    #[must_use]
     pub fn byte_limit(&self) -> usize {
         self.max_bytes
     }
 
     /// The bytes that it holds.
-    #[must_use]
     pub fn held_bytes(&self) -> usize {
         let entries = self.lock_entries();
         entries.young_bytes + entries.old_bytes

@@ -37,7 +37,6 @@ pub struct MessageStyle {
 
 impl MessageStyle {
     /// The form for templates without settings.
-    #[must_use]
     pub fn plain() -> Self {
         Self { structured: None, add_generation_prompt: true, variables: BTreeMap::new() }
     }

@@ -101,19 +101,16 @@ impl MessageTemplate {
     /// The template of the prompt. The beginning of a message must be a result of
     /// [`MessageTemplate::message_beginning`], and its rest must start with two ASCII characters, the first
     /// of them visible.
-    #[must_use]
     pub fn prompt_template(&self) -> &PromptTemplate {
         &self.template
     }
 
     /// The text behind the message, up to the place of the answer.
-    #[must_use]
     pub fn text_behind(&self) -> &str {
         &self.tail
     }
 
     /// The beginning of a message: a text and an empty line.
-    #[must_use]
     pub fn message_beginning(&self, text: &str) -> String {
         let beginning = [text, "\n\n"].concat();
         if self.trims { beginning.trim_start_matches(is_python_whitespace).to_owned() } else { beginning }

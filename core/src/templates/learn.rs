@@ -15,13 +15,11 @@ use std::time::Duration;
 pub(super) const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20, stack: 1 << 30 };
 
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
-#[must_use]
 pub fn template_has_roles(template: &str) -> bool {
     [Slot::Query, Slot::Document].into_iter().all(|slot| has_role(template, slot))
 }
 
 /// Whether a chat template mentions one of these roles.
-#[must_use]
 pub fn template_names_role(template: &str) -> bool {
     [Slot::Query, Slot::Document].into_iter().any(|slot| has_role(template, slot))
 }

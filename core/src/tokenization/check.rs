@@ -85,7 +85,12 @@ impl PromptEncoder {
         // Control tokens in the default instruction are text for the encoder, but not for the full tokenizer
         // here.
         let is_comparable = self.options.parse_special_tokens || !self.mentions_added_token();
-        if is_comparable && whole != first.ids { Err(EncoderError::Pieces) } else { Ok(()) }
+        if !is_comparable || whole == first.ids {
+            return Ok(());
+        }
+        let message = "this tokenizer gives other ids for the pieces of the prompt than for the whole prompt, which is \
+                       not supported: check that tokenizer.json and the template belong to the same model";
+        Err(EncoderError::Refused(message.to_owned()))
     }
 
     /// The ids of a text that is encoded as one string. Leaves it empty.

@@ -5,20 +5,13 @@ use text_embeddings_backend_core::amount;
 /// A tokenizer, or a template together with it, that cannot give correct scores.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncoderError {
+    /// Any other reason.
+    #[error("{0}")]
+    Refused(String),
     /// The tokenizer library failed.
     #[error("the tokenizer (tokenizer.json) failed: {reason}; download the model's files again")]
     Tokenizer {
         /// The library's words.
-        reason: String,
-    },
-    /// A rule of the tokenizer exceeds a bound on its work.
-    #[error(
-        "the {part} of tokenizer.json is refused: {reason}; take the tokenizer from a source that you trust"
-    )]
-    Bomb {
-        /// The part of the file with the rule.
-        part: &'static str,
-        /// The excessive effect of the rule.
         reason: String,
     },
     /// The template uses a token that is recognised depending on the text around it.
@@ -31,35 +24,6 @@ pub enum EncoderError {
         token: String,
         /// The setting.
         setting: &'static str,
-    },
-    /// The prompt ends with a token that the tokenizer does not have.
-    #[error(
-        "the prompt ends with the token {id}, which the tokenizer (tokenizer.json) does not have: check that \
-         it belongs to the model"
-    )]
-    NoToken {
-        /// Its id.
-        id: u32,
-    },
-    /// The prompt uses a control token that the tokenizer does not have.
-    #[error(
-        "the prompt `{family}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not \
-         have: choose the model's own prompt with `--chat-template`"
-    )]
-    NoControlToken {
-        /// The family.
-        family: &'static str,
-        /// The token.
-        token: &'static str,
-    },
-    /// The prompt of queries or documents of a late-interaction model gets other tokens than in its library.
-    #[error(
-        "the prompt `{prompt}` before a query or document becomes other tokens here than in \
-         sentence-transformers, so that scores would differ: this tokenizer is not supported for it"
-    )]
-    LatePrompt {
-        /// The prompt.
-        prompt: String,
     },
     /// Plain text can become a control token.
     #[error(
@@ -118,35 +82,12 @@ pub enum EncoderError {
          out, which is not supported: pass `--default-instruction`"
     )]
     EmptyInstruction,
-    /// The pieces of a prompt, encoded separately, give other ids than the whole prompt.
-    #[error(
-        "this tokenizer gives other ids for the pieces of the prompt than for the whole prompt, which is not \
-         supported: check that tokenizer.json and the template belong to the same model"
-    )]
-    Pieces,
     /// Two different pairs give the same prompt, or different frames.
     #[error(
         "two different pairs do not give two different prompts within the same frame, so their scores would \
          mean nothing: check that tokenizer.json and the template belong to the same model"
     )]
     Pairs,
-    /// A label of a decider is not exactly one token, or the same as another one.
-    #[error(
-        "the label `{label}` is not one token of its own behind this model's prompt (tokenizer.json and the \
-         chat template), so its probability cannot be read, and the model cannot decide: choose another \
-         instruct model"
-    )]
-    Label {
-        /// The label, such as `A`.
-        label: String,
-    },
-    /// A decider's prompt has no control token between the question and the answer.
-    #[error(
-        "the chat template writes no control token between a message and its answer, so that a text could \
-         merge with the answer: choose a model whose template does, or name such a template with \
-         `--chat-template`"
-    )]
-    NoControlBeforeLabel,
     /// An answer is not exactly one token.
     #[error(
         "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative \

@@ -126,7 +126,13 @@ pub(super) fn parts(
             Piece::Token(id) => {
                 builder.end_run()?;
                 let text = tokenizers.full.id_to_token(*id);
-                builder.push_fixed(&[*id], &text.ok_or(EncoderError::NoToken { id: *id })?);
+                let text = text.ok_or_else(|| {
+                    EncoderError::Refused(format!(
+                        "the prompt ends with the token {id}, which the tokenizer (tokenizer.json) does not have: \
+                         check that it belongs to the model"
+                    ))
+                })?;
+                builder.push_fixed(&[*id], &text);
             }
             Piece::Literal(text) | Piece::Mark(text) => {
                 for item in controls.split(text, &tokenizers.full)? {

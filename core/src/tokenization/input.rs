@@ -71,7 +71,6 @@ pub enum Input<'a> {
 
 impl<'a> PairText<'a> {
     /// One of the two texts, for a late-interaction model.
-    #[must_use]
     pub fn late_side(&self, side: Side) -> Input<'a> {
         let text = if side == Side::Query { self.query } else { self.document };
         Input::Late { side, instruction: self.instruction, text }
@@ -81,7 +80,6 @@ impl<'a> PairText<'a> {
 impl Input<'_> {
     /// The number of characters (Unicode scalar values) that the client sent for this input. An id counts as
     /// one.
-    #[must_use]
     pub fn characters(&self) -> usize {
         match self {
             Self::Pair(PairText { query, document, .. }) => {
@@ -98,7 +96,6 @@ impl Input<'_> {
     }
 
     /// The number of bytes of the texts and ids that the client sent for this input.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
             Self::Pair(PairText { instruction, query, document }) => {

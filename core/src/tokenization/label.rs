@@ -48,7 +48,10 @@ impl LabelTokens {
     pub fn find_behind(tokenizer: &Tokenizer, tail: &str) -> Result<Self, EncoderError> {
         let added = tokenizer.get_added_tokens_decoder();
         if !added.values().any(|token| !token.content.is_empty() && tail.contains(&token.content)) {
-            return Err(EncoderError::NoControlBeforeLabel);
+            let message = "the chat template writes no control token between a message and its answer, so that a text \
+                           could merge with the answer: choose a model whose template does, or name such a template \
+                           with `--chat-template`";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let prompt = LabelPrompt { tokenizer, tail, ids: encode_behind(tokenizer, tail, "")? };
         let digits = (0..MAX_LEVELS).map(|digit| digit.to_string());
@@ -56,7 +59,13 @@ impl LabelTokens {
         for label in all_letters().map(String::from).chain(digits).chain(YES_NO.map(str::to_owned)) {
             match prompt.added_token(&label)? {
                 Some(id) if !ids.contains(&id) => ids.push(id),
-                _ => return Err(EncoderError::Label { label }),
+                _ => {
+                    return Err(EncoderError::Refused(format!(
+                        "the label `{label}` is not one token of its own behind this model's prompt (tokenizer.json and \
+                         the chat template), so its probability cannot be read, and the model cannot decide: choose \
+                         another instruct model"
+                    )));
+                }
             }
         }
         let mut codes = Vec::new();
@@ -76,20 +85,17 @@ impl LabelTokens {
     }
 
     /// The ids of all labels.
-    #[must_use]
     pub fn token_ids(&self) -> &[u32] {
         &self.ids
     }
 
     /// The most options of a question.
-    #[must_use]
     pub fn max_options(&self) -> usize {
         self.codes.len().max(LETTERS)
     }
 
     /// The places of a question's labels among [`LabelTokens::token_ids`]. The question has at most
     /// [`LabelTokens::max_options`] options, or [`MAX_LEVELS`] levels.
-    #[must_use]
     pub fn label_places(&self, kind: LabelKind) -> Range<usize> {
         let yes_no = LETTERS + MAX_LEVELS;
         let codes = yes_no + YES_NO.len();
@@ -102,7 +108,6 @@ impl LabelTokens {
     }
 
     /// The label of an option of a question with `count` options.
-    #[must_use]
     pub fn option_label(&self, index: usize, count: usize) -> String {
         if count <= LETTERS {
             all_letters().nth(index).map(String::from).unwrap_or_default()

@@ -83,7 +83,7 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`EncoderError::LatePrompt`] if they differ; [`EncoderError::NoRoomForText`] if the prompt leaves no
+    /// [`EncoderError::Refused`] if they differ; [`EncoderError::NoRoomForText`] if the prompt leaves no
     /// room for a text; [`EncoderError::Tokenizer`] if the tokenizer fails.
     pub(super) fn check_late_prompts(&self) -> Result<(), EncoderError> {
         let Some(late) = &self.options.late else { return Ok(()) };
@@ -96,7 +96,11 @@ impl TextEncoder {
             let joined = [&rules.prompt, TEXTS[1]].concat();
             let expected = self.tokenizer().encode(joined, true).map_err(EncoderError::tokenizer)?;
             if tokens.ids != expected.get_ids() {
-                return Err(EncoderError::LatePrompt { prompt: rules.prompt.clone() });
+                return Err(EncoderError::Refused(format!(
+                    "the prompt `{}` before a query or document becomes other tokens here than in \
+                     sentence-transformers, so that scores would differ: this tokenizer is not supported for it",
+                    rules.prompt
+                )));
             }
             let frame = tokens.ids.len() - tokens.count(Owner::Document);
             let max = rules.max_length.min(self.options.max_input_length);

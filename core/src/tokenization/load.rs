@@ -34,8 +34,8 @@ const MAX_WORD: usize = 1000;
 ///
 /// # Errors
 ///
-/// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Bomb`] if one
-/// of its rules is refused.
+/// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Refused`] if
+/// one of its rules is refused.
 pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderError> {
     let file = file.into();
     let mut tokenizer = guard::run(BOUNDS, move || {
@@ -60,22 +60,30 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     ];
     for (part, rules) in parts {
         let effect = Effect::from_rules(&rules.map_err(EncoderError::tokenizer)?);
-        effect.check_bounds().map_err(|reason| EncoderError::Bomb { part, reason })?;
+        effect.check_bounds().map_err(|reason| refuse_part(part, &reason))?;
     }
-    let bomb = |reason: String| EncoderError::Bomb { part: "model", reason };
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
         && model.max_input_chars_per_word > MAX_WORD
     {
         let given = model.max_input_chars_per_word;
-        return Err(bomb(format!(
-            "`max_input_chars_per_word` is {given}, and at most {MAX_WORD} is supported"
-        )));
+        return Err(refuse_part(
+            "model",
+            &format!("`max_input_chars_per_word` is {given}, and at most {MAX_WORD} is supported"),
+        ));
     }
     let max_bytes = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
     if max_bytes > MAX_TOKEN {
-        return Err(bomb(format!("a token has {max_bytes} bytes, and at most {MAX_TOKEN} are supported")));
+        let reason = format!("a token has {max_bytes} bytes, and at most {MAX_TOKEN} are supported");
+        return Err(refuse_part("model", &reason));
     }
     Ok(())
+}
+
+/// The refusal of a part of the file whose rules exceed a bound on their work.
+fn refuse_part(part: &str, reason: &str) -> EncoderError {
+    EncoderError::Refused(format!(
+        "the {part} of tokenizer.json is refused: {reason}; take the tokenizer from a source that you trust"
+    ))
 }
 
 /// The worst-case effect of rules on a text.

@@ -199,7 +199,6 @@ impl Encoder {
     }
 
     /// The most tokens of an input.
-    #[must_use]
     pub fn max_input_length(&self) -> usize {
         match self {
             Self::Prompt(encoder) => encoder.options.max_input_length,
@@ -242,19 +241,16 @@ impl Encoder {
     }
 
     /// Whether the documents of a request are encoded together, by [`Encoder::encode_list`].
-    #[must_use]
     pub fn reads_lists(&self) -> bool {
         matches!(self, Self::Prompt(encoder) if encoder.reads_lists())
     }
 
     /// Whether the model takes single texts, and not only pairs.
-    #[must_use]
     pub fn takes_single_texts(&self) -> bool {
         matches!(self, Self::Text(_))
     }
 
     /// The model's tokenizer, with all of its tokens.
-    #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         match self {
             Self::Prompt(encoder) => encoder.tokenizer(),

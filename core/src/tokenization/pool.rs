@@ -101,13 +101,11 @@ impl Tokenization {
     }
 
     /// An encoder with threads that other encoders may use as well.
-    #[must_use]
     pub fn on_threads(encoder: impl Into<Encoder>, threads: Arc<TokenizerThreads>) -> Self {
         Self { encoder: Arc::new(encoder.into()), threads }
     }
 
     /// The place of a request that arrives now with `bytes` bytes to encode.
-    #[must_use]
     pub fn place(&self, bytes: usize) -> Place {
         let mut jobs = self.threads.line.lock();
         jobs.arrivals += 1;
@@ -124,7 +122,6 @@ impl Tokenization {
     }
 
     /// The model's encoder.
-    #[must_use]
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }

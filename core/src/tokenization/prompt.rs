@@ -150,7 +150,6 @@ impl PromptEncoder {
     }
 
     /// The model's tokenizer, with all of its tokens.
-    #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizers.full
     }

@@ -42,13 +42,11 @@ pub struct PromptPiece {
 
 impl ShownPrompt {
     /// The number of tokens that the model reads.
-    #[must_use]
     pub fn tokens(&self) -> usize {
         self.count(false)
     }
 
     /// The number of tokens that truncation removed.
-    #[must_use]
     pub fn truncated(&self) -> usize {
         self.count(true)
     }

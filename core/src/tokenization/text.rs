@@ -210,7 +210,6 @@ impl TextEncoder {
     }
 
     /// The model's tokenizer, with all of its tokens.
-    #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.full
     }

@@ -43,6 +43,7 @@ impl PartialFile {
         if target.try_exists()? {
             ensure!(resume, "`{}` exists: remove it, or give another `--output-file`", target.display());
             remove_file(&about)?;
+            tracing::warn!("`{}` is complete already", target.display());
             return Ok(None);
         }
         if partial.try_exists()? {

@@ -40,13 +40,10 @@ pub(crate) fn client_limits(
     let unread_bytes =
         args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
     if unread_bytes < payload_limit {
-        return Err(ConfigError::Value {
-            flag: "--max-unread-bytes",
-            value: unread_bytes.to_string(),
-            problem: format!(
-                "is less than one body may have: give at least `--payload-limit`, {payload_limit}"
-            ),
-        });
+        return Err(ConfigError(format!(
+            "`--max-unread-bytes {unread_bytes}` is less than one body may have: give at least `--payload-limit`, \
+             {payload_limit}"
+        )));
     }
     Ok(ClientLimits {
         connections: connections(args.max_connections, descriptors)?,
@@ -62,19 +59,18 @@ pub(crate) fn client_limits(
 fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Result<usize, ConfigError> {
     let descriptors = descriptors.unwrap_or(usize::MAX);
     if descriptors < MIN_DESCRIPTORS {
-        return Err(ConfigError::FewDescriptors { descriptors, min: MIN_DESCRIPTORS });
+        return Err(ConfigError(format!(
+            "this process may open {descriptors} files, but the server needs at least {MIN_DESCRIPTORS}: raise the \
+             limit (`ulimit -n`)"
+        )));
     }
     // A process with few descriptors serves few clients rather than none.
     let max = descriptors.saturating_sub(SPARE_DESCRIPTORS).max(descriptors / 4);
     match asked.map(NonZeroUsize::get) {
-        Some(asked) if asked > max => Err(ConfigError::Value {
-            flag: "--max-connections",
-            value: asked.to_string(),
-            problem: format!(
-                "is more than the {max} that this process has descriptors for: raise its limit \
-                 (`ulimit -n`), or give less"
-            ),
-        }),
+        Some(asked) if asked > max => Err(ConfigError(format!(
+            "`--max-connections {asked}` is more than the {max} that this process has descriptors for: raise its \
+             limit (`ulimit -n`), or give less"
+        ))),
         Some(asked) => Ok(asked),
         None => Ok(DEFAULT_CONNECTIONS.min(max)),
     }

@@ -39,22 +39,19 @@ const NO_PROMPTS: &str = "the files of this model name no prompts, so that `inpu
 }))]
 pub(crate) struct CohereEmbedBody {
     /// The texts to embed.
-    #[schema(default = json!(null))]
     texts: Option<Vec<String>>,
     /// The same as objects. Each has one part, which is a text.
-    #[schema(value_type = Option<Vec<CohereInput>>, default = json!(null))]
+    #[schema(value_type = Option<Vec<CohereInput>>)]
     inputs: Option<Vec<ObjectOnly<CohereInput>>>,
     /// Refused unless null: only text is embedded.
     #[schema(schema_with = only_null)]
     images: Option<IgnoredAny>,
     /// The use of the vectors, which decides the model's prompt before each text.
-    #[schema(default = json!(null))]
     input_type: Option<InputTypeName>,
     /// The types of vectors in the answer. Absent: `float`.
-    #[schema(default = json!(null), min_items = 1)]
+    #[schema(min_items = 1)]
     embedding_types: Option<Vec<EncodingFormat>>,
     /// The number of a vector's first values to return (Matryoshka).
-    #[schema(default = json!(null))]
     output_dimension: Option<usize>,
     /// The end at which a text that is too long is cut; with `NONE` it is refused.
     #[serde(default, deserialize_with = "null_as_default")]

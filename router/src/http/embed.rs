@@ -39,18 +39,16 @@ pub(crate) struct EmbedBody {
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Whether vectors are scaled to length one.
     #[serde(default = "yes")]
     #[schema(default = true)]
     normalize: bool,
     /// The number of a vector's first values to return (Matryoshka).
-    #[schema(default = json!(null))]
     dimensions: Option<usize>,
     /// The outputs to compute in one forward pass. The answer then has an object for each input. Absent or
     /// null: the vector of each input.
-    #[schema(default = json!(null), min_items = 1)]
+    #[schema(min_items = 1)]
     outputs: Option<Vec<OutputName>>,
     /// The notation of vectors, or the type of their numbers.
     #[serde(default)]
@@ -58,10 +56,9 @@ pub(crate) struct EmbedBody {
     encoding_format: EncodingFormat,
     /// The type of the numbers. With `encoding_format` `base64`, their bytes. vLLM's name is `embed_dtype`.
     #[serde(alias = "embed_dtype")]
-    #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
     /// The other fields, as the clients of Hugging Face's inference API send them.
-    #[schema(value_type = Option<InferenceParameters>, default = json!(null))]
+    #[schema(value_type = Option<InferenceParameters>)]
     parameters: Option<ObjectOnly<InferenceParameters>>,
 }
 
@@ -113,17 +110,15 @@ pub(crate) struct EmbedAllBody {
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Whether vectors are scaled to length one. int8 and uint8 values are always of such vectors.
     #[schema(default = false)]
     normalize: Option<bool>,
     /// The number of each vector's first values to return (Matryoshka).
-    #[schema(default = json!(null))]
     dimensions: Option<usize>,
     /// The outputs to compute in one forward pass. The answer then has an object for each input. Absent or
     /// null: the vectors of the tokens.
-    #[schema(default = json!(null), min_items = 1)]
+    #[schema(min_items = 1)]
     outputs: Option<Vec<OutputName>>,
     /// The notation of vectors, or the type of their numbers.
     #[serde(default)]
@@ -131,7 +126,6 @@ pub(crate) struct EmbedAllBody {
     encoding_format: EncodingFormat,
     /// The type of the numbers. With `encoding_format` `base64`, their bytes. vLLM's name is `embed_dtype`.
     #[serde(alias = "embed_dtype")]
-    #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
 }
 
@@ -191,7 +185,6 @@ pub(crate) struct EmbedSparseBody {
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 

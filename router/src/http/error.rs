@@ -159,8 +159,8 @@ impl ApiError {
     }
 
     /// The name that the body has for the kind of error.
-    pub(crate) fn kind(&self) -> &'static str {
-        self.kind.name()
+    pub(crate) fn kind(&self) -> String {
+        format!("{:?}", self.kind)
     }
 
     /// The message that the client reads.

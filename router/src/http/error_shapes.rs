@@ -32,6 +32,7 @@ pub(crate) enum ErrorShape {
 }
 
 /// The kinds of errors that clients tell apart.
+// Bodies and spans hold these names as they stand here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) enum ErrorType {
     /// The server cannot compute at present.
@@ -48,21 +49,6 @@ pub(crate) enum ErrorType {
     Empty,
     /// The key is missing or wrong.
     Unauthorized,
-}
-
-impl ErrorType {
-    /// The kind's name, as bodies have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unhealthy => "Unhealthy",
-            Self::Backend => "Backend",
-            Self::Overloaded => "Overloaded",
-            Self::Validation => "Validation",
-            Self::Tokenizer => "Tokenizer",
-            Self::Empty => "Empty",
-            Self::Unauthorized => "Unauthorized",
-        }
-    }
 }
 
 impl ErrorShape {

@@ -41,43 +41,33 @@ pub(crate) struct OpenAiBody {
     /// Voyage's name for the type of a vector's numbers. With `encoding_format` `base64`, their bytes. vLLM's
     /// name is `embed_dtype`.
     #[serde(alias = "embed_dtype")]
-    #[schema(default = json!(null))]
     output_dtype: Option<EncodingFormat>,
     /// Jina's name for `encoding_format`. `LlamaIndex`'s client for Jina says `encoding_type`.
     #[serde(alias = "encoding_type")]
-    #[schema(default = json!(null))]
     embedding_type: Option<EncodingFormat>,
     /// The number of a vector's first values to return (Matryoshka). Voyage's name is `output_dimension`.
     #[serde(alias = "output_dimension")]
-    #[schema(default = json!(null))]
     dimensions: Option<usize>,
     /// Voyage: the use of the vectors, which chooses the model's prompt where `prompt_name` does not.
-    #[schema(default = json!(null))]
     input_type: Option<InputTypeName>,
     /// Voyage: whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server
     /// says.
-    #[schema(default = json!(null))]
     truncation: Option<bool>,
     /// The same as a boolean, or with the end at which an input is cut.
-    #[schema(default = json!(null))]
     truncate: Option<TruncateChoice>,
     /// `vLLM`: the most tokens of an input. Refused if it is below the model's own limit; -1 stands for that.
     #[schema(schema_with = prompt_tokens)]
     truncate_prompt_tokens: Option<i64>,
     /// Whether vectors are scaled to length one. Another name is `normalize`. Absent or null: they are.
     #[serde(alias = "normalize")]
-    #[schema(default = json!(null))]
     normalized: Option<bool>,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Jina: the use of the vectors, where neither `prompt_name` nor `input_type` is there. The name of one
     /// of the model's prompts chooses it. Else its last part, such as `query` in `retrieval.query`, is as the
     /// `input_type`: `query`, `passage`, `classification` or `clustering`. Other tasks have no effect.
-    #[schema(default = json!(null))]
     task: Option<String>,
     /// Refused if true: each input is embedded by itself.
-    #[schema(default = json!(null))]
     late_chunking: Option<bool>,
     /// Refused unless null: the model's prompts have names.
     #[schema(schema_with = only_null)]

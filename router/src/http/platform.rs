@@ -76,19 +76,14 @@ impl Platform {
 }
 
 /// A further path of `action`, if the flag gives one that the action does not have yet.
-fn further_path(
-    flag: &'static str,
-    given: Option<&str>,
-    action: Action,
-) -> Result<Option<String>, ConfigError> {
+fn further_path(flag: &str, given: Option<&str>, action: Action) -> Result<Option<String>, ConfigError> {
     let own: Vec<&Route> = ROUTES.iter().filter(|route| route.action == action).collect();
     let Some(path) = given.filter(|path| !path.is_empty() && own.iter().all(|route| route.path != *path))
     else {
         return Ok(None);
     };
     let refuse = |problem: &str| {
-        let problem = format!("{problem}: give a path such as `{}`", own[0].path);
-        Err(ConfigError::Value { flag, value: path.to_owned(), problem })
+        Err(ConfigError(format!("`{flag} {path}` {problem}: give a path such as `{}`", own[0].path)))
     };
     // A route `/docs` may have a second one, `/docs/`.
     let without_slash = path.strip_suffix('/').unwrap_or(path);

@@ -42,7 +42,7 @@ pub(crate) struct PredictBody {
     #[schema(default = false)]
     raw_scores: bool,
     /// The other fields, as the clients of Hugging Face's inference API send them.
-    #[schema(value_type = Option<InferenceParameters>, default = json!(null))]
+    #[schema(value_type = Option<InferenceParameters>)]
     parameters: Option<ObjectOnly<InferenceParameters>>,
 }
 

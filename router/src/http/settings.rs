@@ -51,11 +51,11 @@ fn origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> 
         .iter()
         .map(|origin| {
             let value = if origin.contains("://") { HeaderValue::from_str(origin).ok() } else { None };
-            value.ok_or_else(|| ConfigError::Value {
-                flag: "--cors-allow-origin",
-                value: origin.clone(),
-                problem: "is not an origin: give scheme and host such as `https://example.org`, or `*`"
-                    .to_owned(),
+            value.ok_or_else(|| {
+                ConfigError(format!(
+                    "`--cors-allow-origin {origin}` is not an origin: give scheme and host such as \
+                     `https://example.org`, or `*`"
+                ))
             })
         })
         .collect::<Result<_, _>>()

@@ -117,17 +117,12 @@ impl InputTypeName {
 #[schema(as = InferenceParameters)]
 pub(crate) struct InferenceParameters {
     /// For embeddings.
-    #[schema(default = json!(null))]
     pub(crate) prompt_name: Option<String>,
     /// For embeddings: false leaves vectors as long as they are.
-    #[schema(default = json!(null))]
     pub(crate) normalize: Option<bool>,
-    #[schema(default = json!(null))]
     pub(crate) truncate: Option<bool>,
-    #[schema(default = json!(null))]
     pub(crate) truncation_direction: Option<TruncationSide>,
     /// For predictions: `none` is `raw_scores`. The others are the function that the model has.
-    #[schema(default = json!(null))]
     pub(crate) function_to_apply: Option<AppliedFunction>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct SimilarityBody {
     #[schema(value_type = Sentences)]
     inputs: Noted<FieldsOfSentences, Sentences>,
     /// How the sentences become tokens.
-    #[schema(value_type = Option<SimilarityParameters>, default = json!(null))]
+    #[schema(value_type = Option<SimilarityParameters>)]
     parameters: Option<ObjectOnly<SimilarityParameters>>,
 }
 
@@ -60,7 +60,6 @@ struct SimilarityParameters {
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 

@@ -21,7 +21,6 @@ pub(crate) struct TokenizeBody {
     #[schema(default = true)]
     add_special_tokens: bool,
     /// The name of the model's prompt that goes before each text.
-    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 

@@ -46,8 +46,7 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
     let calibration = match &model.calibration {
         None => None,
         Some(path) => {
-            let text = fs::read_to_string(path)
-                .map_err(|error| Refusal::Calibration { path: path.clone(), problem: error.to_string() })?;
+            let text = fs::read_to_string(path).map_err(|error| Refusal::calibration(path, &error))?;
             Some(Calibration::from_text(path, &text)?)
         }
     };

@@ -106,7 +106,6 @@ impl MetadataValue {
     }
 
     /// The numbers of a list, if they are whole.
-    #[must_use]
     pub fn numbers(&self) -> Option<Vec<i64>> {
         let numbers = self.items()?.map(|value| match value {
             Self::Whole(number) => Some(number),
@@ -116,7 +115,6 @@ impl MetadataValue {
     }
 
     /// The numbers of a list.
-    #[must_use]
     pub fn reals(&self) -> Option<Vec<f64>> {
         let numbers = self.items()?.map(|value| match value {
             Self::Real(number) => Some(number),

@@ -22,7 +22,6 @@ pub enum Separators {
 }
 
 /// The special tokens around the texts of a file's model.
-#[must_use]
 pub fn separators(file: &File) -> Separators {
     match GgufArchitecture::from_file(file).map(|architecture| architecture.body) {
         Ok(

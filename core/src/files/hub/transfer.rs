@@ -62,7 +62,10 @@ impl Hub<'_> {
         bound: Bound,
     ) -> Result<PathBuf, FilesError> {
         if !stays_below(file) {
-            return Err(FilesError::HubName { name: file.to_owned() });
+            return Err(FilesError::Refused(format!(
+                "the Hub names the file {file:?}, which cannot be a file of a model: check HF_ENDPOINT and \
+                 `--model-id`"
+            )));
         }
         let path = self.cache.snapshot(sha).join(file);
         if path.exists() {
@@ -77,7 +80,9 @@ impl Hub<'_> {
                     attempt += 1;
                 }
                 Err(Transfer::Broken(reason)) => {
-                    return Err(FilesError::Dropped { file: file.to_owned(), reason });
+                    let message =
+                        format!("the download of `{file}` broke off ({reason}): start again to continue it");
+                    return Err(FilesError::Refused(message));
                 }
                 Err(Transfer::Refused(error)) => return Err(error),
                 Ok(path) => return Ok(path),
@@ -174,9 +179,8 @@ async fn copy(
     while let Some(chunk) = body.next_chunk().await.map_err(Transfer::Broken)? {
         let chunk = chunk.as_ref();
         if unfinished.length + chunk.len() as u64 > max_bytes {
-            let (file, reason) =
-                (progress.file().to_owned(), format!("more than {}", amount(max_bytes, "byte")));
-            return Err(Transfer::Refused(FilesError::HubLength { file, reason }));
+            let reason = format!("more than {}", amount(max_bytes, "byte"));
+            return Err(Transfer::Refused(too_many_bytes(progress.file(), &reason)));
         }
         unfinished.write(chunk)?;
         progress.advance(unfinished.length);
@@ -184,9 +188,15 @@ async fn copy(
     Ok(())
 }
 
+/// More bytes than the Hub or the model's own files announce.
+fn too_many_bytes(file: &str, reason: &str) -> FilesError {
+    FilesError::Refused(format!(
+        "the Hub sends more of `{file}` than it may ({reason}): nothing of it is kept; check HF_ENDPOINT"
+    ))
+}
+
 /// The most bytes of a file with this announced length, or the reason why it is refused.
 fn limit_bytes(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesError> {
-    let refused = |reason: String| FilesError::HubLength { file: file.to_owned(), reason };
     match (bound, announced) {
         (Bound::Small, announced) => {
             let max_length = max_bytes(file);
@@ -195,11 +205,12 @@ fn limit_bytes(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, 
             }
             Ok(announced.unwrap_or(max_length))
         }
-        (Bound::Weights(_), None) => Err(refused("it does not say how many bytes there are".to_owned())),
-        (Bound::Weights(max_bytes), Some(length)) if length > max_bytes => Err(refused(format!(
-            "it announces {}, where the list of shards leaves {max_bytes}",
-            amount(length, "byte")
-        ))),
+        (Bound::Weights(_), None) => Err(too_many_bytes(file, "it does not say how many bytes there are")),
+        (Bound::Weights(max_bytes), Some(length)) if length > max_bytes => {
+            let length = amount(length, "byte");
+            let reason = format!("it announces {length}, where the list of shards leaves {max_bytes}");
+            Err(too_many_bytes(file, &reason))
+        }
         (Bound::Weights(_), Some(length)) => Ok(length),
     }
 }
@@ -295,8 +306,11 @@ impl Unfinished {
         if sum == metadata.sha256 {
             return Ok(());
         }
-        let (file, announced) = (file.to_owned(), metadata.blob.clone());
-        Err(Transfer::Refused(FilesError::HubSum { file, announced }))
+        Err(Transfer::Refused(FilesError::Refused(format!(
+            "the content of `{file}` does not have the SHA-256 that the Hub announces ({}): nothing of it is kept; \
+             start again to download it again, and check HF_ENDPOINT if that does not help",
+            metadata.blob
+        ))))
     }
 
     /// Names a complete content, keeps the beginning of one that broke off, and removes one that is refused.

@@ -12,7 +12,10 @@ use crate::families::{self, Family, Limits};
 use crate::files::ModelFolder;
 use crate::model::{ModelFlags, PromptFlag, Refusal, Sourced};
 use crate::templates::{MessageStyle, PromptTemplate, TemplateError, template_has_roles};
-use crate::tokenization::EncoderError;
+
+/// The remedy for a model whose prompt is not known.
+const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family \
+                      with `--chat-template NAME`";
 
 /// How a re-ranker reads query and document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,16 +55,26 @@ pub(super) fn list_family(
     let (family, reason) = match (files.evidence().family(), chosen) {
         (Some((family, reason)), _) if family.list.is_some() => (family, reason),
         (_, Some(&Family { name: family, architectures, list: Some(_), .. })) => {
-            return Err(Refusal::OtherArchitecture { family, architectures });
+            return Err(Refusal::Other(format!(
+                "`--chat-template {family}` is the prompt of another architecture ({}), which has a head for it: \
+                 leave it out",
+                architectures.join(", ")
+            )));
         }
         _ => return Ok(None),
     };
-    let model_id = files.model_id.clone();
+    let model_id = &files.model_id;
     if flags.chat_template.is_some() && chosen != Some(family) {
-        return Err(Refusal::TemplateForLists { model_id });
+        return Err(Refusal::Other(format!(
+            "`--chat-template` has no effect on `{model_id}`, which reads all documents of a request in one prompt: \
+             leave it out"
+        )));
     }
     if flags.rerank_true_token.is_some() {
-        return Err(Refusal::AnswerForLists { model_id });
+        return Err(Refusal::Other(format!(
+            "`--rerank-true-token` is for re-rankers that answer with a token, but `{model_id}` compares vectors: \
+             leave it out"
+        )));
     }
     require_tokens(family, tokenizer)?;
     Ok(Some(Sourced::new(family, reason)))
@@ -70,7 +83,11 @@ pub(super) fn list_family(
 /// Refuses a tokenizer that lacks a control token of the family's prompt.
 fn require_tokens(family: &Family, tokenizer: &Tokenizer) -> Result<(), Refusal> {
     match family.missing_token(tokenizer) {
-        Some(token) => Err(EncoderError::NoControlToken { family: family.name, token }.into()),
+        Some(token) => Err(Refusal::Other(format!(
+            "the prompt `{}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not have: choose the \
+             model's own prompt with `--chat-template`",
+            family.name
+        ))),
         None => Ok(()),
     }
 }
@@ -177,12 +194,12 @@ fn own_prompt(files: &ModelFolder, flags: &ModelFlags) -> Result<Option<Sourced<
             Ok(Some(Sourced::new(template, format!("that of the file {}", path.display()))))
         }
         (None, Some(chosen)) if chosen.renders_pairs || template_has_roles(&chosen.source) => {
-            let place = chosen.place.clone();
+            let place = &chosen.place;
             match learn_prompt(files, &chosen.source, chosen.style.clone()) {
                 Ok(template) => {
                     Ok(Some(Sourced::new(template, format!("the repository's chat template ({place})"))))
                 }
-                Err(cause) => Err(Refusal::ChatTemplate { place, cause }),
+                Err(cause) => Err(Refusal::chat_template(place, &cause)),
             }
         }
         (Some(PromptFlag::Builtin(_)) | None, _) => Ok(None),
@@ -198,6 +215,15 @@ fn learn_prompt(
     PromptTemplate::from_chat_template(source, &style.with_tokens(&files.special_tokens))
 }
 
+/// The refusal of a generative re-ranker whose prompt nothing names.
+pub(super) fn no_prompt(files: &ModelFolder) -> Refusal {
+    Refusal::Other(format!(
+        "`{}` is a generative re-ranker of no family whose prompt is built in, and the repository has no chat template \
+         with the roles query and document: {REMEDY}",
+        files.model_id
+    ))
+}
+
 /// The prompt of the model's family; absent if the tokenizer joins query and document.
 fn family_prompt(
     files: &ModelFolder,
@@ -207,19 +233,23 @@ fn family_prompt(
     family: Option<&Sourced<&'static Family>>,
     agrees: bool,
 ) -> Result<Option<Sourced<PromptTemplate>>, Refusal> {
-    let model_id = || files.model_id.clone();
     if is_generative
         && flags.chat_template.is_none()
         && let Some(reason) = files.evidence().unserved()
     {
-        return Err(Refusal::Unserved { model_id: model_id(), reason });
+        let model_id = &files.model_id;
+        return Err(Refusal::Other(format!("`{model_id}` cannot be served as a re-ranker: {reason}")));
     }
     let Some(Sourced { value: family, source }) = family else {
-        return if is_generative { Err(Refusal::NoPrompt { model_id: model_id() }) } else { Ok(None) };
+        return if is_generative { Err(no_prompt(files)) } else { Ok(None) };
     };
     if !agrees && !matches!(flags.chat_template, Some(PromptFlag::Builtin(_))) {
         let answers = family_answers(family.answers);
-        return Err(Refusal::OtherAnswers { family: family.name, answers });
+        return Err(Refusal::Other(format!(
+            "1_LogitScore/config.json names other answers than the family {} ({answers}), so the family's prompt would \
+             be wrong, and the repository has no chat template with the roles query and document: {REMEDY}",
+            family.name
+        )));
     }
     require_tokens(family, tokenizer)?;
     let source = format!("that of the family {}: {source}", family.name);

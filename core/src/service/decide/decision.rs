@@ -26,7 +26,6 @@ impl Decision {
     }
 
     /// The first option with the highest probability.
-    #[must_use]
     pub fn best_index(&self) -> usize {
         let mut best = 0;
         for (index, probability) in self.probabilities.iter().enumerate() {
@@ -38,7 +37,6 @@ impl Decision {
     }
 
     /// How far a choice is from an even distribution (0) on the way to certainty (1).
-    #[must_use]
     pub fn choice_confidence(&self) -> f64 {
         let count = self.probabilities.len() as f64;
         if count < 2.0 {
@@ -48,14 +46,12 @@ impl Decision {
     }
 
     /// The expected index of a scale's levels.
-    #[must_use]
     pub fn expected_level(&self) -> f64 {
         self.probabilities.iter().enumerate().map(|(level, probability)| level as f64 * probability).sum()
     }
 
     /// How close a scale's levels are to the likeliest one: 1 less the mean distance from it, in units of the
     /// mean distance of all levels from the middle. Not below 0.
-    #[must_use]
     pub fn score_confidence(&self) -> f64 {
         let count = self.probabilities.len() as f64;
         if count < 2.0 {

@@ -87,7 +87,6 @@ impl Inputs for MarkedInputs {
 
 impl Question {
     /// The question as Laya reads it. With `is_reversed`, the options of a choice are listed last to first.
-    #[must_use]
     pub fn marked_question(&self, is_reversed: bool) -> MarkedQuestion {
         let (kind, name) = self.laya_type();
         let mut options: Vec<String> = match &self.kind {

@@ -15,16 +15,11 @@ mod text;
 
 use std::sync::Arc;
 
-use super::{
-    Answer, Service,
-    compute::Computed,
-    request::Failed,
-    task::{Inputs, ModelTask},
-};
+use super::{Answer, ScoreRequest, Service, compute::Computed, request::Failed, task::ModelTask};
 use crate::{
     error::{Error, NOT_A_DECIDER},
     model::{Decider, Deciding, Reading, Reranker},
-    tokenization::{Input, LabelKind, MAX_LEVELS, MAX_OPTIONS, PairText, Truncation, TruncationDirection},
+    tokenization::{LabelKind, MAX_LEVELS, MAX_OPTIONS, Truncation, TruncationDirection},
 };
 use marked::MarkedInputs;
 use prompt::OPTION_INSTRUCTION;
@@ -119,48 +114,6 @@ impl Question {
     }
 }
 
-/// The prompts of an instruct model.
-struct Branches {
-    /// The common beginning of all messages: the text and an empty line.
-    beginning: String,
-    /// The questions.
-    questions: Vec<String>,
-}
-
-impl Inputs for Branches {
-    fn count(&self) -> usize {
-        self.questions.len()
-    }
-
-    fn input(&self, index: usize) -> Input<'_> {
-        let (query, document) = (self.beginning.as_str(), self.questions[index].as_str());
-        Input::Pair(PairText { instruction: None, query, document })
-    }
-
-    fn have_one_query(&self) -> bool {
-        true
-    }
-}
-
-/// The prompts of a re-ranker.
-struct OptionPairs {
-    instruction: Option<&'static str>,
-    /// A question with an option each.
-    queries: Vec<String>,
-    state: String,
-}
-
-impl Inputs for OptionPairs {
-    fn count(&self) -> usize {
-        self.queries.len()
-    }
-
-    fn input(&self, index: usize) -> Input<'_> {
-        let (query, document) = (self.queries[index].as_str(), self.state.as_str());
-        Input::Pair(PairText { instruction: self.instruction, query, document })
-    }
-}
-
 impl Service {
     /// Answers questions about a text.
     ///
@@ -210,7 +163,8 @@ impl Service {
                 let beginning = decider.conversation.value.message_beginning(&request.state);
                 let questions =
                     asked.iter().map(|it| it.question.prompt_text(&decider.labels, it.is_reversed));
-                let inputs = Arc::new(Branches { beginning, questions: questions.collect() });
+                let (queries, documents) = (vec![beginning], questions.collect());
+                let inputs = Arc::new(ScoreRequest { queries, documents, ..ScoreRequest::default() });
                 self.compute(&inputs, ModelTask::Decide(Wanted::WHOLE), truncation).await?
             }
             Decider::Laya(_) | Decider::Pointer(_) => {
@@ -256,10 +210,11 @@ impl Service {
             Reading::Template(template) => template.has_instruction(),
             Reading::Joined => false,
         };
-        let inputs = Arc::new(OptionPairs {
-            instruction: if takes_instruction { Some(OPTION_INSTRUCTION) } else { None },
+        let inputs = Arc::new(ScoreRequest {
+            instruction: takes_instruction.then(|| OPTION_INSTRUCTION.to_owned()),
             queries: questions.iter().flat_map(Question::option_queries).collect(),
-            state: state.into_text(),
+            documents: vec![state.into_text()],
+            ..ScoreRequest::default()
         });
         let admitted = self.admit_request(self.max_tokens(inputs.as_ref()), 0).await?;
         let scores = self.raw_scores(&admitted, &inputs, self.uncut_truncation());

@@ -12,7 +12,6 @@ use crate::{model::Pointer, tokenization::MarkedQuestion};
 impl Question {
     /// The question as any2jev reads it. With `is_reversed`, the options of a choice are listed last to
     /// first.
-    #[must_use]
     pub fn pointed_question(&self, is_reversed: bool) -> MarkedQuestion {
         let mut options: Vec<String> = match &self.kind {
             QuestionKind::Choice(options) => options

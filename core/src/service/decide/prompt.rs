@@ -14,7 +14,6 @@ pub(super) const OPTION_INSTRUCTION: &str = "Given a question about the document
 impl Question {
     /// The lines of a prompt that lists the options. With `is_reversed`, the options of a choice are listed
     /// last to first.
-    #[must_use]
     pub fn prompt_text(&self, labels: &LabelTokens, is_reversed: bool) -> String {
         let mut lines = self.first_line();
         let last = match &self.kind {

@@ -33,19 +33,16 @@ pub struct DecisionText {
 
 impl DecisionText {
     /// A value that is not a string, as JSON without spaces.
-    #[must_use]
     pub fn from_json(text: String) -> Self {
         Self { text, is_json: true }
     }
 
     /// The string, or the JSON without spaces.
-    #[must_use]
     pub fn into_text(self) -> String {
         self.text
     }
 
     /// The string, or the JSON with a space behind each comma and colon, as Python's `json` writes it.
-    #[must_use]
     pub fn spaced_text(&self) -> String {
         if !self.is_json {
             return self.text.clone();
@@ -67,7 +64,6 @@ impl DecisionText {
     }
 
     /// The string, or the JSON as lines.
-    #[must_use]
     pub fn flat_text(&self) -> String {
         if self.is_json { flat_json(&self.text) } else { self.text.clone() }
     }

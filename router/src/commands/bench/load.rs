@@ -89,6 +89,8 @@ pub(super) struct LoadResult {
     pub(super) tokens: Option<u64>,
     /// The number of failures by status, or by a word for others.
     pub(super) errors: BTreeMap<String, u64>,
+    /// One of the failures.
+    pub(super) last_failure: Option<RequestFailure>,
     /// Requests that were sent late, because no client was free.
     pub(super) late: u64,
 }
@@ -96,10 +98,14 @@ pub(super) struct LoadResult {
 /// A request that is this late had no free client.
 const LATE: Duration = Duration::from_millis(20);
 
-/// State that the clients share.
-struct ClientState {
-    load: LoadTest,
+/// A part of the load, which the clients share: the warm-up, or the measurement.
+struct LoadPhase {
+    load: Arc<LoadTest>,
     client: Client,
+    /// The number of its first request.
+    first: u64,
+    limit: RunLimit,
+    rate: Option<f64>,
     next: AtomicU64,
     stop: AtomicBool,
     start: Instant,
@@ -111,8 +117,9 @@ struct BenchAnswer {
     tokens: Option<u64>,
 }
 
-/// A failure: its class, and the message of the first of its class.
-struct RequestFailure {
+/// A failure: its class, and the message.
+#[derive(Debug)]
+pub(super) struct RequestFailure {
     class: String,
     detail: String,
 }
@@ -139,89 +146,62 @@ impl LoadTest {
             .pool_max_idle_per_host(self.concurrency)
             .build()
             .context("the HTTP client cannot start")?;
-        let (what, unit) = (self.workload.describe(), self.workload.unit());
-        let (concurrency, rate) = (self.concurrency, self.rate);
-        let warm_up = self.warm_up as u64;
-        let mut shared =
-            ClientState { load: self, client, next: 0.into(), stop: false.into(), start: Instant::now() };
-        shared = warm(shared, warm_up).await?;
-        shared.next = warm_up.into();
-        shared.start = Instant::now();
-        let shared = Arc::new(shared);
+        let load = Arc::new(self);
+        let warm_up = load.warm_up as u64;
+        let phase = |first, limit, rate| {
+            let (load, client, next) = (Arc::clone(&load), client.clone(), AtomicU64::new(first));
+            let (stop, start) = (false.into(), Instant::now());
+            Arc::new(LoadPhase { load, client, first, limit, rate, next, stop, start })
+        };
+        let warm = run_clients(&phase(0, RunLimit::Requests(warm_up), None)).await?;
+        if warm.latencies.is_empty()
+            && let Some(RequestFailure { class, detail }) = warm.last_failure
+        {
+            bail!("{} does not answer ({class}): {detail}", load.url);
+        }
+        let phase = phase(warm_up, load.limit, load.rate);
         let interrupted = tokio::spawn({
-            let shared = Arc::clone(&shared);
+            let phase = Arc::clone(&phase);
             async move {
                 // On ctrl-c, the measurements so far are reported.
                 if tokio::signal::ctrl_c().await.is_ok() {
-                    shared.stop.store(true, Ordering::Relaxed);
+                    phase.stop.store(true, Ordering::Relaxed);
                 }
             }
         });
-        let mut clients = JoinSet::new();
-        for _ in 0..concurrency {
-            clients.spawn(client_of(Arc::clone(&shared), warm_up));
-        }
-        let mut measured = LoadResult { what, unit, concurrency, rate, ..LoadResult::default() };
-        while let Some(ended) = clients.join_next().await {
-            measured.add(ended?);
-        }
+        let mut measured = run_clients(&phase).await?;
         interrupted.abort();
-        measured.elapsed = shared.start.elapsed();
+        measured.elapsed = phase.start.elapsed();
         Ok(measured)
     }
 }
 
-/// Sends the warm-up's requests, as many at a time as later.
-async fn warm(shared: ClientState, requests: u64) -> anyhow::Result<ClientState> {
-    if requests == 0 {
-        return Ok(shared);
-    }
-    let shared = Arc::new(shared);
+/// Sends the requests of a phase, from as many clients as the load has.
+async fn run_clients(phase: &Arc<LoadPhase>) -> anyhow::Result<LoadResult> {
+    let LoadTest { workload, concurrency, .. } = phase.load.as_ref();
     let mut clients = JoinSet::new();
-    for _ in 0..shared.load.concurrency {
-        let shared = Arc::clone(&shared);
-        clients.spawn(async move {
-            let mut failure = None;
-            let mut succeeded = 0;
-            loop {
-                let number = shared.next.fetch_add(1, Ordering::Relaxed);
-                if number >= requests {
-                    return (succeeded, failure);
-                }
-                match shared.send(number).await {
-                    Ok(_) => succeeded += 1,
-                    Err(error) => failure = Some(error),
-                }
-            }
-        });
+    for _ in 0..*concurrency {
+        clients.spawn(send_in_turn(Arc::clone(phase)));
     }
-    let (mut succeeded, mut failure) = (0, None);
+    let (what, unit, concurrency) = (workload.describe(), workload.unit(), *concurrency);
+    let mut measured = LoadResult { what, unit, concurrency, rate: phase.rate, ..LoadResult::default() };
     while let Some(ended) = clients.join_next().await {
-        let (more, failed) = ended?;
-        succeeded += more;
-        failure = failed.or(failure);
+        measured.add(ended?);
     }
-    if succeeded == 0
-        && let Some(RequestFailure { class, detail }) = failure
-    {
-        bail!("{} does not answer ({class}): {detail}", shared.load.url);
-    }
-    Arc::try_unwrap(shared).map_err(|_| anyhow::anyhow!("a client of the warm-up did not end"))
+    Ok(measured)
 }
 
 /// A client: request after request until the limit.
-async fn client_of(shared: Arc<ClientState>, first: u64) -> LoadResult {
+async fn send_in_turn(phase: Arc<LoadPhase>) -> LoadResult {
     let mut measured = LoadResult::default();
-    while !shared.stop.load(Ordering::Relaxed) {
-        let number = shared.next.fetch_add(1, Ordering::Relaxed);
-        let due = shared
-            .load
-            .rate
-            .map(|rate| shared.start + Duration::from_secs_f64((number - first) as f64 / rate));
+    while !phase.stop.load(Ordering::Relaxed) {
+        let number = phase.next.fetch_add(1, Ordering::Relaxed);
+        let place = number - phase.first;
+        let due = phase.rate.map(|rate| phase.start + Duration::from_secs_f64(place as f64 / rate));
         let begin = due.unwrap_or_else(Instant::now);
-        let is_over = match shared.load.limit {
-            RunLimit::Requests(requests) => number - first >= requests,
-            RunLimit::Duration(duration) => begin >= shared.start + duration,
+        let is_over = match phase.limit {
+            RunLimit::Requests(requests) => place >= requests,
+            RunLimit::Duration(duration) => begin >= phase.start + duration,
         };
         if is_over {
             break;
@@ -230,13 +210,16 @@ async fn client_of(shared: Arc<ClientState>, first: u64) -> LoadResult {
             sleep_until(due.into()).await;
             measured.late += u64::from(due.elapsed() > LATE);
         }
-        match shared.send(number).await {
+        match phase.send(number).await {
             Ok(BenchAnswer { pairs, tokens }) => {
                 measured.latencies.push(begin.elapsed());
                 measured.pairs += pairs;
                 measured.tokens = sum(measured.tokens, tokens);
             }
-            Err(RequestFailure { class, .. }) => *measured.errors.entry(class).or_default() += 1,
+            Err(failure) => {
+                *measured.errors.entry(failure.class.clone()).or_default() += 1;
+                measured.last_failure = Some(failure);
+            }
         }
     }
     measured
@@ -252,13 +235,14 @@ impl LoadResult {
         self.pairs += other.pairs;
         self.tokens = sum(self.tokens, other.tokens);
         self.late += other.late;
+        self.last_failure = other.last_failure.or(self.last_failure.take());
         for (class, times) in other.errors {
             *self.errors.entry(class).or_default() += times;
         }
     }
 }
 
-impl ClientState {
+impl LoadPhase {
     async fn send(&self, number: u64) -> Result<BenchAnswer, RequestFailure> {
         let (body, pairs) = self.load.workload.body(number);
         let mut request =

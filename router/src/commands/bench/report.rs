@@ -201,6 +201,7 @@ mod tests {
             errors: [("429".to_owned(), 2), ("timeout".to_owned(), 1)].into(),
             late: 5,
             rate: Some(3.0),
+            last_failure: None,
         });
         let numbers: Value = serde_json::from_str(&report.json()).unwrap();
         let expected = json!({

@@ -164,7 +164,6 @@ async fn embed_texts(args: EmbedArgs, source: DocumentSource, format: VectorForm
             let begun = EmbedArgs { resume: false, ..args.clone() };
             let settings = settings_of(&begun, &served, args.input.as_deref().as_slice());
             let Some(file) = PartialFile::open_file(path, &settings, args.resume)? else {
-                tracing::warn!("`{}` is complete already", path.display());
                 return Ok(());
             };
             VectorWriter::from_file(file, format, dimensions)?

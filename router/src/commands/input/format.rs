@@ -153,19 +153,11 @@ impl Parser {
             }
             _ => anyhow!("{name} cannot be read: check the path and its permissions: {error}"),
         })?;
-        let kind = match format {
-            InputFormat::Txt => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Text(field.clone()), place))
-            }
-            InputFormat::Jsonl => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Json(field.clone()), place))
-            }
-            InputFormat::Json => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Element(field.clone()), place))
-            }
-            InputFormat::ByFirstLine => {
-                ParserInput::Lines(LineReader::new(stream, LineContent::Unknown(field.clone()), place))
-            }
+        let content: fn(TextField) -> LineContent = match format {
+            InputFormat::Txt => LineContent::Text,
+            InputFormat::Jsonl => LineContent::Json,
+            InputFormat::Json => LineContent::Element,
+            InputFormat::ByFirstLine => LineContent::Unknown,
             InputFormat::Csv | InputFormat::Tsv => {
                 let separator = match format {
                     InputFormat::Tsv => b'\t',
@@ -173,9 +165,11 @@ impl Parser {
                 };
                 let mut records = Records::new(stream, separator, place);
                 let header = Arc::new(records.read_header(field, &name)?);
-                ParserInput::Records { records: Box::new(records), header, separator }
+                let kind = ParserInput::Records { records: Box::new(records), header, separator };
+                return Ok(Self { name, format, kind });
             }
         };
+        let kind = ParserInput::Lines(LineReader::new(stream, content(field.clone()), place));
         Ok(Self { name, format, kind })
     }
 

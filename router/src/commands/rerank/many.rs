@@ -75,7 +75,6 @@ pub(super) async fn rank_all(
             let inputs: Vec<&Path> = inputs.into_iter().flatten().collect();
             let settings = settings_of(&RerankArgs { resume: false, ..args.clone() }, served, &inputs);
             let Some(mut file) = PartialFile::open_file(path, &settings, args.resume)? else {
-                tracing::warn!("`{}` is complete already", path.display());
                 return Ok(());
             };
             let done =

@@ -72,7 +72,6 @@ pub(crate) struct SystemOneSchema {
     /// instructions, criteria: {option: description}}` or `{type: "score", instructions, criteria: [level]}`.
     questions: serde_json::Map<String, serde_json::Value>,
     /// The model's name.
-    #[schema(default = json!(null))]
     model: Option<String>,
     #[schema(default = json!("given"), required = false)]
     options_order: OptionsOrder,
@@ -97,7 +96,6 @@ pub(crate) struct OpenAiSchema {
     /// description}]}`.
     questions: Vec<serde_json::Value>,
     /// The model's name.
-    #[schema(default = json!(null))]
     model: Option<String>,
     #[schema(default = json!("given"), required = false)]
     options_order: OptionsOrder,

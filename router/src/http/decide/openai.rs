@@ -25,7 +25,7 @@ pub(super) struct ListedQuestionsBody {
     #[serde(default)]
     options_order: OptionsOrder,
     /// Without effect here, but a text.
-    #[serde(default, rename = "model")]
+    #[serde(rename = "model")]
     _model: Option<String>,
 }
 
@@ -33,13 +33,9 @@ pub(super) struct ListedQuestionsBody {
 #[serde(deny_unknown_fields)]
 struct ListedQuestion {
     r#type: String,
-    #[serde(default)]
     name: Option<String>,
-    #[serde(default)]
     instructions: Option<JsonText>,
-    #[serde(default)]
     choices: Option<Vec<JsonText>>,
-    #[serde(default)]
     levels: Option<Vec<JsonText>>,
 }
 
@@ -47,7 +43,6 @@ struct ListedQuestion {
 #[serde(deny_unknown_fields)]
 struct ChoiceBody {
     value: ChoiceValue,
-    #[serde(default)]
     description: Option<String>,
 }
 
@@ -55,26 +50,18 @@ struct ChoiceBody {
 #[serde(deny_unknown_fields)]
 struct LevelBody {
     label: String,
-    #[serde(default)]
     description: Option<String>,
 }
 
 /// A message, a call or an answer to one. Which fields it has depends on `type`.
 #[derive(Deserialize)]
 struct Item {
-    #[serde(default)]
     r#type: Option<String>,
-    #[serde(default)]
     role: Option<String>,
-    #[serde(default)]
     content: Option<JsonText>,
-    #[serde(default)]
     name: Option<String>,
-    #[serde(default)]
     arguments: Option<JsonText>,
-    #[serde(default)]
     input: Option<JsonText>,
-    #[serde(default)]
     output: Option<JsonText>,
 }
 
@@ -82,11 +69,8 @@ struct Item {
 #[derive(Deserialize)]
 struct MessagePart {
     r#type: String,
-    #[serde(default)]
     text: Option<String>,
-    #[serde(default)]
     refusal: Option<String>,
-    #[serde(default)]
     data: Option<JsonText>,
 }
 

@@ -27,14 +27,12 @@ const MAX_SHOWN_ID: usize = 100;
 pub(super) struct SystemOneBody {
     state: JsonText,
     questions: Entries,
-    #[serde(default)]
     assets: Option<IgnoredAny>,
-    #[serde(default)]
     images: Option<IgnoredAny>,
     #[serde(default)]
     options_order: OptionsOrder,
     /// Without effect here, but a text.
-    #[serde(default, rename = "model")]
+    #[serde(rename = "model")]
     _model: Option<String>,
 }
 
@@ -42,9 +40,7 @@ pub(super) struct SystemOneBody {
 #[serde(deny_unknown_fields)]
 struct SystemOneQuestion {
     r#type: String,
-    #[serde(default)]
     instructions: Option<JsonText>,
-    #[serde(default)]
     criteria: Option<JsonText>,
 }
 
@@ -52,9 +48,9 @@ struct SystemOneQuestion {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct NoulCriteria {
-    #[serde(default, rename = "true")]
+    #[serde(rename = "true")]
     yes: Option<JsonText>,
-    #[serde(default, rename = "false")]
+    #[serde(rename = "false")]
     no: Option<JsonText>,
 }
 

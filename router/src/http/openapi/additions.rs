@@ -4,12 +4,13 @@
 //! Input: the description that is derived from handlers and bodies. Output: the complete description. What
 //! must hold: an addition is true of every route that it is added to.
 
+use serde_json::Value;
 use text_embeddings_core::service::Cost;
 use utoipa::{
     Modify,
     openapi::{
         Components, Header, Object, OpenApi as Document, RefOr, Schema, Type,
-        schema::{AnyOfBuilder, OneOfBuilder},
+        schema::{AnyOfBuilder, OneOfBuilder, SchemaType},
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
 };
@@ -30,6 +31,9 @@ const OVERLAPPING: [&str; 4] = ["VertexInstance", "RerankAnswer", "MainTaskReque
 const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
 const OPTIONS: &str = "RerankOptions";
 
+/// The ends of the names of schemas that clients send.
+const SENT: [&str; 4] = ["Request", "Options", "Parameters", "Arguments"];
+
 /// Adds all parts.
 pub(super) struct Additions;
 
@@ -38,6 +42,7 @@ impl Modify for Additions {
         describe_costs(description);
         let components = description.components.get_or_insert_default();
         allow_overlaps(components);
+        add_null_defaults(components);
         add_options(components);
         name_pairs(components);
         let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
@@ -81,6 +86,31 @@ fn allow_overlaps(components: &mut Components) {
             *schema = bodies.items.drain(..).fold(any, AnyOfBuilder::item).into();
         }
     }
+}
+
+/// Says of every field that a client may send as null that leaving it out is the same.
+fn add_null_defaults(components: &mut Components) {
+    for (name, schema) in &mut components.schemas {
+        if let RefOr::T(Schema::Object(body)) = schema
+            && SENT.iter().any(|end| name.ends_with(end))
+        {
+            body.properties.values_mut().for_each(add_null_default);
+        }
+    }
+}
+
+fn add_null_default(property: &mut RefOr<Schema>) {
+    let may_be_null =
+        |kind: &SchemaType| matches!(kind, SchemaType::Array(kinds) if kinds.contains(&Type::Null));
+    let default = match property {
+        RefOr::T(Schema::Object(value)) if may_be_null(&value.schema_type) => &mut value.default,
+        RefOr::T(Schema::Array(list)) if may_be_null(&list.schema_type) => &mut list.default,
+        RefOr::T(Schema::OneOf(forms)) if forms.items.contains(&Object::with_type(Type::Null).into()) => {
+            &mut forms.default
+        }
+        _ => return,
+    };
+    default.get_or_insert(Value::Null);
 }
 
 /// Puts the shared options among the fields of the bodies that take them.

@@ -32,7 +32,6 @@ pub(crate) struct PromptBody {
     /// The document.
     text: String,
     /// What "relevant" means. Absent: as `--default-instruction` of the server says.
-    #[schema(default = json!(null))]
     instruction: Option<String>,
     /// Whether a prompt that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     truncate: Option<bool>,

@@ -42,20 +42,16 @@ pub(crate) struct DocumentsBody {
     documents: DocumentList,
     /// The number of results, best first; all if it is absent, null or 0.
     #[serde(default, deserialize_with = "lenient_count")]
-    #[schema(default = json!(null))]
     top_n: Option<usize>,
     /// Voyage's and Mixedbread's name for `top_n`. If it is there without `top_n`, the answer has Voyage's
     /// `data` too.
     #[serde(default, deserialize_with = "lenient_count")]
-    #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the documents.
     #[serde(alias = "return_input", alias = "return_text", default, deserialize_with = "lenient_bool")]
-    #[schema(default = json!(null))]
     return_documents: Option<bool>,
     /// The fields of documents that are ranked, as lines of `field: value` in this order, for documents that
     /// are objects. Absent, null or empty: `text`.
-    #[schema(default = json!(null))]
     rank_fields: Option<Vec<String>>,
     /// Refused unless null: spans are not computed.
     #[schema(schema_with = only_null)]
@@ -76,14 +72,11 @@ pub(crate) struct MixedbreadBody {
     #[schema(value_type = DocumentListSchema)]
     input: DocumentList,
     /// The number of results, best first; all if it is absent, null or 0.
-    #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the inputs.
-    #[schema(default = json!(null))]
     return_input: Option<bool>,
     /// The fields of inputs that are ranked, as lines of `field: value` in this order, for inputs that are
     /// objects. Absent, null or empty: `text`.
-    #[schema(default = json!(null))]
     rank_fields: Option<Vec<String>>,
 }
 

@@ -29,68 +29,51 @@ use crate::models::Served;
 #[schema(as = RerankOptions)]
 pub(crate) struct Options {
     /// The name of one of several models. Without effect if the server has one.
-    #[schema(default = json!(null))]
     pub(super) model: Option<String>,
     /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
     /// says.
-    #[schema(default = json!(null))]
     pub(super) instruction: Option<String>,
     /// `SGLang`'s name for `instruction`.
-    #[schema(default = json!(null))]
     pub(super) instruct: Option<String>,
     /// `vLLM`'s place for `instruction`. It has priority over the others.
-    #[schema(value_type = Option<TemplateArguments>, default = json!(null))]
+    #[schema(value_type = Option<TemplateArguments>)]
     pub(super) chat_template_kwargs: Option<WithNames<TemplateArguments>>,
     /// Whether a prompt that is too long for the model is cut. Absent or null: as `--auto-truncate` of the
     /// server says.
-    #[schema(default = json!(null))]
     pub(super) truncate: Option<bool>,
     /// Voyage's name for `truncate`.
-    #[schema(default = json!(null))]
     pub(super) truncation: Option<bool>,
     /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model
     /// takes.
     #[schema(schema_with = prompt_tokens)]
     pub(super) truncate_prompt_tokens: Option<i64>,
     /// The end from which a text is cut.
-    #[schema(default = json!(null))]
     pub(super) truncation_side: Option<TruncationSide>,
     /// TEI's name for `truncation_side`.
-    #[schema(default = json!(null))]
     pub(super) truncation_direction: Option<TruncationSide>,
     /// The most tokens of each document; 0 for no limit but the model's.
-    #[schema(default = json!(null))]
     pub(super) max_tokens_per_doc: Option<usize>,
     /// The most tokens of each query; 0 for no limit but the model's.
-    #[schema(default = json!(null))]
     pub(super) max_tokens_per_query: Option<usize>,
     /// Whether a document that does not fit is cut, as by default, or divided into chunks. Then it has the
     /// score of its best chunk, and the answer says which one that is.
-    #[schema(default = json!(null))]
     pub(super) long_documents: Option<LongDocuments>,
     /// The most chunks of a document; the rest of it is cut. Asks for chunks unless `long_documents` is
     /// `cut`. Absent or null: 10.
-    #[schema(default = json!(null))]
     pub(super) max_chunks_per_doc: Option<usize>,
     /// The most tokens that a chunk repeats of the one before it. Asks for chunks unless `long_documents`
     /// is `cut`. Absent or null: 0.
-    #[schema(default = json!(null))]
     pub(super) chunk_overlap: Option<usize>,
     /// The number of best documents whose sentences get scores of their own; true for all that are returned.
-    #[schema(default = json!(null))]
     pub(super) highlight: Option<HighlightCount>,
     /// Scores before the sigmoid.
-    #[schema(default = json!(null))]
     pub(super) raw_scores: Option<bool>,
     /// `vLLM`'s opposite of `raw_scores`.
-    #[schema(default = json!(null))]
     pub(super) use_activation: Option<bool>,
     /// The least score of a document in the answer, as the answer shows it. Absent or null: as `--min-score`
     /// of the server says. Refused on `/score`.
-    #[schema(default = json!(null))]
     pub(super) min_score: Option<f32>,
     /// The answer's `id`. Absent: the server makes one.
-    #[schema(default = json!(null))]
     pub(crate) request_id: Option<String>,
     /// Refused unless null: there are no images or sounds to process.
     #[schema(schema_with = only_null)]
@@ -101,7 +84,6 @@ pub(crate) struct Options {
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankTemplateArguments)]
 pub(super) struct TemplateArguments {
-    #[schema(default = json!(null))]
     instruction: Option<String>,
 }
 

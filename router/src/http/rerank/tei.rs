@@ -38,47 +38,35 @@ pub(crate) struct RerankBody {
     return_text: bool,
     /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
     /// says.
-    #[schema(default = json!(null))]
     instruction: Option<String>,
     /// `SGLang`'s name for `instruction`.
-    #[schema(default = json!(null))]
     instruct: Option<String>,
     /// `vLLM`'s place for `instruction`. It has priority over the others.
-    #[schema(value_type = Option<TemplateArguments>, default = json!(null))]
+    #[schema(value_type = Option<TemplateArguments>)]
     chat_template_kwargs: Option<WithNames<TemplateArguments>>,
     /// The number of results, best first; all if it is absent, null or 0.
-    #[schema(default = json!(null))]
     top_n: Option<usize>,
     /// Voyage's name for `top_n`.
-    #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// The least score of a text in the answer, as the answer shows it. Absent or null: as `--min-score` of
     /// the server says.
-    #[schema(default = json!(null))]
     min_score: Option<f32>,
     /// The most tokens of each text; 0 for no limit but the model's.
-    #[schema(default = json!(null))]
     max_tokens_per_doc: Option<usize>,
     /// The most tokens of the query; 0 for no limit but the model's.
-    #[schema(default = json!(null))]
     max_tokens_per_query: Option<usize>,
     /// `vLLM`'s opposite of `raw_scores`.
-    #[schema(default = json!(null))]
     use_activation: Option<bool>,
     /// Whether a text that does not fit is cut, as by default, or divided into chunks. Then it has the score
     /// of its best chunk, and the answer says which one that is.
-    #[schema(default = json!(null))]
     long_documents: Option<LongDocuments>,
     /// The most chunks of a text; the rest of it is cut. Asks for chunks unless `long_documents` is `cut`.
     /// Absent or null: 10.
-    #[schema(default = json!(null))]
     max_chunks_per_doc: Option<usize>,
     /// The most tokens that a chunk repeats of the one before it. Asks for chunks unless `long_documents` is
     /// `cut`. Absent or null: 0.
-    #[schema(default = json!(null))]
     chunk_overlap: Option<usize>,
     /// The number of best texts whose sentences get scores of their own; true for all that are returned.
-    #[schema(default = json!(null))]
     highlight: Option<HighlightCount>,
 }
 
