@@ -14,25 +14,21 @@ use super::{
     operand::{Operand, OperandBlocks, OperandRows, SharedPointer},
     pack::{self, OperandFormat, Words},
     tile::{self, Ahead, MAX_ROWS, Start, Sums, TileKernel, TileOperands},
+    tile_order::{PanelSlice, TileOrder},
 };
 use std::{
     cell::Cell,
-    ops::Range,
     sync::{Mutex, PoisonError},
 };
 
-/// The bytes of packed rows that are multiplied with one panel after the other. They fit a second-level cache
-/// together with a panel.
-const ROWS_BYTES: usize = 384 * 1024;
 /// Results up to this size, in bytes, stay in the caches until the next operation reads them. Larger results
 /// bypass the caches.
 pub(crate) const CACHED_BYTES: usize = 2 * 1024 * 1024;
-/// Guided scheduling: a thread takes 1/SHARE of an equal share of the remaining work.
-const SHARE: usize = 4;
-
 thread_local! {
     /// The memory in which a panel of nibbles is expanded to bytes.
     static BYTES: Cell<Words> = Cell::default();
+    /// The memory of sums.
+    static SUMS: Cell<Sums> = Cell::default();
 }
 
 /// Memory for the results of a product.
@@ -282,78 +278,62 @@ impl Compute {
         finish: impl Fn(&mut Tile<'_>) + Sync,
     ) {
         let before = x.first_row();
+        let threads = self.threads.count();
+        let order = TileOrder::new(&x, weight, threads);
         let OperandBlocks { operand: x, range } = x;
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
         let kernel = TileKernel::new(self.set, x.format, weight.format);
-        let blocks = range.len();
-        let per_chunk =
-            (ROWS_BYTES / (x.block_rows * x.row_words * size_of::<u32>())).clamp(1, blocks.max(1));
-        // Chunks of about equal size.
-        let chunks = blocks.div_ceil(per_chunk);
-        let per_chunk = blocks.div_ceil(chunks.max(1)).max(1);
-        // All panels of the first chunk come first, then those of the second, so that threads read the same
-        // rows at the same time.
-        let threads = self.threads.count();
-        let shares: Vec<_> = shrinking(chunks * weight.panels, threads).collect();
+        let shares: Vec<_> = order.shares(threads).collect();
         self.threads.for_each(shares.iter().enumerate(), |(share, items)| {
             // The other threads take the shares between this one and its next one.
             let first_of_next = shares.get(share + threads).map(|items| items.start);
-            let mut sums = Sums::of_tile();
-            let sums = sums.rows();
-            let mut bytes = BYTES.take();
+            let (mut sums, mut bytes) = (SUMS.take(), BYTES.take());
+            sums.reserve(order.sums);
             for item in items.clone() {
-                let (chunk, panel) = (item / weight.panels, item % weight.panels);
-                let bias = weight.biases.get(panel);
-                let first = range.start + chunk * per_chunk;
-                let blocks_of_chunk = first..range.end.min(first + per_chunk);
+                let next_item = if item + 1 < items.end { Some(item + 1) } else { first_of_next };
+                let first = range.start + item / order.groups * order.blocks_per_chunk;
+                let blocks_of_chunk = first..range.end.min(first + order.blocks_per_chunk);
                 let tiles = blocks_of_chunk.len();
-                let next = if item + 1 < items.end { Some(item + 1) } else { first_of_next };
-                let next = next.map_or(&[][..], |item| weight.stored_panel(item % weight.panels));
-                let columns = weight.panel(self.set, panel, &mut bytes);
-                for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
-                    let chunks = x.row_words / WORDS;
-                    let mut ahead = Ahead::part(next, tile, tiles, chunks);
-                    if let Some(SumPlaces { first, columns, width }) = places {
-                        let place = first.wrapping_add((first_row - before) * columns + panel * width);
-                        ahead = ahead.with_places(place, columns, rows, chunks);
+                for index in 0..order.steps(item) {
+                    let PanelSlice { panel, place, slice } = order.step(item, index);
+                    let next = if index + 1 < order.steps(item) {
+                        Some(order.step(item, index + 1))
+                    } else {
+                        next_item.map(|item| order.step(item, 0))
+                    };
+                    let next = next.map(|next| order.words(weight.stored_panel(next.panel), next.slice));
+                    let bias = weight.biases.get(panel);
+                    let columns = order.words(weight.panel(self.set, panel, &mut bytes), slice);
+                    let lines = order.lines_of(slice);
+                    for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk.clone()).enumerate() {
+                        let mut ahead = Ahead::part(next.unwrap_or_default(), tile, tiles, lines.len());
+                        if let Some(SumPlaces { first, columns, width }) = places {
+                            let place = first.wrapping_add((first_row - before) * columns + panel * width);
+                            ahead = ahead.with_places(place, columns, rows, lines.len());
+                        }
+                        let block = &block[lines.start * rows * WORDS..lines.end * rows * WORDS];
+                        let start = match slice {
+                            0 => bias.map_or(Start::Zeros, Start::Columns),
+                            _ => Start::Sums,
+                        };
+                        let at = order.place_of_sums(place, tile, x.block_rows);
+                        let sums = &mut sums.rows()[at..at + rows];
+                        kernel.multiply(rows, TileOperands { a: block, b: columns }, start, ahead, sums);
+                        if slice + 1 < order.slices {
+                            continue;
+                        }
+                        if let Some((scales, corrections)) = weight.scales.get(panel) {
+                            let (of_rows, bias) = (&x.scales[first_row..], bias.unwrap_or(&tile::ZEROS));
+                            elementwise::dequantise(self.set, sums, of_rows, scales, corrections, bias);
+                        }
+                        finish(&mut Tile { first_row: first_row - before, panel, sums });
                     }
-                    kernel.multiply(
-                        rows,
-                        TileOperands { a: block, b: columns },
-                        bias.map_or(Start::Zeros, Start::Columns),
-                        ahead,
-                        sums,
-                    );
-                    let sums = &mut sums[..rows];
-                    if let Some((scales, corrections)) = weight.scales.get(panel) {
-                        let bias = bias.unwrap_or(&tile::ZEROS);
-                        elementwise::dequantise(
-                            self.set,
-                            sums,
-                            &x.scales[first_row..],
-                            scales,
-                            corrections,
-                            bias,
-                        );
-                    }
-                    finish(&mut Tile { first_row: first_row - before, panel, sums });
                 }
             }
+            SUMS.set(sums);
             BYTES.set(bytes);
         });
     }
-}
-
-/// Splits `0..total` into ranges that `threads` threads take one after the other. Each is a share of the
-/// remaining work, so that there are few, and all threads end at about the same time.
-fn shrinking(total: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let left = total - from;
-        let part = from..from + left.div_ceil(SHARE * threads);
-        from = part.end;
-        (left > 0).then_some(part)
-    })
 }
 
 #[cfg(test)]
@@ -442,17 +422,6 @@ mod tests {
         (1..=130).map(|rows| (1 + rows % 3, rows, odd(), odd())).collect()
     }
 
-    #[test]
-    fn shares_follow_each_other_and_shrink_to_one() {
-        for (total, threads) in [(0, 1), (1, 4), (7, 2), (64, 2), (1000, 3), (5, 64)] {
-            let parts: Vec<_> = shrinking(total, threads).collect();
-            let flat: Vec<usize> = parts.iter().cloned().flatten().collect();
-            assert_eq!(flat, (0..total).collect::<Vec<_>>());
-            assert!(parts.windows(2).all(|pair| pair[0].len() >= pair[1].len()), "{parts:?}");
-            assert!(parts.last().is_none_or(|last| last.len() == 1), "{parts:?}");
-        }
-    }
-
     fn pack(compute: &Compute, format: OperandFormat, x: &[f32], depth: usize) -> Operand {
         compute.operand(x, depth, format, Words::default(), |row, _| row)
     }
@@ -499,6 +468,36 @@ mod tests {
                         assert!(error.abs() <= tolerance(left, depth), "{what}: off by {error}");
                         let error = f64::from(sum[index]) - expected - f64::from(before[index]);
                         assert!(error.abs() <= tolerance(left, depth), "{what}, added: off by {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_multiplied_in_slices_of_their_depth_have_the_same_bits_as_rows_alone() {
+        let mut rng = StdRng::seed_from_u64(17);
+        for set in InstructionSet::available() {
+            // Threads, rows, depth, columns, and whether bytes are multiplied in slices, too.
+            for (threads, rows, depth, columns, all) in
+                [(1, 29, 3457, 262, false), (2, 15, 27_001, 33, true), (3, 31, 3600, 300, false)]
+            {
+                let compute = Compute { set, threads: Threads::start(threads).unwrap() };
+                let weight = random(&mut rng, columns * depth);
+                let parts = [StoredMatrix::from_values(&weight, depth)];
+                let x = random(&mut rng, rows * depth);
+                for (left, right) in FORMATS {
+                    let matrix = Matrix::pack(&compute, &parts, right, ColumnOrder::Plain);
+                    let operand = pack(&compute, left, &x, depth);
+                    let order = TileOrder::new(&operand.whole(), &matrix, threads);
+                    let is_sliced = !matrix.has_nibbles() && (all || left == OperandFormat::F32);
+                    assert!(order.slices > 1 || !is_sliced, "{set} {left:?} {right:?} {rows}x{depth}");
+                    let mut out = vec![f32::NAN; rows * columns];
+                    compute.product(&operand, &matrix, &mut out);
+                    for (row, (x, out)) in x.chunks(depth).zip(out.chunks(columns)).enumerate() {
+                        let mut alone = vec![f32::NAN; columns];
+                        compute.product(&pack(&compute, left, x, depth), &matrix, &mut alone);
+                        assert!(*out == alone[..], "{set} {left:?} {right:?} {rows}x{depth}, row {row}");
                     }
                 }
             }

@@ -257,10 +257,15 @@ impl Matrix {
         (self.depth, size_of_val(self.words.as_slice()))
     }
 
+    /// Whether panels are stored as nibbles.
+    pub(super) fn has_nibbles(&self) -> bool {
+        !matches!(self.groups, Groups::None)
+    }
+
     /// A panel's words in the form that products read. Nibbles are expanded to bytes in `bytes`.
     pub(super) fn panel<'a>(&'a self, set: InstructionSet, panel: usize, bytes: &'a mut Words) -> &'a [u32] {
         let stored = self.stored_panel(panel);
-        if let Groups::None = self.groups {
+        if !self.has_nibbles() {
             return stored;
         }
         bytes.resize(2 * stored.len());

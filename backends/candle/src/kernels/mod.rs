@@ -52,5 +52,6 @@ pub(crate) mod stored;
 mod team;
 pub(crate) mod threads;
 pub(crate) mod tile;
+mod tile_order;
 
 pub use instruction_set::InstructionSet;

@@ -1,6 +1,8 @@
 //! The memory in which tiles leave their sums.
 
-use super::{super::lines::CacheLines, COLUMNS, MAX_ROWS};
+#[cfg(test)]
+use super::MAX_ROWS;
+use super::{super::lines::CacheLines, COLUMNS};
 
 /// The sums of tiles, row after row: `f32`, or the bits of `i32` if both operands are bytes. Each row has its
 /// own cache lines.
@@ -9,6 +11,7 @@ pub(crate) struct Sums(CacheLines<f32>);
 
 impl Sums {
     /// Memory for one tile.
+    #[cfg(test)]
     pub(crate) fn of_tile() -> Self {
         let mut sums = Self::default();
         sums.reserve(MAX_ROWS);
