@@ -11,7 +11,7 @@ use super::{
     epilogue::Epilogue,
     layout::{COLUMNS, WORDS},
     matrix::Matrix,
-    operand::{Operand, OperandBlocks, OperandRows, SharedPointer},
+    operand::{CACHED_BYTES, Operand, OperandBlocks, OperandRows, SharedPointer},
     pack::{self, OperandFormat, Words},
     tile::{self, Ahead, MAX_ROWS, Start, Sums, TileKernel, TileOperands},
     tile_order::{PanelSlice, TileOrder},
@@ -21,9 +21,6 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Results up to this size, in bytes, stay in the caches until the next operation reads them. Larger results
-/// bypass the caches.
-pub(crate) const CACHED_BYTES: usize = 2 * 1024 * 1024;
 thread_local! {
     /// The memory in which a panel of nibbles is expanded to bytes.
     static BYTES: Cell<Words> = Cell::default();

@@ -6,11 +6,14 @@
 use super::{
     instruction_set::InstructionSet,
     layout::WORDS,
-    matmul::CACHED_BYTES,
     pack::{self, OperandFormat, Words},
     tile,
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
+
+/// Results up to this size, in bytes, stay in the caches until the next operation reads them. Larger results
+/// bypass the caches.
+pub(super) const CACHED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Packed rows in blocks `[block][chunk][row][WORDS]`. All blocks but the last have the same height.
 #[derive(Debug)]
