@@ -209,7 +209,7 @@ impl Board {
         }
     }
 
-    /// A slot that nobody else uses.
+    /// Takes a free slot, if there is one.
     fn take_slot(&self) -> Option<&JobSlot> {
         self.slots.iter().find(|slot| !slot.is_taken.load(SeqCst) && !slot.is_taken.swap(true, SeqCst))
     }
@@ -242,7 +242,8 @@ impl Board {
 
     /// Takes part in each open job that is new to this thread.
     fn help_callers(&self, known: &mut KnownJobs) {
-        // Read first: what is opened after the look at its slot is news.
+        // Before the slots are read: a job that is opened later counts as news, even if its slot was already
+        // looked at.
         known.opened = self.opened.load(SeqCst);
         let count = self.slots.len();
         for index in (known.first..known.first + count).map(|index| index % count) {
