@@ -111,7 +111,7 @@ impl Compute {
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
         let results = Results { values: out, width: COLUMNS, prefetches: !stream };
-        self.write_rows(x.whole(), weight, results, |tile, out| {
+        self.write_rows(&x.whole(), weight, results, |tile, out| {
             elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
@@ -119,7 +119,7 @@ impl Compute {
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let results = Results { values: out, width: COLUMNS, prefetches: true };
-        self.write_rows(x.whole(), weight, results, |sums, out| {
+        self.write_rows(&x.whole(), weight, results, |sums, out| {
             elementwise::add_rows(self.set, sums, out);
         });
     }
@@ -127,7 +127,7 @@ impl Compute {
     /// Calls `write` with the rows of each tile and their places among the results.
     fn write_rows(
         &self,
-        x: OperandBlocks<'_>,
+        x: &OperandBlocks<'_>,
         weight: &Matrix,
         Results { values: out, width, prefetches }: Results<'_>,
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
@@ -177,7 +177,7 @@ impl Compute {
             block[first_chunk * rows * WORDS..].fill(0);
         }
         let words = SharedPointer(words.as_mut_ptr());
-        self.tiles(x.whole(), weight, None, |tile| {
+        self.tiles(&x.whole(), weight, None, |tile| {
             let first = tile.panel * width / per_word;
             epilogue.run(self.set, tile.sums);
             // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
@@ -236,7 +236,7 @@ impl Compute {
                 let values = &mut values[..step.rows() * inner];
                 let per_item = self.rows_per_item(step.rows()) * inner;
                 let results = Results { values: &mut *values, width: epilogue.width(), prefetches: true };
-                self.write_rows(step, weight, results, |tile, out| {
+                self.write_rows(&step, weight, results, |tile, out| {
                     epilogue.run(self.set, tile);
                     elementwise::copy_rows(self.set, tile, out, false);
                 });
@@ -254,7 +254,7 @@ impl Compute {
     /// The largest product of each of the weight's rows with a row of `x`.
     pub(crate) fn max_products(&self, x: &Operand, weight: &Matrix) -> Vec<f32> {
         let maxima = Mutex::new(vec![[f32::NEG_INFINITY; COLUMNS]; weight.panels]);
-        self.tiles(x.whole(), weight, None, |tile| {
+        self.tiles(&x.whole(), weight, None, |tile| {
             let mut best = [f32::NEG_INFINITY; COLUMNS];
             for row in tile.sums.iter() {
                 best.iter_mut().zip(row).for_each(|(best, product)| *best = best.max(*product));
@@ -269,62 +269,54 @@ impl Compute {
     /// Computes every tile of `x · Wᵀ`, and prefetches the `places` of its sums meanwhile.
     fn tiles(
         &self,
-        x: OperandBlocks<'_>,
+        x: &OperandBlocks<'_>,
         weight: &Matrix,
         places: Option<SumPlaces>,
         finish: impl Fn(&mut Tile<'_>) + Sync,
     ) {
         let before = x.first_row();
         let threads = self.threads.count();
-        let order = TileOrder::new(&x, weight, threads);
-        let OperandBlocks { operand: x, range } = x;
+        let order = TileOrder::new(x, weight, threads);
+        let x = x.operand;
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
         let kernel = TileKernel::new(self.set, x.format, weight.format);
         let shares: Vec<_> = order.shares(threads).collect();
         self.threads.for_each(shares.iter().enumerate(), |(share, items)| {
+            let steps = items.clone().flat_map(|item| order.steps(item));
             // The other threads take the shares between this one and its next one.
-            let first_of_next = shares.get(share + threads).map(|items| items.start);
+            let later = shares.get(share + threads).and_then(|items| order.steps(items.start).next());
+            let next = steps.clone().skip(1).chain(later).map(Some).chain([None]);
             let (mut sums, mut bytes) = (SUMS.take(), BYTES.take());
             sums.reserve(order.sums);
-            for item in items.clone() {
-                let next_item = if item + 1 < items.end { Some(item + 1) } else { first_of_next };
-                let first = range.start + item / order.groups * order.blocks_per_chunk;
-                let blocks_of_chunk = first..range.end.min(first + order.blocks_per_chunk);
-                let tiles = blocks_of_chunk.len();
-                for index in 0..order.steps(item) {
-                    let PanelSlice { panel, place, slice } = order.step(item, index);
-                    let next = if index + 1 < order.steps(item) {
-                        Some(order.step(item, index + 1))
-                    } else {
-                        next_item.map(|item| order.step(item, 0))
-                    };
-                    let next = next.map(|next| order.words(weight.stored_panel(next.panel), next.slice));
-                    let bias = weight.biases.get(panel);
-                    let columns = order.words(weight.panel(self.set, panel, &mut bytes), slice);
-                    let lines = order.lines_of(slice);
-                    for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk.clone()).enumerate() {
-                        let mut ahead = Ahead::part(next.unwrap_or_default(), tile, tiles, lines.len());
-                        if let Some(SumPlaces { first, columns, width }) = places {
-                            let place = first.wrapping_add((first_row - before) * columns + panel * width);
-                            ahead = ahead.with_places(place, columns, rows, lines.len());
-                        }
-                        let block = &block[lines.start * rows * WORDS..lines.end * rows * WORDS];
-                        let start = match slice {
-                            0 => bias.map_or(Start::Zeros, Start::Columns),
-                            _ => Start::Sums,
-                        };
-                        let at = order.place_of_sums(place, tile, x.block_rows);
-                        let sums = &mut sums.rows()[at..at + rows];
-                        kernel.multiply(rows, TileOperands { a: block, b: columns }, start, ahead, sums);
-                        if slice + 1 < order.slices {
-                            continue;
-                        }
-                        if let Some((scales, corrections)) = weight.scales.get(panel) {
-                            let (of_rows, bias) = (&x.scales[first_row..], bias.unwrap_or(&tile::ZEROS));
-                            elementwise::dequantise(self.set, sums, of_rows, scales, corrections, bias);
-                        }
-                        finish(&mut Tile { first_row: first_row - before, panel, sums });
+            for (step, next) in steps.zip(next) {
+                let PanelSlice { panel, slice, .. } = step;
+                let next = next.map(|next| order.words(weight.stored_panel(next.panel), next.slice));
+                let bias = weight.biases.get(panel);
+                let columns = order.words(weight.panel(self.set, panel, &mut bytes), slice);
+                let lines = order.lines_of(slice);
+                let tiles = step.blocks.len();
+                for (tile, (first_row, rows, block)) in x.blocks(step.blocks.clone()).enumerate() {
+                    let mut ahead = Ahead::part(next.unwrap_or_default(), tile, tiles, lines.len());
+                    if let Some(SumPlaces { first, columns, width }) = places {
+                        let place = first.wrapping_add((first_row - before) * columns + panel * width);
+                        ahead = ahead.with_places(place, columns, rows, lines.len());
                     }
+                    let block = &block[lines.start * rows * WORDS..lines.end * rows * WORDS];
+                    let start = match slice {
+                        0 => bias.map_or(Start::Zeros, Start::Columns),
+                        _ => Start::Sums,
+                    };
+                    let at = order.place_of_sums(&step, tile, x.block_rows);
+                    let sums = &mut sums.rows()[at..at + rows];
+                    kernel.multiply(rows, TileOperands { a: block, b: columns }, start, ahead, sums);
+                    if slice + 1 < order.slices {
+                        continue;
+                    }
+                    if let Some((scales, corrections)) = weight.scales.get(panel) {
+                        let (of_rows, bias) = (&x.scales[first_row..], bias.unwrap_or(&tile::ZEROS));
+                        elementwise::dequantise(self.set, sums, of_rows, scales, corrections, bias);
+                    }
+                    finish(&mut Tile { first_row: first_row - before, panel, sums });
                 }
             }
             SUMS.set(sums);

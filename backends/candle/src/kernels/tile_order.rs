@@ -29,10 +29,12 @@ const SHARE: usize = 4;
 
 /// The order of a product's tiles.
 pub(super) struct TileOrder {
-    pub(super) chunks: usize,
-    pub(super) blocks_per_chunk: usize,
+    /// The blocks that are multiplied.
+    blocks: Range<usize>,
+    chunks: usize,
+    blocks_per_chunk: usize,
     panels: usize,
-    pub(super) groups: usize,
+    groups: usize,
     panels_per_group: usize,
     pub(super) slices: usize,
     /// The lines of a row, [`WORDS`] words each, and the lines of a slice.
@@ -42,12 +44,14 @@ pub(super) struct TileOrder {
     pub(super) sums: usize,
 }
 
-/// A step of an item: the slice of a panel that its rows are multiplied with.
+/// A step of an item: the slice of a panel that the blocks of a chunk are multiplied with.
+#[derive(Clone)]
 pub(super) struct PanelSlice {
+    pub(super) blocks: Range<usize>,
     pub(super) panel: usize,
-    /// The panel's index in its group.
-    pub(super) place: usize,
     pub(super) slice: usize,
+    /// The panel's index in its group.
+    place: usize,
 }
 
 impl TileOrder {
@@ -73,6 +77,7 @@ impl TileOrder {
         let sums = if slices == 1 { MAX_ROWS } else { panels_per_group * blocks_per_chunk * block_rows };
         let groups = panels.div_ceil(panels_per_group);
         Self {
+            blocks: x.range.clone(),
             chunks,
             blocks_per_chunk,
             panels,
@@ -90,21 +95,21 @@ impl TileOrder {
         shrinking(self.chunks * self.groups, threads)
     }
 
-    /// The panels of an item.
-    fn panels_of(&self, item: usize) -> Range<usize> {
+    /// The steps of an item.
+    pub(super) fn steps(&self, item: usize) -> impl Iterator<Item = PanelSlice> + Clone + use<> {
+        let first = self.blocks.start + item / self.groups * self.blocks_per_chunk;
+        let blocks = first..self.blocks.end.min(first + self.blocks_per_chunk);
         let first = item % self.groups * self.panels_per_group;
-        first..self.panels.min(first + self.panels_per_group)
-    }
-
-    /// The number of an item's steps.
-    pub(super) fn steps(&self, item: usize) -> usize {
-        self.slices * self.panels_of(item).len()
-    }
-
-    pub(super) fn step(&self, item: usize, index: usize) -> PanelSlice {
-        let panels = self.panels_of(item);
-        let place = index % panels.len();
-        PanelSlice { panel: panels.start + place, place, slice: index / panels.len() }
+        let panels = first..self.panels.min(first + self.panels_per_group);
+        (0..self.slices).flat_map(move |slice| {
+            let blocks = blocks.clone();
+            panels.clone().enumerate().map(move |(place, panel)| PanelSlice {
+                blocks: blocks.clone(),
+                panel,
+                slice,
+                place,
+            })
+        })
     }
 
     /// The lines of a slice.
@@ -119,9 +124,9 @@ impl TileOrder {
         &panel[lines.start * per_line..lines.end * per_line]
     }
 
-    /// The row in a thread's memory at which a tile's sums begin. They stay there between slices.
-    pub(super) fn place_of_sums(&self, place: usize, tile: usize, block_rows: usize) -> usize {
-        if self.slices == 1 { 0 } else { (place * self.blocks_per_chunk + tile) * block_rows }
+    /// The row in a thread's memory at which the sums of a step's tile begin. They stay there between slices.
+    pub(super) fn place_of_sums(&self, step: &PanelSlice, tile: usize, block_rows: usize) -> usize {
+        if self.slices == 1 { 0 } else { (step.place * self.blocks_per_chunk + tile) * block_rows }
     }
 }
 
