@@ -60,9 +60,13 @@ pub use shape::{ModelShape, PassWork, StoredValues, describe};
 use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
-    Output, Packing, Predictions, Text, TokenHead, Wanted, first_answer_is_finite,
+    Output, Packing, Predictions, Reused, Text, TokenHead, Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
+
+/// The parts of a batch may compute 1/`MOST_REPEATED` more rows than the whole, because texts share them: the
+/// first words of documents. A prefix that is not known yet is computed once, with the whole batch.
+const MOST_REPEATED: usize = 16;
 
 /// A model with its head on a device.
 struct CandleBackend<O: Operations> {
@@ -83,20 +87,27 @@ impl<O: Operations> CandleBackend<O> {
         refuse_missing(head.outputs(), batch)?;
         model.extend_positions(batch);
         let whole_pass = WholePass { model, head, width: *width, cache };
-        if packing.shares_prefixes {
-            let (texts, fresh) =
-                operations.enter(|operations| whole_pass.compute_batch(operations, batch))?;
-            return Ok(Predictions { texts, reused: cache.keep(batch, &fresh), ..Predictions::default() });
-        }
-        let mut texts = vec![Output::default(); batch.leaves().len()];
-        for (part, computed) in
-            operations.run_parts(batch, |operations, part| whole_pass.compute_batch(operations, part))
-        {
-            // Texts that share no rows leave nothing to keep.
-            let (outputs, _) = computed?;
+        let needed = head.needed_rows(batch);
+        let computed = Pass::new(batch, &needed, cache).computed().len();
+        let rows = whole_pass.rows_of_texts(batch, &needed);
+        let parts = if rows.iter().sum::<usize>() > computed + computed / MOST_REPEATED {
+            let result = operations.enter(|operations| whole_pass.compute_batch(operations, batch));
+            vec![((0..rows.len()).collect(), result)]
+        } else {
+            operations.run_parts(batch, &rows, |operations, part| whole_pass.compute_batch(operations, part))
+        };
+        let parts = parts.into_iter().map(|(part, result)| Ok((part, result?)));
+        let parts = parts.collect::<Result<Vec<(Vec<usize>, (Vec<Output>, Fresh<O::Kept>))>>>()?;
+        let mut reused = Reused { tokens: batch.token_ids().len() - computed, ..Reused::default() };
+        let mut texts = vec![Output::default(); rows.len()];
+        for (part, (outputs, fresh)) in parts {
+            if packing.shares_prefixes {
+                let Reused { texts, bytes, .. } = cache.keep(&batch.of_texts(&part), &fresh);
+                reused = Reused { texts: reused.texts + texts, bytes, ..reused };
+            }
             part.into_iter().zip(outputs).for_each(|(text, output)| texts[text] = output);
         }
-        Ok(Predictions { texts, ..Predictions::default() })
+        Ok(Predictions { texts, reused, ..Predictions::default() })
     }
 }
 
@@ -109,6 +120,17 @@ struct WholePass<'a, O: Operations> {
 }
 
 impl<O: Operations> WholePass<'_, O> {
+    /// For each text, the number of rows that would be computed if it were alone. `needed` lists the rows that
+    /// are computed in any case, ascending.
+    fn rows_of_texts(&self, batch: &Batch, needed: &[usize]) -> Vec<usize> {
+        let rows = |(text, length)| {
+            let before = batch.rows_of(text).take_while(|row| needed.binary_search(row).is_err());
+            let ids: Vec<u32> = before.map(|row| batch.token_ids()[row]).collect();
+            length - self.cache.known(&ids)
+        };
+        batch.text_lengths().enumerate().map(rows).collect()
+    }
+
     /// The outputs of the batch's texts, and the rows that later passes may use.
     fn compute_batch(&self, operations: &mut O, batch: &Batch) -> Result<(Vec<Output>, Fresh<O::Kept>)> {
         let rows = self.head.needed_rows(batch);

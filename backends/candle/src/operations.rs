@@ -163,14 +163,15 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// As [`Operations::enter`], for a batch whose texts share no rows: once, or for parts of the batch at
-    /// the same time. Returns each part's texts with its result.
+    /// As [`Operations::enter`]: once, or for parts of the batch at the same time. `rows` has the number of
+    /// rows to compute for each text alone. Returns each part's texts with its result.
     fn run_parts<R: Send>(
         &mut self,
         batch: &Batch,
+        rows: &[usize],
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
-        vec![((0..batch.leaves().len()).collect(), self.enter(|operations| pass(operations, batch)))]
+        vec![((0..rows.len()).collect(), self.enter(|operations| pass(operations, batch)))]
     }
 
     /// Prepares this thread for work on the device: models are loaded, run and dropped by different threads.

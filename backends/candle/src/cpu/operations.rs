@@ -73,9 +73,10 @@ impl Operations for CpuOperations {
     fn run_parts<R: Send>(
         &mut self,
         batch: &Batch,
+        rows: &[usize],
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
-        self.compute_parts(batch, pass)
+        self.compute_parts(batch, rows, pass)
     }
 
     fn embed(

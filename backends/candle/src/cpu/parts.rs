@@ -1,7 +1,7 @@
 //! How a batch is divided among threads that compute without each other.
 //!
-//! Input: a batch, and the number of threads. Output: groups of its texts, from long to short. What must
-//! hold: a text is in one group.
+//! Input: the rows that each text needs, and the number of threads. Output: groups of texts, from long to
+//! short. What must hold: a text is in one group.
 //!
 //! An operation on all threads ends with the last of them, and next to other programs, one of them is often
 //! put aside in the middle of an operation. A thread that computes whole texts waits only at the end of the
@@ -27,11 +27,12 @@ impl CpuOperations {
     pub(super) fn compute_parts<R: Send>(
         &mut self,
         batch: &Batch,
+        rows: &[usize],
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
         // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
         let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
-        let groups = group_texts(batch, usable, self.part_tokens);
+        let groups = group_texts(rows, usable, self.part_tokens);
         let [_, _, ..] = groups[..] else {
             let result = self.enter(|operations| pass(operations, batch));
             return groups.into_iter().zip([result]).collect();
@@ -67,12 +68,12 @@ impl CpuOperations {
     }
 }
 
-/// Divides a batch, whose texts share no rows, into parts of at least about `part_tokens`. It stays whole if
-/// it is too small, or if a text is longer than a thread's share.
-fn group_texts(batch: &Batch, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
-    let mut texts: Vec<(usize, usize)> = batch.text_lengths().enumerate().collect();
-    let max_length = batch.text_lengths().max().unwrap_or(0);
-    let mut left = batch.token_ids().len();
+/// Divides texts, of which these rows are computed, into parts of at least about `part_tokens`. They stay
+/// whole if they are too small, or if a text is longer than a thread's share.
+fn group_texts(rows: &[usize], threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
+    let mut texts: Vec<(usize, usize)> = rows.iter().copied().enumerate().collect();
+    let max_length = rows.iter().copied().max().unwrap_or(0);
+    let mut left = rows.iter().sum::<usize>();
     let share = left / threads;
     if threads == 1 || share < part_tokens || max_length > share {
         return vec![(0..texts.len()).collect()];
@@ -97,7 +98,6 @@ fn group_texts(batch: &Batch, threads: usize, part_tokens: usize) -> Vec<Vec<usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
 
     #[test]
     fn a_batch_of_enough_tokens_becomes_parts_from_long_to_short() {
@@ -117,11 +117,7 @@ mod tests {
             (vec![200, 301, 99], 2, 128, vec![600]),
             (vec![1], 2, 1, vec![1]),
         ] {
-            let mut builder = BatchBuilder::new(Packing::SEPARATE);
-            for &length in &lengths {
-                builder.push(&Text::new(vec![7; length], Wanted::WHOLE));
-            }
-            let groups = group_texts(&builder.build(), threads, part_tokens);
+            let groups = group_texts(&lengths, threads, part_tokens);
             let tokens: Vec<usize> =
                 groups.iter().map(|texts| texts.iter().map(|&text| lengths[text]).sum()).collect();
             assert_eq!(tokens, expected, "{lengths:?}, {threads} threads, {part_tokens} tokens");

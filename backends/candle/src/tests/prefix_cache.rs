@@ -2,6 +2,7 @@
 //! keep to their budget.
 
 use super::{random_model::*, *};
+use crate::cpu::timed::Log;
 use text_embeddings_backend_core::Reused;
 
 fn with_cache<O: Operations + 'static>(
@@ -211,6 +212,41 @@ fn the_same_request_again_computes_only_its_documents() {
     let (_, other) = answer(backend.as_mut(), &[text(&[1, 2, 9, 9], 3), text(&[8, 8, 8], 0)]);
     assert_eq!((other.texts, other.tokens), (1, 2));
     assert!(other.bytes > kept);
+}
+
+#[test]
+fn texts_whose_prefix_is_known_are_computed_in_parts_with_the_same_bits() {
+    let fixtures = architectures::fixtures_of_architectures();
+    let recurrent = fixtures.iter().find(|fixture| fixture.name == "qwen3_5-text");
+    let recurrent = recurrent.map(|fixture| (fixture.name.as_str(), fixture.options("last")));
+    let mut rng = StdRng::seed_from_u64(54);
+    for (name, options) in [("tied-bf16", options("tied-bf16"))].into_iter().chain(recurrent) {
+        let with = |part_tokens| start(DType::Float32, InstructionSet::best()).with_parts_of(part_tokens);
+        let log = Log::default();
+        let mut in_parts = with_cache(with(1).timed(log.clone()), &options, 1 << 30);
+        let mut whole = with_cache(with(usize::MAX), &options, 1 << 30);
+        let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..50)).collect() };
+        let prefix = ids(40);
+        let mut texts = |first: u32| -> Vec<Text> {
+            let text = |index: u32| {
+                let ids = [&prefix[..], &[first + index], &ids(20 + index as usize)].concat();
+                Text { reusable: prefix.len(), ..Text::new(ids, Wanted::WHOLE) }
+            };
+            (0..8).map(text).collect()
+        };
+        // In the last batch, each text shares all but its last tokens with another.
+        let mut alike = texts(16);
+        alike
+            .extend(alike.clone().into_iter().map(|text| Text { ids: [text.ids, vec![1]].concat(), ..text }));
+        for (batch, texts, divided) in
+            [("first", texts(0), false), ("next", texts(8), true), ("last", alike, false)]
+        {
+            log.lock().unwrap().clear();
+            assert_eq!(answer(in_parts.as_mut(), &texts), answer(whole.as_mut(), &texts), "{name}, {batch}");
+            let passes = log.lock().unwrap().iter().filter(|(kind, _)| kind.name == "embedding").count();
+            assert_eq!(passes > 1, divided, "{name}, {batch}");
+        }
+    }
 }
 
 #[test]
