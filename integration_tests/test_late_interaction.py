@@ -202,9 +202,14 @@ def test_a_longest_input_need_only_leave_room_for_a_text(tmp_path):
 def test_a_side_without_a_length_is_not_cut_at_the_other_side_s(tmp_path):
     settings = {"document_length": 9, "query_length": None, "query_expansion": None}
     text = "a red planet " * 5
-    with Server(changed(tmp_path, "colbert-own", "sentence_bert_config.json", **settings)) as server:
+    folder = changed(tmp_path, "colbert-own", "sentence_bert_config.json", **settings)
+    with Server(folder) as server:
         assert len(vectors(server, text, "document")) == 9
         assert len(vectors(server, text, "query")) >= 18
+    # Nor at the tokenizer's length, which counts only for the side without one.
+    edit_json(folder / "tokenizer_config.json", model_max_length=8)
+    with Server(folder) as server:
+        assert [len(vectors(server, text, side)) for side in SIDES] == [8, 9]
 
 
 def test_texts_without_markers_are_not_said_to_have_them(tmp_path):

@@ -322,11 +322,17 @@ impl TokenizerConfig {
     }
 
     /// Whether the model reads token types, as far as the file says. The class that transformers 5 writes for
-    /// a tokenizer without a class of its own gives none by default; the one of version 4 gives them.
+    /// a tokenizer without a class of its own gives none by default; the one of version 4 gives them. The
+    /// same is true of ALBERT's class. Only version 5 writes `backend`.
     pub(super) fn reads_token_types(&self) -> bool {
-        match &self.model_input_names {
-            Some(names) => names.iter().any(|name| name == "token_type_ids"),
-            None => self.others.get("tokenizer_class").is_none_or(|class| class != "TokenizersBackend"),
+        if let Some(names) = &self.model_input_names {
+            return names.iter().any(|name| name == "token_type_ids");
+        }
+        let class = self.others.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+        match class.trim_end_matches("Fast") {
+            "TokenizersBackend" | "DistilBertTokenizer" | "MPNetTokenizer" => false,
+            "AlbertTokenizer" => !self.others.contains_key("backend"),
+            _ => true,
         }
     }
 
@@ -423,6 +429,10 @@ mod tests {
             (r#"{"tokenizer_class":"PreTrainedTokenizerFast"}"#, true),
             (r#"{"tokenizer_class":"TokenizersBackend"}"#, false),
             (r#"{"tokenizer_class":"TokenizersBackend","model_input_names":["token_type_ids"]}"#, true),
+            (r#"{"tokenizer_class":"DistilBertTokenizerFast"}"#, false),
+            (r#"{"tokenizer_class":"MPNetTokenizer"}"#, false),
+            (r#"{"tokenizer_class":"AlbertTokenizerFast"}"#, true),
+            (r#"{"tokenizer_class":"AlbertTokenizer","backend":"tokenizers"}"#, false),
         ] {
             let config: TokenizerConfig = file(text).parse().unwrap();
             assert_eq!(config.reads_token_types(), expected, "{text}");

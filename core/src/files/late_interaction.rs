@@ -194,9 +194,9 @@ pub(super) fn mask_module<'m>(modules: &'m [Module], prompts: &PromptsConfig) ->
 }
 
 impl LateInteraction {
-    /// The most tokens of an input; `None` if a side has no length of its own.
-    pub(crate) fn max_length(&self) -> Option<usize> {
-        let [query, document] = self.lengths;
+    /// The most tokens of an input, where a side without a length of its own has the tokenizer's.
+    pub(crate) fn max_length(&self, of_tokenizer: Option<usize>) -> Option<usize> {
+        let [query, document] = self.lengths.map(|own| own.or(of_tokenizer));
         Some(query?.max(document?))
     }
 
@@ -413,16 +413,17 @@ mod tests {
         assert_eq!(found.lengths, [Some(50), Some(40)]);
         assert_eq!(found.expansion, Some(Expansion { is_attended: false, length: 20, token: None }));
         for (transformer, expected) in [
-            (r#"{"query_length":7,"max_seq_length":9}"#, ([Some(7), Some(9)], Some(9))),
-            (r#"{"document_length":25}"#, ([None, Some(25)], None)),
-            (r#"{"query_length":7}"#, ([Some(7), None], None)),
+            (r#"{"query_length":7,"max_seq_length":9}"#, ([Some(7), Some(9)], [Some(9), Some(9)])),
+            (r#"{"document_length":25}"#, ([None, Some(25)], [None, Some(25)])),
+            (r#"{"query_length":7}"#, ([Some(7), None], [None, Some(16)])),
             (
                 r#"{"document_length":9,"query_expansion":{"strategy":"fixed","length":20}}"#,
-                ([Some(20), Some(9)], Some(20)),
+                ([Some(20), Some(9)], [Some(20), Some(20)]),
             ),
         ] {
             let found = own("{}", transformer, "{}").unwrap();
-            assert_eq!((found.lengths, found.max_length()), expected, "{transformer}");
+            let max_lengths = [None, Some(16)].map(|of_tokenizer| found.max_length(of_tokenizer));
+            assert_eq!((found.lengths, max_lengths), expected, "{transformer}");
         }
         for (settings, mask, part) in [
             (r#"{"similarity_fn_name":"cosine"}"#, "{}", "`similarity_fn_name`"),

@@ -126,7 +126,7 @@ pub(super) async fn read_sentence_bert(
 
 /// Settings of `sentence_bert_config.json` that change tokens or states, by their path in the file, with the
 /// values that change nothing.
-const OTHERS: [(&str, &[&str], &str); 5] = [
+const OTHERS: [(&str, &[&str], &str); 3] = [
     (
         "/modality_config/text/method_output_name",
         &["\"last_hidden_state\"", "\"logits\""],
@@ -134,8 +134,6 @@ const OTHERS: [(&str, &[&str], &str); 5] = [
     ),
     ("/processing_kwargs/text/max_length", &[], "null is"),
     ("/processing_kwargs/text/add_special_tokens", &["true"], "true is"),
-    ("/processor_kwargs/model_max_length", &[], "null is"),
-    ("/tokenizer_args/model_max_length", &[], "null is"),
 ];
 
 /// The same for lengths of queries and documents, which late-interaction models have.
@@ -145,9 +143,14 @@ const BY_SIDE: [(&str, &[&str], &str); 3] = [
     ("/query_expansion", &[], "null is, except in late-interaction models"),
 ];
 
-/// Objects whose fields replace fields of config.json, and the fields among them that change no value.
-const REPLACING: [&str; 2] = ["config_args", "config_kwargs"];
-const HARMLESS: [&str; 7] = [
+/// Objects whose fields replace fields of other files, and the fields among them that change no value.
+const REPLACING: [(&str, &str); 4] = [
+    ("config_args", "the fields of config.json are"),
+    ("config_kwargs", "the fields of config.json are"),
+    ("tokenizer_args", "the fields of tokenizer_config.json are"),
+    ("processor_kwargs", "the fields of tokenizer_config.json are"),
+];
+const HARMLESS: [&str; 10] = [
     "trust_remote_code",
     "revision",
     "code_revision",
@@ -155,15 +158,17 @@ const HARMLESS: [&str; 7] = [
     "attn_implementation",
     "use_memory_efficient_attention",
     "unpad_inputs",
+    "padding_side",
+    "use_fast",
+    "clean_up_tokenization_spaces",
 ];
 
 fn refuse_others(text: &FileText, modules: &[Module]) -> Result<(), FilesError> {
     let fields: Value = text.parse()?;
-    for field in REPLACING {
+    for (field, known) in REPLACING {
         let given = fields[field].as_object().into_iter().flatten();
         if let Some((name, value)) = given.into_iter().find(|(name, _)| !HARMLESS.contains(&name.as_str())) {
-            let (path, value, known) =
-                (text.path.clone(), format!("{name} {value}"), "the fields of config.json are");
+            let (path, value) = (text.path.clone(), format!("{name} {value}"));
             return Err(FilesError::UnsupportedField { path, field, value, known });
         }
     }

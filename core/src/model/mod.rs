@@ -241,14 +241,16 @@ impl Model {
 fn length_bounds(files: &ModelFolder, flags: &ModelFlags, kind: &ModelKind) -> LengthBounds {
     // sentence-transformers cuts inputs there.
     let tokenizer_cuts = flags.backend == BackendKind::Python || files.tokenizer_cuts;
+    let positions = files.description.max_length;
+    let of_tokenizer = files.model_max_length.map(|length| length.min(positions.unwrap_or(usize::MAX)));
     LengthBounds {
         // PyLate leaves the length of its last call in the file.
         max_seq_length: match &files.late_interaction {
-            Some(late) => late.max_length(),
+            Some(late) => late.max_length(of_tokenizer),
             None => files.max_seq_length,
         },
         model_max_length: if tokenizer_cuts { files.model_max_length } else { None },
-        positions: files.description.max_length,
+        positions,
         recommended: reranker::recommended_limits(files, flags, kind.model_type()),
         reads_lists: matches!(kind, ModelKind::Reranker(model) if model.reads_lists()),
         never_cuts: matches!(kind, ModelKind::Decider(_)),
