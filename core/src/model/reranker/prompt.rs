@@ -80,6 +80,20 @@ pub(super) fn list_family(
     Ok(Some(Sourced::new(family, reason)))
 }
 
+/// Refuses flags about a prompt for a model that compares texts token by token.
+pub(super) fn refuse_prompt_flags(files: &ModelFolder, flags: &ModelFlags) -> Result<(), Refusal> {
+    let has_instruction = flags.default_instruction.as_ref().is_some_and(|text| !text.is_empty());
+    let flag = match (&flags.chat_template, has_instruction) {
+        (Some(_), _) => "--chat-template",
+        (None, true) => "--default-instruction",
+        (None, false) => return Ok(()),
+    };
+    Err(Refusal::Other(format!(
+        "`{flag}` has no effect on `{}`, which compares texts token by token, without a prompt: leave it out",
+        files.model_id
+    )))
+}
+
 /// Refuses a tokenizer that lacks a control token of the family's prompt.
 fn require_tokens(family: &Family, tokenizer: &Tokenizer) -> Result<(), Refusal> {
     match family.missing_token(tokenizer) {
