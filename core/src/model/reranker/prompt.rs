@@ -27,6 +27,31 @@ pub enum Reading {
     Template(PromptTemplate),
 }
 
+impl Reading {
+    /// The family whose prompt this is up to the document, but with another end. The scores of such a prompt
+    /// are far off, and the ends of files that other servers ship are easily lost.
+    pub fn family_with_other_end(&self) -> Option<&'static Family> {
+        let Self::Template(template) = self else { return None };
+        let (start, end) = around_document(template)?;
+        let mut near = None;
+        for family in families::ALL.iter().copied().filter(|family| family.list.is_none()) {
+            match around_document(&PromptTemplate::builtin(family)) {
+                Some(own) if own.0 != start => {}
+                Some(own) if own.1 == end => return None,
+                Some(_) => near = near.or(Some(family)),
+                None => {}
+            }
+        }
+        near
+    }
+}
+
+/// A prompt's text before and after its document.
+fn around_document(template: &PromptTemplate) -> Option<(String, String)> {
+    let written = template.render("\u{1}i", "\u{1}q", "\u{1}d");
+    written.split_once("\u{1}d").map(|(start, end)| (start.to_owned(), end.to_owned()))
+}
+
 /// The prompt length that a re-ranker's family recommends.
 pub(in crate::model) fn recommended_limits(
     files: &ModelFolder,
