@@ -298,10 +298,10 @@ def test_progress_counts_the_documents(tmp_path):
 
 def test_a_reader_that_stops_reading_causes_no_error(tmp_path):
     path = write(tmp_path / "documents.txt", documents(3_000, seed=4), "txt")
-    for flags in ("--unsorted", "--raw-scores"):
+    for flags in (("jsonl", "--unsorted"), ("jsonl",), ("csv",)):
         command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path)]
-        process = subprocess.Popen([*command, "--output", "jsonl", flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables())
-        assert json.loads(process.stdout.readline())["score"]
+        process = subprocess.Popen([*command, "--output", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables())
+        assert b"score" in process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait(60) == 0
         process.stderr.close()

@@ -179,6 +179,8 @@ REFUSED = [
     ("colbert-pylate", SETTINGS, {"model_type": "MultiVectorEncoder"}, (), "whose layout is not supported"),
     ("colbert-pylate", SETTINGS, {}, ("--pooling", "mean"), "so it is a re-ranker"),
     ("colbert-pylate", SETTINGS, {}, ("--model-type", "embedding"), "leave `--model-type` and `--pooling` out"),
+    ("colbert-pylate", SETTINGS, {}, ("--chat-template", "builtin"), "`--chat-template` has no effect on"),
+    ("colbert-pylate", SETTINGS, {}, ("--default-instruction", "x"), "without a prompt: leave it out"),
     ("colbert-stanford", "artifact.metadata", {"similarity": "l2"}, (), "`similarity` of artifact.metadata is `l2`"),
     ("colbert-stanford", "artifact.metadata", {"doc_token_id": "[no]"}, (), "marker is `[no]`"),
     ("colbert-own", SETTINGS, {"similarity_fn_name": "dot"}, (), "`similarity_fn_name` of config_sentence_transformers.json"),

@@ -346,6 +346,12 @@ def test_the_first_and_the_last_line_of_the_start_say_what_runs():
         assert len(told) == 1 and " INFO " in told[0], lines
 
 
+def test_a_revision_of_a_folder_is_said_to_have_no_effect():
+    with Server("tied-bf16", "--revision", "v1") as server:
+        (warning,) = [line for line in server.log().splitlines() if " WARN " in line]
+        assert "`--revision v1` has no effect" in warning
+
+
 def test_a_log_outside_a_terminal_has_no_colours():
     with Server("tied-bf16") as server:
         assert "\x1b" not in server.raw_log()

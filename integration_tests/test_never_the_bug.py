@@ -68,6 +68,16 @@ def test_a_general_template_given_by_flag_is_refused(tmp_path):
     assert "--chat-template" in refusal("tied-bf16", "--chat-template", str(path))
 
 
+def test_a_template_that_lost_its_last_line_break_is_named(tmp_path):
+    """Jinja drops one line break at the end of a file, so a file with two of them writes one."""
+    own = (MODELS / "tied-bf16/chat_template.jinja").read_text()
+    path = tmp_path / "own.jinja"
+    for text, is_named in ((own, False), (own.rstrip("\n") + "\n\n", True)):
+        path.write_text(text)
+        with Server("tied-bf16", "--chat-template", str(path)) as server:
+            assert ("give `--chat-template qwen3-reranker`" in server.log()) == is_named
+
+
 @pytest.mark.parametrize("name", ["document-cut-120-english-right", "document-cut-120-mixed-left", "query-cut-120-right"])
 def test_a_cut_keeps_the_suffix(served, name):
     case = CASES[name]

@@ -21,7 +21,7 @@ use text_embeddings_backend_core::{BackendError, Description, WeightChoices, amo
 use text_embeddings_core::{
     files::{self, HubOptions, ModelFolder, ModelSettings, ModelSource},
     infer::Engine,
-    model::{MadeFor, Model, ModelFlags, ModelKind, RerankScoring, check_head},
+    model::{MadeFor, Model, ModelFlags, ModelKind, PromptFlag, RerankScoring, check_head},
     service::Service,
     tokenization::{Encoder, Tokenization},
 };
@@ -306,6 +306,17 @@ fn log_model(model: &Model, flags: &ModelFlags, machine: &Machine) {
         tracing::warn!(
             "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can write \
              what only the template should, and so decide its own score"
+        );
+    }
+    if let (Some(PromptFlag::File { path, .. }), ModelKind::Reranker(reranker)) =
+        (&flags.chat_template, &model.kind)
+        && let Some(family) = reranker.reading.family_with_other_end()
+    {
+        tracing::warn!(
+            "the prompt of `--chat-template {}` is that of the family {name} with another end, which changes every \
+             score: give `--chat-template {name}`, unless the model was trained with this end",
+            path.display(),
+            name = family.name
         );
     }
     for warning in &model.limits.warnings {

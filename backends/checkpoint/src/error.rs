@@ -33,7 +33,9 @@ pub enum CheckpointError {
         reason: String,
     },
     /// No file has the tensor.
-    #[error("the checkpoint has no tensor `{name}`: it is incomplete or of another model; download it again")]
+    #[error(
+        "the checkpoint has no tensor `{name}`: it is incomplete, or config.json was changed or is another model's; download it again"
+    )]
     Missing {
         /// The tensor.
         name: String,

@@ -179,7 +179,13 @@ pub fn detect_kind(
         (None, Some(pool)) if !files.is_classification() => {
             Ok(Detected::new(ModelType::Embedding(pool), "`--pooling` asks for embeddings"))
         }
-        (None, _) => from_files(files, family),
+        (None, pooling) => {
+            let mut detected = from_files(files, family)?;
+            if pooling.is_some() {
+                detected.reason += "; `--pooling` has no effect on it";
+            }
+            Ok(detected)
+        }
     }
 }
 
@@ -732,6 +738,11 @@ mod tests {
             (bare(), pooling(Pool::Mean), "--pooling"),
             (labelled("Qwen3ForSequenceClassification", 1), NO_FLAGS, "one label"),
             (labelled("Qwen3ForSequenceClassification", 3), NO_FLAGS, "several labels"),
+            (
+                labelled("Qwen3ForSequenceClassification", 1),
+                pooling(Pool::Cls),
+                "`--pooling` has no effect on it",
+            ),
             (pooled(bare(), "lasttoken"), NO_FLAGS, "a pooling"),
             (with_roles(said_to_rerank(bare())), NO_FLAGS, "chat template"),
             (said_to_rerank(bare()), NO_FLAGS, "is_reranker"),

@@ -15,7 +15,7 @@ use text_embeddings_backend_core::{Activation, Head, ModelType, TokenHead};
 use tokenizers::Tokenizer;
 
 use self::answers::{answer_words, find_answers};
-use self::prompt::{FoundPrompt, find_prompt, list_family, no_prompt};
+use self::prompt::{FoundPrompt, find_prompt, list_family, no_prompt, refuse_prompt_flags};
 use super::{ModelFlags, Refusal, RerankScoring, Sourced};
 use crate::families::{Family, ScoreRule};
 use crate::files::{
@@ -174,6 +174,7 @@ fn late_reranker(
     tokenizer: &Tokenizer,
     flags: &ModelFlags,
 ) -> Result<(Reranker, Head), Refusal> {
+    refuse_prompt_flags(files, flags)?;
     let model = Reranker {
         labels: vec!["LABEL_0".to_owned()],
         prompt_source: if late.markers.iter().all(String::is_empty) {

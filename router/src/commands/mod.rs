@@ -94,7 +94,10 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "`1`: send the token to the Hub only if `--hf-token` gives it"),
     ("HF_HUB_USER_AGENT_ORIGIN", "A text that is added to the user agent in requests to the Hub"),
     ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "The proxy for downloads"),
-    ("OTEL_…", "OpenTelemetry's own, such as OTEL_TRACES_SAMPLER; they take effect with `--otlp-endpoint`"),
+    (
+        "OTEL_…",
+        "OpenTelemetry's own, such as OTEL_TRACES_SAMPLER, with `--otlp-endpoint`; `docs/telemetry.md` says which",
+    ),
     (
         "ORT_DYLIB_PATH",
         "The library of ONNX Runtime for `--backend ort` [default: one that an installed package brings]",

@@ -170,7 +170,7 @@ impl ApiError {
 
     /// Whether the server, or its load, is at fault rather than the request.
     pub(crate) fn is_fault(&self) -> bool {
-        matches!(self.kind, ErrorType::Backend | ErrorType::Unhealthy | ErrorType::Overloaded)
+        self.cause != Cause::Request
     }
 
     /// The same error in this shape, whichever path it occurred on.

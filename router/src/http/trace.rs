@@ -112,7 +112,7 @@ mod tests {
         for (path, body, headers, status, kind, is_error) in [
             ("/rerank", failing, &[key][..], "424", "Backend", true),
             ("/rerank", "{", &[key], "400", "Validation", false),
-            ("/v1/embeddings", r#"{"input":"a"}"#, &[key], "424", "Backend", true),
+            ("/v1/embeddings", r#"{"input":"a"}"#, &[key], "424", "Backend", false),
             ("/rerank", BODY, &[], "401", "Unauthorized", false),
         ] {
             receiver.0.lock().unwrap().clear();

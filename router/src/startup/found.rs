@@ -66,6 +66,12 @@ pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
         load(&source, Some(&flags)).await.map_err(|error| with_default_model(error, &args.model_id))?;
     if folder.revision_sha.is_some() {
         versions = FileVersions::read_model(&folder.root);
+    } else if source.revision != "main" {
+        tracing::warn!(
+            "`--revision {}` has no effect, because `{}` is not a model of the Hub: its files are read as they are",
+            source.revision,
+            args.model_id
+        );
     }
     if let Some(ChatTemplateSource::File(path)) = &args.model.chat_template {
         versions = versions.with_others(FileVersions::read_files([path.as_path()]));

@@ -27,6 +27,31 @@ pub enum Reading {
     Template(PromptTemplate),
 }
 
+impl Reading {
+    /// The family whose prompt this is up to the document, but with another end. The scores of such a prompt
+    /// are far off, and the ends of files that other servers ship are easily lost.
+    pub fn family_with_other_end(&self) -> Option<&'static Family> {
+        let Self::Template(template) = self else { return None };
+        let (start, end) = around_document(template)?;
+        let mut near = None;
+        for family in families::ALL.iter().copied().filter(|family| family.list.is_none()) {
+            match around_document(&PromptTemplate::builtin(family)) {
+                Some(own) if own.0 != start => {}
+                Some(own) if own.1 == end => return None,
+                Some(_) => near = near.or(Some(family)),
+                None => {}
+            }
+        }
+        near
+    }
+}
+
+/// A prompt's text before and after its document.
+fn around_document(template: &PromptTemplate) -> Option<(String, String)> {
+    let written = template.render("\u{1}i", "\u{1}q", "\u{1}d");
+    written.split_once("\u{1}d").map(|(start, end)| (start.to_owned(), end.to_owned()))
+}
+
 /// The prompt length that a re-ranker's family recommends.
 pub(in crate::model) fn recommended_limits(
     files: &ModelFolder,
@@ -78,6 +103,20 @@ pub(super) fn list_family(
     }
     require_tokens(family, tokenizer)?;
     Ok(Some(Sourced::new(family, reason)))
+}
+
+/// Refuses flags about a prompt for a model that compares texts token by token.
+pub(super) fn refuse_prompt_flags(files: &ModelFolder, flags: &ModelFlags) -> Result<(), Refusal> {
+    let has_instruction = flags.default_instruction.as_ref().is_some_and(|text| !text.is_empty());
+    let flag = match (&flags.chat_template, has_instruction) {
+        (Some(_), _) => "--chat-template",
+        (None, true) => "--default-instruction",
+        (None, false) => return Ok(()),
+    };
+    Err(Refusal::Other(format!(
+        "`{flag}` has no effect on `{}`, which compares texts token by token, without a prompt: leave it out",
+        files.model_id
+    )))
 }
 
 /// Refuses a tokenizer that lacks a control token of the family's prompt.

@@ -128,7 +128,7 @@ impl<W: Write> Writer<W> {
                         columns.extend(fields.iter().map(|field| Arc::clone(&field.name)));
                     }
                     let own = OWN_NAMES.into_iter().skip(usize::from(row.rank.is_none()));
-                    out.write_record(own.chain(columns.iter().map(AsRef::as_ref)))?;
+                    out.write_record(own.chain(columns.iter().map(AsRef::as_ref))).map_err(kept_kind)?;
                 }
                 let cells: Vec<_> = columns
                     .iter()
@@ -136,10 +136,11 @@ impl<W: Write> Writer<W> {
                     .map(|(place, name)| column_cell(fields, place, name))
                     .collect();
                 let (index, score) = (row.document.index, row.score);
-                Ok(match row.rank {
+                match row.rank {
                     Some(rank) => out.serialize((rank, index, score, cells)),
                     None => out.serialize((index, score, cells)),
-                }?)
+                }
+                .map_err(kept_kind)
             }
             Self::Table { out, screen, rank, index } => {
                 let rank = format!("{:>rank$}", row.rank.unwrap_or_default());
@@ -170,6 +171,14 @@ impl<W: Write> Writer<W> {
             Self::Json(out, _) | Self::Jsonl(out) | Self::Table { out, .. } => out.flush(),
             Self::Csv(out, ..) => out.flush(),
         }
+    }
+}
+
+/// The same error with its kind, which `io::Error::from` loses: a closed pipe is no failure.
+fn kept_kind(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        kind => io::Error::other(format!("{kind:?}")),
     }
 }
 
