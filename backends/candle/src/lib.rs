@@ -89,18 +89,17 @@ impl<O: Operations> CandleBackend<O> {
         let whole_pass = WholePass { model, head, width: *width, cache };
         let needed = head.needed_rows(batch);
         let computed = Pass::new(batch, &needed, cache).computed().len();
-        let rows = whole_pass.rows_of_texts(batch, &needed);
+        let rows = pass::rows_of_texts(batch, &needed, cache);
         let parts = if rows.iter().sum::<usize>() > computed + computed / MOST_REPEATED {
             let result = operations.enter(|operations| whole_pass.compute_batch(operations, batch));
             vec![((0..rows.len()).collect(), result)]
         } else {
             operations.run_parts(batch, &rows, |operations, part| whole_pass.compute_batch(operations, part))
         };
-        let parts = parts.into_iter().map(|(part, result)| Ok((part, result?)));
-        let parts = parts.collect::<Result<Vec<(Vec<usize>, (Vec<Output>, Fresh<O::Kept>))>>>()?;
+        let parts: Result<Vec<_>> = parts.into_iter().map(|(part, result)| Ok((part, result?))).collect();
         let mut reused = Reused { tokens: batch.token_ids().len() - computed, ..Reused::default() };
         let mut texts = vec![Output::default(); rows.len()];
-        for (part, (outputs, fresh)) in parts {
+        for (part, (outputs, fresh)) in parts? {
             if packing.shares_prefixes {
                 let Reused { texts, bytes, .. } = cache.keep(&batch.of_texts(&part), &fresh);
                 reused = Reused { texts: reused.texts + texts, bytes, ..reused };
@@ -120,17 +119,6 @@ struct WholePass<'a, O: Operations> {
 }
 
 impl<O: Operations> WholePass<'_, O> {
-    /// For each text, the number of rows that would be computed if it were alone. `needed` lists the rows that
-    /// are computed in any case, ascending.
-    fn rows_of_texts(&self, batch: &Batch, needed: &[usize]) -> Vec<usize> {
-        let rows = |(text, length)| {
-            let before = batch.rows_of(text).take_while(|row| needed.binary_search(row).is_err());
-            let ids: Vec<u32> = before.map(|row| batch.token_ids()[row]).collect();
-            length - self.cache.known(&ids)
-        };
-        batch.text_lengths().enumerate().map(rows).collect()
-    }
-
     /// The outputs of the batch's texts, and the rows that later passes may use.
     fn compute_batch(&self, operations: &mut O, batch: &Batch) -> Result<(Vec<Output>, Fresh<O::Kept>)> {
         let rows = self.head.needed_rows(batch);

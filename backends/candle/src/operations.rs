@@ -52,7 +52,6 @@ pub(crate) struct Lookup<'a, T: ?Sized> {
 /// Some rows of a batch, as all layers with one kind of attention see them.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
-    /// The batch.
     pub(crate) batch: &'a Batch,
     /// For each row of the batch, its row in the keys and values.
     pub(crate) places: &'a [usize],
@@ -164,7 +163,7 @@ pub(crate) trait Operations: Send {
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
     /// As [`Operations::enter`]: once, or for parts of the batch at the same time. `rows` has the number of
-    /// rows to compute for each text alone. Returns each part's texts with its result.
+    /// rows that each text alone needs. Returns each part's texts with its result.
     fn run_parts<R: Send>(
         &mut self,
         batch: &Batch,

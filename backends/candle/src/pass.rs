@@ -210,6 +210,19 @@ impl<'a, K: Kept> Pass<'a, K> {
     }
 }
 
+/// For each text, the number of rows that a pass over it alone would compute. `needed` lists the rows whose
+/// hidden states the answers need, ascending.
+pub(crate) fn rows_of_texts<K: Kept>(batch: &Batch, needed: &[usize], cache: &PrefixCache<K>) -> Vec<usize> {
+    let lengths = batch.text_lengths().enumerate();
+    lengths
+        .map(|(text, length)| {
+            let before = batch.rows_of(text).take_while(|row| needed.binary_search(row).is_err());
+            let ids: Vec<u32> = before.map(|row| batch.token_ids()[row]).collect();
+            length - cache.known(&ids)
+        })
+        .collect()
+}
+
 /// The rows after which the states are kept, at most `limit`: first those where texts part from each other or
 /// from the cached ones, then the ends of the prefixes. Ascending.
 fn choose_states(

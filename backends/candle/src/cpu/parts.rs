@@ -68,8 +68,8 @@ impl CpuOperations {
     }
 }
 
-/// Divides texts, of which these rows are computed, into parts of at least about `part_tokens`. They stay
-/// whole if they are too small, or if a text is longer than a thread's share.
+/// Divides texts with these numbers of rows into parts of at least about `part_tokens` rows. They stay whole
+/// if there are too few, or if a text is longer than a thread's share.
 fn group_texts(rows: &[usize], threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
     let mut texts: Vec<(usize, usize)> = rows.iter().copied().enumerate().collect();
     let max_length = rows.iter().copied().max().unwrap_or(0);
