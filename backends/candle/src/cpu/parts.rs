@@ -32,7 +32,8 @@ impl CpuOperations {
     ) -> Vec<(Vec<usize>, R)> {
         // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
         let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
-        let groups = group_texts(rows, usable, self.part_tokens);
+        let known = batch.token_ids().len().saturating_sub(rows.iter().sum());
+        let groups = group_texts(rows, known, usable, self.part_tokens);
         let [_, _, ..] = groups[..] else {
             let result = self.enter(|operations| pass(operations, batch));
             return groups.into_iter().zip([result]).collect();
@@ -69,13 +70,14 @@ impl CpuOperations {
 }
 
 /// Divides texts with these numbers of rows into parts of at least about `part_tokens` rows. They stay whole
-/// if there are too few, or if a text is longer than a thread's share.
-fn group_texts(rows: &[usize], threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
+/// if there are too few, if a text is longer than a thread's share, or if more rows than that are `known`,
+/// because each part has a copy of their keys.
+fn group_texts(rows: &[usize], known: usize, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
     let mut texts: Vec<(usize, usize)> = rows.iter().copied().enumerate().collect();
     let max_length = rows.iter().copied().max().unwrap_or(0);
     let mut left = rows.iter().sum::<usize>();
     let share = left / threads;
-    if threads == 1 || share < part_tokens || max_length > share {
+    if threads == 1 || share < part_tokens || max_length.max(known) > share {
         return vec![(0..texts.len()).collect()];
     }
     texts.sort_by_key(|&(_, length)| Reverse(length));
@@ -117,13 +119,16 @@ mod tests {
             (vec![200, 301, 99], 2, 128, vec![600]),
             (vec![1], 2, 1, vec![1]),
         ] {
-            let groups = group_texts(&lengths, threads, part_tokens);
+            let groups = group_texts(&lengths, 0, threads, part_tokens);
             let tokens: Vec<usize> =
                 groups.iter().map(|texts| texts.iter().map(|&text| lengths[text]).sum()).collect();
             assert_eq!(tokens, expected, "{lengths:?}, {threads} threads, {part_tokens} tokens");
             let mut texts: Vec<usize> = groups.into_iter().flatten().collect();
             texts.sort_unstable();
             assert_eq!(texts, (0..lengths.len()).collect::<Vec<_>>());
+        }
+        for (known, parts) in [(128, 2), (129, 1)] {
+            assert_eq!(group_texts(&[64; 4], known, 2, 128).len(), parts, "{known} known rows");
         }
     }
 }
