@@ -45,7 +45,7 @@ use crate::{
     kernels::threads::Threads,
     load::{Checkpoint, Scheme},
     operations::{Operations, Result},
-    pass::Pass,
+    pass::{Pass, rows_to_compute},
     plan::{MixerPlan, Plan},
     prefix_cache::{Fresh, PrefixCache, TokenShape},
     similarity::CpuSimilarity,
@@ -63,10 +63,6 @@ use text_embeddings_backend_core::{
     Output, Packing, Predictions, Reused, Text, TokenHead, Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
-
-/// The parts of a batch may compute 1/`MOST_REPEATED` more rows than the whole, because texts share them: the
-/// first words of documents. A prefix that is not known yet is computed once, with the whole batch.
-const MOST_REPEATED: usize = 16;
 
 /// A model with its head on a device.
 struct CandleBackend<O: Operations> {
@@ -87,23 +83,27 @@ impl<O: Operations> CandleBackend<O> {
         refuse_missing(head.outputs(), batch)?;
         model.extend_positions(batch);
         let whole_pass = WholePass { model, head, width: *width, cache };
-        let needed = head.needed_rows(batch);
-        let computed = Pass::new(batch, &needed, cache).computed().len();
-        let rows = pass::rows_of_texts(batch, &needed, cache);
-        let parts = if rows.iter().sum::<usize>() > computed + computed / MOST_REPEATED {
-            let result = operations.enter(|operations| whole_pass.compute_batch(operations, batch));
-            vec![((0..rows.len()).collect(), result)]
-        } else {
-            operations.run_parts(batch, &rows, |operations, part| whole_pass.compute_batch(operations, part))
-        };
+        let parts = operations.run_parts(
+            batch,
+            || rows_to_compute(batch, &head.needed_rows(batch), cache),
+            |operations, part| whole_pass.compute_batch(operations, part),
+        );
         let parts: Result<Vec<_>> = parts.into_iter().map(|(part, result)| Ok((part, result?))).collect();
-        let mut reused = Reused { tokens: batch.token_ids().len() - computed, ..Reused::default() };
-        let mut texts = vec![Output::default(); rows.len()];
-        for (part, (outputs, fresh)) in parts? {
-            if packing.shares_prefixes {
-                let Reused { texts, bytes, .. } = cache.keep(&batch.of_texts(&part), &fresh);
+        let parts = parts?;
+        let mut reused = Reused::default();
+        if packing.shares_prefixes {
+            // Parts may know the same rows.
+            reused.tokens = match &parts[..] {
+                [(_, (_, fresh))] => fresh.known.len(),
+                _ => Pass::new(batch, &head.needed_rows(batch), cache).finish().known.len(),
+            };
+            for (part, (_, fresh)) in &parts {
+                let Reused { texts, bytes, .. } = cache.keep(&batch.of_texts(part), fresh);
                 reused = Reused { texts: reused.texts + texts, bytes, ..reused };
             }
+        }
+        let mut texts = vec![Output::default(); batch.leaves().len()];
+        for (part, (outputs, _)) in parts {
             part.into_iter().zip(outputs).for_each(|(text, output)| texts[text] = output);
         }
         Ok(Predictions { texts, reused, ..Predictions::default() })

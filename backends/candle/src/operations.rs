@@ -15,7 +15,7 @@ use crate::{
     short_convolution::ShortConvolution,
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, BackendError, Batch};
+use text_embeddings_backend_core::{Activation, BackendError, Batch, RowsToCompute};
 use text_embeddings_backend_host::mean_state;
 
 /// The result of an operation.
@@ -162,15 +162,15 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// As [`Operations::enter`]: once, or for parts of the batch at the same time. `rows` has the number of
-    /// rows that each text alone needs. Returns each part's texts with its result.
+    /// As [`Operations::enter`]: once, or for parts of the batch at the same time. `_rows` counts the rows to
+    /// compute. Returns each part's texts with its result.
     fn run_parts<R: Send>(
         &mut self,
         batch: &Batch,
-        rows: &[usize],
+        _rows: impl FnOnce() -> RowsToCompute,
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
-        vec![((0..rows.len()).collect(), self.enter(|operations| pass(operations, batch)))]
+        vec![((0..batch.leaves().len()).collect(), self.enter(|operations| pass(operations, batch)))]
     }
 
     /// Prepares this thread for work on the device: models are loaded, run and dropped by different threads.

@@ -13,7 +13,7 @@ use crate::{
     prefix_cache::{Cursor, Fresh, PrefixCache},
 };
 use std::collections::BTreeSet;
-use text_embeddings_backend_core::{BackendError, Batch, Segment};
+use text_embeddings_backend_core::{BackendError, Batch, RowsToCompute, Segment};
 
 /// A batch on its way through the layers.
 pub(crate) struct Pass<'a, K> {
@@ -210,17 +210,21 @@ impl<'a, K: Kept> Pass<'a, K> {
     }
 }
 
-/// For each text, the number of rows that a pass over it alone would compute. `needed` lists the rows whose
-/// hidden states the answers need, ascending.
-pub(crate) fn rows_of_texts<K: Kept>(batch: &Batch, needed: &[usize], cache: &PrefixCache<K>) -> Vec<usize> {
+/// The rows of a batch that passes compute. `needed` lists the rows whose hidden states the answers need,
+/// ascending.
+pub(crate) fn rows_to_compute<K: Kept>(
+    batch: &Batch,
+    needed: &[usize],
+    cache: &PrefixCache<K>,
+) -> RowsToCompute {
     let lengths = batch.text_lengths().enumerate();
-    lengths
-        .map(|(text, length)| {
-            let before = batch.rows_of(text).take_while(|row| needed.binary_search(row).is_err());
-            let ids: Vec<u32> = before.map(|row| batch.token_ids()[row]).collect();
-            length - cache.known(&ids)
-        })
-        .collect()
+    let of_texts = lengths.map(|(text, length)| {
+        let before = batch.rows_of(text).take_while(|row| needed.binary_search(row).is_err());
+        let ids: Vec<u32> = before.map(|row| batch.token_ids()[row]).collect();
+        length - cache.known(&ids)
+    });
+    let of_batch = Pass::new(batch, needed, cache).computed().len();
+    RowsToCompute { of_batch, of_texts: of_texts.collect() }
 }
 
 /// The rows after which the states are kept, at most `limit`: first those where texts part from each other or

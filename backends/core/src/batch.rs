@@ -9,6 +9,8 @@
 
 mod part;
 
+pub use part::RowsToCompute;
+
 use crate::Wanted;
 use std::ops::Range;
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use activation::Activation;
 pub use amount::amount;
-pub use batch::{Batch, BatchBuilder, Packing, Segment, Text};
+pub use batch::{Batch, BatchBuilder, Packing, RowsToCompute, Segment, Text};
 pub use head::{
     AnswerRule, AnswerToken, AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule, SparseHead,
     TokenHead, WholeHead,

@@ -24,7 +24,7 @@ use crate::{
     short_convolution::ShortConvolution,
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, Batch};
+use text_embeddings_backend_core::{Activation, Batch, RowsToCompute};
 
 impl Operations for CpuOperations {
     type Tensor = Activations;
@@ -73,7 +73,7 @@ impl Operations for CpuOperations {
     fn run_parts<R: Send>(
         &mut self,
         batch: &Batch,
-        rows: &[usize],
+        rows: impl FnOnce() -> RowsToCompute,
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
         self.compute_parts(batch, rows, pass)

@@ -1,7 +1,7 @@
 //! How a batch is divided among threads that compute without each other.
 //!
-//! Input: the rows that each text needs, and the number of threads. Output: groups of texts, from long to
-//! short. What must hold: a text is in one group.
+//! Input: a batch, the rows that its texts need, and the number of threads. Output: groups of its texts, from
+//! long to short. What must hold: a text is in one group.
 //!
 //! An operation on all threads ends with the last of them, and next to other programs, one of them is often
 //! put aside in the middle of an operation. A thread that computes whole texts waits only at the end of the
@@ -14,29 +14,31 @@ use std::{
     cmp::Reverse,
     sync::{Arc, PoisonError},
 };
-use text_embeddings_backend_core::Batch;
+use text_embeddings_backend_core::{Batch, RowsToCompute};
 
 /// The fewest tokens for which a thread reads all weights, but for the last part.
 pub(super) const PART_TOKENS: usize = 128;
 /// A part is a thread's share of the remaining tokens, divided by this: the first parts are long, and the
 /// threads end at about the same time.
 const SHARE: usize = 2;
+/// Parts may compute 1/`MOST_REPEATED` more rows than the whole batch, because texts share them: the first
+/// words of documents. A prefix that is not known yet is computed once, with the whole batch.
+const MOST_REPEATED: usize = 16;
 
 impl CpuOperations {
     /// See [`Operations::run_parts`].
     pub(super) fn compute_parts<R: Send>(
         &mut self,
         batch: &Batch,
-        rows: &[usize],
+        rows: impl FnOnce() -> RowsToCompute,
         pass: impl Fn(&mut Self, &Batch) -> R + Send + Sync,
     ) -> Vec<(Vec<usize>, R)> {
         // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
         let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
-        let known = batch.token_ids().len().saturating_sub(rows.iter().sum());
-        let groups = group_texts(rows, known, usable, self.part_tokens);
-        let [_, _, ..] = groups[..] else {
-            let result = self.enter(|operations| pass(operations, batch));
-            return groups.into_iter().zip([result]).collect();
+        let groups = group_texts(batch.token_ids().len(), rows, usable, self.part_tokens);
+        let Some(groups) = groups.filter(|groups| groups.len() > 1) else {
+            let texts = (0..batch.leaves().len()).collect();
+            return vec![(texts, self.enter(|operations| pass(operations, batch)))];
         };
         let parts: Vec<Batch> = groups.iter().map(|texts| batch.of_texts(texts)).collect();
         let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
@@ -69,16 +71,29 @@ impl CpuOperations {
     }
 }
 
-/// Divides texts with these numbers of rows into parts of at least about `part_tokens` rows. They stay whole
-/// if there are too few, if a text is longer than a thread's share, or if more rows than that are `known`,
-/// because each part has a copy of their keys.
-fn group_texts(rows: &[usize], known: usize, threads: usize, part_tokens: usize) -> Vec<Vec<usize>> {
-    let mut texts: Vec<(usize, usize)> = rows.iter().copied().enumerate().collect();
-    let max_length = rows.iter().copied().max().unwrap_or(0);
-    let mut left = rows.iter().sum::<usize>();
-    let share = left / threads;
-    if threads == 1 || share < part_tokens || max_length.max(known) > share {
-        return vec![(0..texts.len()).collect()];
+/// Divides a batch of `tokens` rows into parts of at least about `part_tokens` rows to compute. It stays
+/// whole if there are too few, if its texts repeat too many, if a text has more than a thread's share, or if
+/// more than that are known, because each part has a copy of their keys.
+fn group_texts(
+    tokens: usize,
+    rows: impl FnOnce() -> RowsToCompute,
+    threads: usize,
+    part_tokens: usize,
+) -> Option<Vec<Vec<usize>>> {
+    // Before the rows are counted.
+    if threads == 1 || tokens / threads < part_tokens {
+        return None;
+    }
+    let RowsToCompute { of_batch, of_texts } = rows();
+    let mut left = of_texts.iter().sum::<usize>();
+    let (share, known) = (left / threads, tokens - of_batch);
+    let mut texts: Vec<(usize, usize)> = of_texts.into_iter().enumerate().collect();
+    if share < part_tokens
+        || left > of_batch + of_batch / MOST_REPEATED
+        || known > share
+        || texts.iter().any(|&(_, length)| length > share)
+    {
+        return None;
     }
     texts.sort_by_key(|&(_, length)| Reverse(length));
     let mut groups = Vec::new();
@@ -94,7 +109,7 @@ fn group_texts(rows: &[usize], known: usize, threads: usize, part_tokens: usize)
         tokens += length;
     }
     groups.push(group);
-    groups
+    Some(groups)
 }
 
 #[cfg(test)]
@@ -119,7 +134,10 @@ mod tests {
             (vec![200, 301, 99], 2, 128, vec![600]),
             (vec![1], 2, 1, vec![1]),
         ] {
-            let groups = group_texts(&lengths, 0, threads, part_tokens);
+            let tokens = lengths.iter().sum();
+            let rows = || RowsToCompute { of_batch: tokens, of_texts: lengths.clone() };
+            let groups = group_texts(tokens, rows, threads, part_tokens);
+            let groups = groups.unwrap_or_else(|| vec![(0..lengths.len()).collect()]);
             let tokens: Vec<usize> =
                 groups.iter().map(|texts| texts.iter().map(|&text| lengths[text]).sum()).collect();
             assert_eq!(tokens, expected, "{lengths:?}, {threads} threads, {part_tokens} tokens");
@@ -127,8 +145,12 @@ mod tests {
             texts.sort_unstable();
             assert_eq!(texts, (0..lengths.len()).collect::<Vec<_>>());
         }
-        for (known, parts) in [(128, 2), (129, 1)] {
-            assert_eq!(group_texts(&[64; 4], known, 2, 128).len(), parts, "{known} known rows");
+        // The rows that the batch knows, those that its texts repeat, and the number of parts.
+        for (known, repeated, parts) in [(160, 0, 2), (161, 0, 0), (0, 18, 2), (0, 19, 0)] {
+            let of_batch = 320 - repeated;
+            let rows = || RowsToCompute { of_batch, of_texts: vec![80; 4] };
+            let groups = group_texts(known + of_batch, rows, 2, 128);
+            assert_eq!(groups.map_or(0, |groups| groups.len()), parts, "{known} known, {repeated} repeated");
         }
     }
 }

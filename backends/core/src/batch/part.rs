@@ -2,6 +2,15 @@
 
 use super::{Batch, Segment};
 
+/// The numbers of rows that forward passes compute. Rows that earlier passes have kept do not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsToCompute {
+    /// For the whole batch.
+    pub of_batch: usize,
+    /// For each text alone.
+    pub of_texts: Vec<usize>,
+}
+
 impl Batch {
     /// The batch of some of the texts, in the order of `texts`.
     #[must_use]
