@@ -97,8 +97,8 @@ impl<O: Operations> CandleBackend<O> {
                 [(_, (_, fresh))] => fresh.known.len(),
                 _ => Pass::new(batch, &head.needed_rows(batch), cache).finish().known.len(),
             };
-            for (part, (_, fresh)) in &parts {
-                let Reused { texts, bytes, .. } = cache.keep(&batch.of_texts(part), fresh);
+            for (_, (_, fresh)) in &parts {
+                let Reused { texts, bytes, .. } = cache.keep(fresh);
                 reused = Reused { texts: reused.texts + texts, bytes, ..reused };
             }
         }

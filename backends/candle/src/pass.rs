@@ -10,7 +10,7 @@ use crate::{
     delta::{SegmentRows, Walk},
     kept::{Kept, KeptRow},
     operations::{Operations, Result},
-    prefix_cache::{Cursor, Fresh, PrefixCache},
+    prefix_cache::{Cursor, Fresh, FreshPrefix, PrefixCache},
 };
 use std::collections::BTreeSet;
 use text_embeddings_backend_core::{BackendError, Batch, RowsToCompute, Segment};
@@ -131,8 +131,12 @@ impl<'a, K: Kept> Pass<'a, K> {
             <_>::default()
         };
         let known_rows = known.iter().filter_map(|&cursor| cache.kept(cursor)).collect();
+        let prefixes = prefixes.into_iter().map(|rows| FreshPrefix {
+            token_ids: rows.iter().map(|&row| batch.token_ids()[row]).collect(),
+            rows,
+        });
         let fresh = Fresh {
-            prefixes,
+            prefixes: prefixes.collect(),
             rows: fresh_rows,
             layers: Vec::new(),
             state_rows,

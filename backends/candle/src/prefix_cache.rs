@@ -13,7 +13,7 @@ use crate::{
     operations::Result,
 };
 use std::collections::HashMap;
-use text_embeddings_backend_core::{Batch, Reused};
+use text_embeddings_backend_core::Reused;
 
 /// The size of a node's entries in the maps, in bytes.
 const EDGE_BYTES: usize = 64;
@@ -45,10 +45,17 @@ impl Cursor {
     pub(crate) const START: Self = Self { node: None, tokens: 0 };
 }
 
+/// A prefix that is worth keeping.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FreshPrefix {
+    pub(crate) token_ids: Vec<u32>,
+    /// The tokens' rows in the batch of the pass, including known rows.
+    pub(crate) rows: Vec<usize>,
+}
+
 /// The computed rows of a pass that later passes may use.
 pub(crate) struct Fresh<K> {
-    /// The batch's rows of the prefixes that are worth keeping, including known rows.
-    pub(crate) prefixes: Vec<Vec<usize>>,
+    pub(crate) prefixes: Vec<FreshPrefix>,
     /// The computed rows among them, ascending.
     pub(crate) rows: Vec<usize>,
     /// For each layer with keys, the keys and values of `rows`.
@@ -162,9 +169,8 @@ impl<K: Kept> PrefixCache<K> {
         Some(KeptRow { layers: &node.layers, row: tokens - 1 })
     }
 
-    /// Adds the prefixes that a pass over `batch` computed. Nodes that the pass used or adds are not removed
-    /// to make room.
-    pub(crate) fn keep(&mut self, batch: &Batch, fresh: &Fresh<K>) -> Reused {
+    /// Adds the prefixes that a pass computed. Nodes that the pass used or adds are not removed to make room.
+    pub(crate) fn keep(&mut self, fresh: &Fresh<K>) -> Reused {
         self.pass += 1;
         for node in fresh.known.iter().filter_map(|cursor| cursor.node) {
             self.touch(node);
@@ -173,14 +179,14 @@ impl<K: Kept> PrefixCache<K> {
         // times it is NaN.
         let mut states = fresh.states.iter().flatten().flatten();
         if K::are_finite(&fresh.layers) && states.all(|value| value.is_finite()) {
-            for rows in &fresh.prefixes {
+            for FreshPrefix { token_ids, rows } in &fresh.prefixes {
                 if !self.has_states() {
-                    self.insert(batch.token_ids(), rows, fresh, None);
+                    self.insert(token_ids, rows, fresh, None);
                     continue;
                 }
                 for (index, row) in rows.iter().enumerate() {
                     if let Ok(state) = fresh.state_rows.binary_search(row) {
-                        self.insert(batch.token_ids(), &rows[..=index], fresh, Some(state));
+                        self.insert(&token_ids[..=index], &rows[..=index], fresh, Some(state));
                     }
                 }
             }
@@ -188,12 +194,12 @@ impl<K: Kept> PrefixCache<K> {
         Reused { texts: fresh.known_texts, tokens: fresh.known.len(), bytes: self.bytes }
     }
 
-    /// Adds the part of a prefix that the tree lacks. `rows` are the prefix's rows in the batch, `state` is
-    /// the index of the state after them.
+    /// Adds the part of a prefix that the tree lacks. `rows` are the rows of `ids` in the pass's batch, and
+    /// `state` is the index of the state after them.
     fn insert(&mut self, ids: &[u32], rows: &[usize], fresh: &Fresh<K>, state: Option<usize>) {
         let mut at = Cursor::START;
         let mut found = 0;
-        while let Some(next) = rows.get(found).and_then(|&row| self.step(at, ids[row])) {
+        while let Some(next) = ids.get(found).and_then(|&id| self.step(at, id)) {
             if let Some(node) = next.node {
                 self.touch(node);
             }
@@ -219,7 +225,7 @@ impl<K: Kept> PrefixCache<K> {
         // Makes the copies first: a device without room for them leaves the tree as it was.
         let Ok(layers) = K::copy_rows(&fresh.layers, &places, self.shape.values) else { return };
         let Ok(parent) = self.split(at) else { return };
-        let tokens: Vec<u32> = missing[..places.len()].iter().map(|&row| ids[row]).collect();
+        let tokens = ids[found..found + places.len()].to_vec();
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children += 1;
         }
@@ -340,7 +346,7 @@ mod tests {
     use crate::{cpu::CpuOperations, kept::HostValues, operations::Operations, pass::Pass};
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::collections::HashSet;
-    use text_embeddings_backend_core::{BatchBuilder, DType, Packing, Text, Wanted};
+    use text_embeddings_backend_core::{Batch, BatchBuilder, DType, Packing, Text, Wanted};
 
     const LAYERS: usize = 3;
     const WIDTH: usize = 5;
@@ -402,8 +408,9 @@ mod tests {
         let fresh = pass.finish();
         let known =
             (0..prefixes.len()).filter(|row| !computed.contains(row)).map(|row| prefixes[row].clone());
-        let kept = fresh.prefixes.iter().flatten().map(|&row| prefixes[row].clone()).collect();
-        let reused = cache.keep(batch, &fresh);
+        let kept = fresh.prefixes.iter().flat_map(|prefix| &prefix.rows);
+        let kept = kept.map(|&row| prefixes[row].clone()).collect();
+        let reused = cache.keep(&fresh);
         assert_eq!((reused.tokens, reused.bytes), (prefixes.len() - computed.len(), cache.bytes));
         check(cache);
         [known.collect(), kept]
@@ -520,7 +527,7 @@ mod tests {
                 pass.exchange(&mut operations, &mut tensor).unwrap();
             }
             let fresh = pass.finish();
-            assert_eq!(cache.keep(&batch, &fresh).bytes > 0, kept, "{bad}");
+            assert_eq!(cache.keep(&fresh).bytes > 0, kept, "{bad}");
         }
     }
 }

@@ -19,7 +19,8 @@ fn start(dtype: DType, set: InstructionSet) -> CpuOperations {
 }
 
 /// Generates texts from one of a few instructions, one of a few queries, some of which share a prefix, and
-/// any document. Some texts have no reusable tokens, others too many.
+/// any document. Some texts have no reusable tokens, others too many. Half of the texts are of two tokens
+/// only: their prefixes part and meet in every way.
 struct Requests {
     rng: StdRng,
     instructions: Vec<Vec<u32>>,
@@ -42,6 +43,10 @@ impl Requests {
 
     fn text(&mut self) -> Text {
         let rng = &mut self.rng;
+        if rng.random_bool(0.5) {
+            let ids: Vec<u32> = (0..rng.random_range(1..14)).map(|_| rng.random_range(0..2)).collect();
+            return Text { reusable: rng.random_range(0..=ids.len() + 1), ..Text::new(ids, Wanted::WHOLE) };
+        }
         let mut ids = self.instructions[rng.random_range(0..3)].clone();
         ids.extend(&self.queries[rng.random_range(0..self.queries.len())]);
         let reusable = [ids.len(), ids.len(), ids.len(), 0, usize::MAX][rng.random_range(0..5)];
@@ -50,7 +55,7 @@ impl Requests {
     }
 
     fn batch(&mut self) -> Vec<Text> {
-        (0..self.rng.random_range(1..5)).map(|_| self.text()).collect()
+        (0..self.rng.random_range(1..9)).map(|_| self.text()).collect()
     }
 }
 
