@@ -2,8 +2,8 @@
 //! stored once.
 //!
 //! Input: texts as token ids, and the backend's [`Packing`]. Output: a [`Batch`]. What must hold: the tokens
-//! of the segments from a text's root down to its leaf are the text's ids; parents come before their
-//! children. With shared prefixes, no two children of a parent and no two roots start with the same token,
+//! of the segments from a text's root down to its leaf are the text's ids; a segment's descendants follow it
+//! at once. With shared prefixes, no two children of a parent and no two roots start with the same token,
 //! and texts with equal ids share their rows, whichever outputs are wanted. Without shared prefixes, each
 //! text is one segment of its own.
 
@@ -94,7 +94,7 @@ impl Batch {
         &self.token_ids
     }
 
-    /// The forest, parents before children.
+    /// The forest. A segment's descendants follow it at once.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }

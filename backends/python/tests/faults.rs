@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -30,10 +30,9 @@ impl Faulty {
     fn new(mode: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let python = folder.path().join(mode);
-        let body =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faulty_worker.py")).unwrap();
-        fs::write(&python, format!("#!/usr/bin/env python3\n{body}")).unwrap();
-        fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
+        // A program that this process has just written cannot be started while another test forks.
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faulty_worker.py");
+        symlink(program, &python).unwrap();
         Self { folder, python }
     }
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """A worker with one fault or another. It replaces the Python interpreter.
 
 Its name decides how it starts, and the ids of a batch decide how it answers. The right answer for a text is the sum

@@ -189,7 +189,8 @@ impl TextEncoder {
         let before = before.iter().chain(prompt.get_ids()).map(|id| (*id, Owner::Frame));
         let after = after.iter().map(|id| (*id, Owner::Frame));
         let (ids, owners) = before.chain(body.map(|id| (*id, Owner::Document))).chain(after).unzip();
-        let encoded = self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)?;
+        let tokens = self.with_last_token(Tokens { ids, owners, ..Tokens::default() });
+        let encoded = self.cut_document(&tokens, truncation)?;
         Ok(match self.options.bare {
             None => encoded,
             Some(bare) => bare.strip_tokens(encoded),
@@ -232,12 +233,16 @@ impl TextEncoder {
             let is_frame = is_special(&encoding, index) || is_in_prompt;
             if is_frame { Owner::Frame } else { Owner::Document }
         });
-        let mut tokens = Tokens { missing, ..tokens };
+        Ok(self.with_last_token(Tokens { missing, ..tokens }))
+    }
+
+    /// Adds the token that texts of this model end with, if it has one, and it is not there.
+    fn with_last_token(&self, mut tokens: Tokens) -> Tokens {
         if let Some(last) = self.options.last_token.filter(|last| tokens.ids.last() != Some(last)) {
             tokens.ids.push(last);
             tokens.owners.push(Owner::Frame);
         }
-        Ok(tokens)
+        tokens
     }
 
     /// Encodes a text after a prompt as the first (0) or second (1) sequence of an input. At most `needed`
@@ -589,6 +594,11 @@ mod tests {
                 (&Encoded { truncated: 1, ..encode(prompt, kept, 99, STRICT).unwrap() }, 1)
             );
         }
+        let options_with_last = TextOptions { last_token: Some(ids[0]), ..options(99) };
+        let ended = TextEncoder::new(tokenizer(), options_with_last).unwrap();
+        let whole = ended.encode_text(prompt, text, STRICT).unwrap();
+        assert_eq!(whole.ids.last(), Some(&ids[0]));
+        assert_eq!(ended.encode_prompted_ids(prompt, &ids, STRICT).unwrap(), whole);
         assert!(matches!(encode(prompt, &ids, 3, RIGHT), Err(Error::Validation(_))));
         assert_eq!(encode(prompt, &[], 99, RIGHT), Err(Error::EmptyInput { field: "inputs" }));
         let vocabulary = options(9).vocabulary as u32;

@@ -28,6 +28,11 @@ pub(super) fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
     store.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
 }
 
+/// Frees all free buffers.
+pub(super) fn clear<T>(store: &Mutex<Vec<T>>) {
+    store.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// Activations `[rows, columns]`, row after row.
 pub(crate) struct Activations {
     pub(super) values: CacheLines<f32>,

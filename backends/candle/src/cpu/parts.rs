@@ -8,7 +8,11 @@
 //! batch, where threads without a part help with the operations of the others' parts. The price: each thread
 //! reads all weights for its own few tokens, so small batches are computed together.
 
-use super::{CpuOperations, buffers::give_back, packed_keys::PackedKeys};
+use super::{
+    CpuOperations,
+    buffers::{clear, give_back},
+    packed_keys::PackedKeys,
+};
 use crate::operations::Operations;
 use std::{
     cmp::Reverse,
@@ -35,11 +39,19 @@ impl CpuOperations {
     ) -> Vec<(Vec<usize>, R)> {
         // AMX multiplies so fast that reading all weights for few tokens may take longer. Not measured there.
         let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
-        let groups = group_texts(batch.token_ids().len(), rows, usable, self.part_tokens);
+        let tokens = batch.token_ids().len();
+        let groups = group_texts(tokens, rows, usable, self.part_tokens);
+        // A large batch that stays whole and a batch in parts never both keep memory. A small one, whose memory
+        // is little, leaves the parts theirs.
         let Some(groups) = groups.filter(|groups| groups.len() > 1) else {
+            if tokens / usable >= self.part_tokens {
+                clear(&self.stores.branches);
+            }
             let texts = (0..batch.leaves().len()).collect();
             return vec![(texts, self.enter(|operations| pass(operations, batch)))];
         };
+        clear(&self.stores.values);
+        clear(&self.stores.words);
         let parts: Vec<Batch> = groups.iter().map(|texts| batch.of_texts(texts)).collect();
         let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
         let (threads, this) = (&self.compute.threads, &*self);
@@ -114,7 +126,33 @@ fn group_texts(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::buffers::Stores, *};
+    use crate::kernels::InstructionSet;
+    use text_embeddings_backend_core::{BatchBuilder, DType, Packing, Text, Wanted};
+
+    #[test]
+    fn only_one_of_a_large_whole_batch_and_parts_keeps_memory() {
+        let operations = CpuOperations::start(2, InstructionSet::best(), DType::Float32).unwrap();
+        let mut operations = operations.with_parts_of(2);
+        // The lengths of texts, and what keeps memory afterwards: the whole batch, parts.
+        for (lengths, expected) in [
+            (vec![3], [true, false]),
+            (vec![3; 4], [false, true]),
+            (vec![3], [true, true]),
+            (vec![9, 1, 1, 1], [true, false]),
+            (vec![3; 4], [false, true]),
+        ] {
+            let mut builder = BatchBuilder::new(Packing::SEPARATE);
+            lengths.iter().for_each(|&length| builder.push(&Text::new(vec![1; length], Wanted::WHOLE)));
+            let rows = || RowsToCompute { of_batch: lengths.iter().sum(), of_texts: lengths.clone() };
+            operations.compute_parts(&builder.build(), rows, |operations, batch| {
+                drop(operations.activations(batch.token_ids().len(), 8));
+            });
+            let Stores { values, branches, .. } = &*operations.stores;
+            let kept = [!values.lock().unwrap().is_empty(), !branches.lock().unwrap().is_empty()];
+            assert_eq!(kept, expected, "{lengths:?}");
+        }
+    }
 
     #[test]
     fn a_batch_of_enough_tokens_becomes_parts_from_long_to_short() {

@@ -254,6 +254,49 @@ fn texts_whose_prefix_is_known_are_computed_in_parts_with_the_same_bits() {
     }
 }
 
+/// In random forests, some texts begin with the same token, and the others have roots of their own.
+#[test]
+fn any_forest_is_computed_in_parts_with_the_values_of_the_whole() {
+    let mut rng = StdRng::seed_from_u64(55);
+    for fixture in architectures::fixtures_of_architectures() {
+        let options = fixture.options("last");
+        let load = |threads, part_tokens, log: &Log, bytes| {
+            let operations = CpuOperations::start(threads, InstructionSet::best(), DType::Float32).unwrap();
+            with_cache(operations.with_parts_of(part_tokens).timed(log.clone()), &options, bytes)
+        };
+        if architectures::REFUSED.iter().any(|(name, _)| *name == fixture.name)
+            || !load(1, usize::MAX, &Log::default(), 0).packing().shares_prefixes
+        {
+            continue;
+        }
+        let mut divided = 0;
+        for (threads, bytes) in [(2, 0), (3, 0), (2, 1 << 30)] {
+            let log = Log::default();
+            let mut in_parts = load(threads, 1, &log, bytes);
+            let mut whole = load(threads, usize::MAX, &Log::default(), bytes);
+            for round in 0..8 {
+                let texts: Vec<Text> = (0..rng.random_range(6..14))
+                    .map(|_| {
+                        let length = rng.random_range(20..40);
+                        let mut ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..90)).collect();
+                        ids[0] %= 12;
+                        Text { reusable: ids.len() / 2, ..Text::new(ids, Wanted::WHOLE) }
+                    })
+                    .collect();
+                log.lock().unwrap().clear();
+                let (values, _) = answer(in_parts.as_mut(), &texts);
+                let (expected, _) = answer(whole.as_mut(), &texts);
+                let largest = expected.iter().fold(1.0_f32, |largest, value| largest.max(value.abs()));
+                let what = format!("{}, {threads} threads, {bytes} bytes, round {round}", fixture.name);
+                assert_close(&values, &expected, 2e-5 * largest, &what);
+                let passes = log.lock().unwrap().iter().filter(|(kind, _)| kind.name == "embedding").count();
+                divided += usize::from(passes > 1);
+            }
+        }
+        assert!(divided > 12, "{}: {divided} of 24", fixture.name);
+    }
+}
+
 #[test]
 fn what_is_said_to_be_known_is_not_computed() {
     let options = options("tied-bf16");
