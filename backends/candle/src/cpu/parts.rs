@@ -41,8 +41,8 @@ impl CpuOperations {
         let usable = if self.compute.set.has_amx() { 1 } else { self.compute.threads.count() };
         let tokens = batch.token_ids().len();
         let groups = group_texts(tokens, rows, usable, self.part_tokens);
-        // A large batch that stays whole and a batch in parts never both keep memory. A small one, whose memory
-        // is little, leaves the parts theirs.
+        // A large batch that stays whole and a batch in parts never both keep memory. A small one needs
+        // little, and leaves the parts theirs.
         let Some(groups) = groups.filter(|groups| groups.len() > 1) else {
             if tokens / usable >= self.part_tokens {
                 clear(&self.stores.branches);
@@ -134,7 +134,7 @@ mod tests {
     fn only_one_of_a_large_whole_batch_and_parts_keeps_memory() {
         let operations = CpuOperations::start(2, InstructionSet::best(), DType::Float32).unwrap();
         let mut operations = operations.with_parts_of(2);
-        // The lengths of texts, and what keeps memory afterwards: the whole batch, parts.
+        // The lengths of texts, and whether a whole batch and parts keep memory afterwards.
         for (lengths, expected) in [
             (vec![3], [true, false]),
             (vec![3; 4], [false, true]),

@@ -275,11 +275,11 @@ fn any_forest_is_computed_in_parts_with_the_values_of_the_whole() {
             let mut in_parts = load(threads, 1, &log, bytes);
             let mut whole = load(threads, usize::MAX, &Log::default(), bytes);
             for round in 0..8 {
-                let texts: Vec<Text> = (0..rng.random_range(6..14))
+                let texts: Vec<Text> = (0..rng.random_range(8..20))
                     .map(|_| {
                         let length = rng.random_range(20..40);
                         let mut ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..90)).collect();
-                        ids[0] %= 12;
+                        ids[0] %= 4;
                         Text { reusable: ids.len() / 2, ..Text::new(ids, Wanted::WHOLE) }
                     })
                     .collect();

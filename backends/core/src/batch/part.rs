@@ -12,8 +12,8 @@ pub struct RowsToCompute {
 }
 
 impl Batch {
-    /// The batch of some of the texts, in the order of `texts`. Its segments keep their order, and with it the
-    /// invariants of the forest.
+    /// The batch of some of the texts, in the order of `texts`. Its segments keep their order, so that they
+    /// are a forest like the whole batch's.
     #[must_use]
     pub fn of_texts(&self, texts: &[usize]) -> Self {
         let mut is_needed = vec![false; self.segments.len()];
@@ -80,7 +80,7 @@ mod tests {
             };
             let all: Vec<usize> = (0..texts.len()).collect();
             let some: Vec<usize> = all.iter().copied().filter(|_| rng.random_bool(0.6)).collect();
-            // The order of the texts is that of the request, whatever the order of the segments.
+            // Texts come in any order.
             let mut shuffled = some.clone();
             shuffled.shuffle(&mut rng);
             let (whole, added) = (build(&all), build(&some));
