@@ -115,7 +115,7 @@ def test_it_runs_without_being_installed(wheel):
         server.wait(RUN_LIMIT)
 
 
-def test_type_checkers_see_the_types(installed):
+def test_type_checkers_see_the_types(installed, tmp_path):
     code = textwrap.dedent("""
         import text_embeddings_router as t
         with t.serve("demo") as client:
@@ -123,5 +123,6 @@ def test_type_checkers_see_the_types(installed):
             wrong: str = client.rerank("q", ["a"])[0].score
     """)
     command = [sys.executable, "-m", "mypy", "--python-executable", installed / "python", "-c", code]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT, cwd="/tmp")
+    # In an empty folder: a file `mypy.py` next to others in /tmp would be run in place of the type checker.
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT, cwd=tmp_path)
     assert ended.stdout.count("error:") == 1 and 'variable has type "str"' in ended.stdout, ended.stdout
