@@ -18,6 +18,11 @@ fn start(dtype: DType, set: InstructionSet) -> CpuOperations {
     CpuOperations::start(2, set, dtype).unwrap()
 }
 
+/// The bytes of a cache, and the fewest tokens of a part of a batch. With little room, a part of a batch
+/// pushes out what another has just kept.
+const BUDGETS: [(usize, usize); 6] =
+    [(0, usize::MAX), (3_000, 1), (100_000, 1), (300_000, usize::MAX), (1 << 30, 1), (1 << 30, usize::MAX)];
+
 /// Generates texts from one of a few instructions, one of a few queries, some of which share a prefix, and
 /// any document. Some texts have no reusable tokens, others too many. Half of the texts are of two tokens
 /// only: their prefixes part and meet in every way.
@@ -86,8 +91,8 @@ fn scores_over_time_are_those_without_a_cache() {
         cases.extend([InstructionSet::Portable, InstructionSet::best()].map(|set| (dtype, set, tolerance)));
     }
     for (seed, (dtype, set, tolerance)) in cases.into_iter().enumerate() {
-        for budget in [0, 3_000, 100_000, 400_000, 1 << 30] {
-            let mut cached = with_cache(start(dtype, set), &options, budget);
+        for (budget, part_tokens) in BUDGETS {
+            let mut cached = with_cache(start(dtype, set).with_parts_of(part_tokens), &options, budget);
             let mut plain = with_cache(start(dtype, set), &options, 0);
             let mut requests = Requests::new(50 + seed as u64, 1300);
             let mut total = 0;
@@ -154,8 +159,8 @@ fn states_of_recurrent_layers_are_kept_and_used() {
             InstructionSet::available().into_iter().map(|set| (DType::Float32, set, 2e-5)).collect();
         cases.push((DType::BFloat16, InstructionSet::best(), 0.1));
         for (seed, (dtype, set, tolerance)) in cases.into_iter().enumerate() {
-            for budget in [0, 3_000, 100_000, 300_000, 1 << 30] {
-                let mut cached = with_cache(start(dtype, set), &options, budget);
+            for (budget, part_tokens) in BUDGETS {
+                let mut cached = with_cache(start(dtype, set).with_parts_of(part_tokens), &options, budget);
                 let mut plain = with_cache(start(dtype, set), &options, 0);
                 let mut requests = Requests::new(70 + seed as u64, 101);
                 let mut total = 0;
