@@ -7,6 +7,7 @@ or the score of each pair. The graphs of onnxruntime and OpenVINO are made from 
 in WORK.
 usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK cpu|cuda THREADS"""
 
+import fcntl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +102,11 @@ def main() -> None:
     if kind == "transformers":
         run = with_torch(folder, dtype, device)
     else:
-        run = {"openvino": with_openvino, "onnxruntime": with_onnxruntime}[kind](folder, dtype, Path(work), int(threads))
+        with (Path(work) / "lock").open("w") as lock:
+            # Several peers start at once. None may read a graph that another one still writes.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            make = {"openvino": with_openvino, "onnxruntime": with_onnxruntime}[kind]
+            run = make(folder, dtype, Path(work), int(threads))
 
     def respond(request: dict) -> dict:
         texts = request["texts"]
