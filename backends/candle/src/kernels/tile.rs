@@ -165,10 +165,9 @@ impl TileKernel {
             match self.body {
                 Body::ByRows(bodies) => {
                     let RowsBody { function, columns } = bodies[rows - 1];
-                    function(chunks, a, b, start, ahead, to);
-                    for first in (columns..COLUMNS).step_by(columns) {
-                        let start = start.at_column(first);
-                        function(chunks, a, b.add(first), start, Ahead::NOTHING, to.add(first));
+                    for (call, first) in (0..COLUMNS).step_by(columns).enumerate() {
+                        let ahead = ahead.of_call(call, COLUMNS / columns, chunks);
+                        function(chunks, a, b.add(first), start.at_column(first), ahead, to.add(first));
                     }
                 }
                 #[cfg(target_arch = "x86_64")]
@@ -217,6 +216,16 @@ impl Ahead {
     /// Also the places of `rows` rows, from `place` on.
     pub(crate) fn with_places(self, place: *const f32, stride: usize, rows: usize, chunks: usize) -> Self {
         Self { place, stride, rows: rows.div_ceil(chunks.max(1)), ..self }
+    }
+
+    /// The part of one of several equal calls of `chunks` chunks each. The first prefetches all places. If it
+    /// prefetched all words, too, it would wait for memory, which would be idle during the others: a quarter
+    /// of a short text's time in BERT-base in `f32`.
+    fn of_call(self, call: usize, calls: usize, chunks: usize) -> Self {
+        let [from, to] = [call, call + 1].map(|call| self.lines * call / calls);
+        let words = self.words.wrapping_add(from * chunks * WORDS);
+        let rows = if call == 0 { self.rows } else { 0 };
+        Self { words, lines: to - from, rows, ..self }
     }
 
     /// Prefetches the next part.
