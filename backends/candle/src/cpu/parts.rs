@@ -126,6 +126,7 @@ fn group_texts(
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{super::buffers::Stores, *};
     use crate::kernels::InstructionSet;
     use text_embeddings_backend_core::{BatchBuilder, DType, Packing, Text, Wanted};
@@ -143,7 +144,9 @@ mod tests {
             (vec![3; 4], [false, true]),
         ] {
             let mut builder = BatchBuilder::new(Packing::SEPARATE);
-            lengths.iter().for_each(|&length| builder.push(&Text::new(vec![1; length], Wanted::WHOLE)));
+            for &length in &lengths {
+                builder.push(&Text::new(vec![1; length], Wanted::WHOLE));
+            }
             let rows = || RowsToCompute { of_batch: lengths.iter().sum(), of_texts: lengths.clone() };
             operations.compute_parts(&builder.build(), rows, |operations, batch| {
                 drop(operations.activations(batch.token_ids().len(), 8));

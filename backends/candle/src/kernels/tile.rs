@@ -103,7 +103,7 @@ enum Body {
 #[derive(Clone, Copy)]
 struct RowsBody {
     function: Function,
-    /// The number of columns that `function` computes at a time.
+    /// The number of columns that `function` computes at a time: all, or [`HALF`].
     columns: usize,
 }
 
@@ -165,9 +165,12 @@ impl TileKernel {
             match self.body {
                 Body::ByRows(bodies) => {
                     let RowsBody { function, columns } = bodies[rows - 1];
-                    for (call, first) in (0..COLUMNS).step_by(columns).enumerate() {
-                        let ahead = ahead.of_call(call, COLUMNS / columns, chunks);
-                        function(chunks, a, b.add(first), start.at_column(first), ahead, to.add(first));
+                    if columns == COLUMNS {
+                        function(chunks, a, b, start, ahead, to);
+                    } else {
+                        let [first, second] = ahead.halves(chunks);
+                        function(chunks, a, b, start, first, to);
+                        function(chunks, a, b.add(HALF), start.at_column(HALF), second, to.add(HALF));
                     }
                 }
                 #[cfg(target_arch = "x86_64")]
@@ -218,14 +221,13 @@ impl Ahead {
         Self { place, stride, rows: rows.div_ceil(chunks.max(1)), ..self }
     }
 
-    /// The part of one of several equal calls of `chunks` chunks each. The first prefetches all places. If it
-    /// prefetched all words, too, it would wait for memory, which would be idle during the others: a quarter
-    /// of a short text's time in BERT-base in `f32`.
-    fn of_call(self, call: usize, calls: usize, chunks: usize) -> Self {
-        let [from, to] = [call, call + 1].map(|call| self.lines * call / calls);
-        let words = self.words.wrapping_add(from * chunks * WORDS);
-        let rows = if call == 0 { self.rows } else { 0 };
-        Self { words, lines: to - from, rows, ..self }
+    /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it prefetched
+    /// all words, too, it would wait for memory, which would be idle during the second: a quarter of a short
+    /// text's time in BERT-base in `f32`.
+    fn halves(self, chunks: usize) -> [Self; 2] {
+        let lines = self.lines.div_ceil(2);
+        let words = self.words.wrapping_add(chunks * lines * WORDS);
+        [Self { lines, ..self }, Self { words, lines: self.lines - lines, ..Self::NOTHING }]
     }
 
     /// Prefetches the next part.
@@ -287,7 +289,6 @@ use by_rows;
 
 /// Half of a panel's columns. The sums of a full tile fill AVX2's sixteen registers with them. Fewer rows
 /// need all columns for enough sums in flight.
-#[cfg(target_arch = "x86_64")]
 const HALF: usize = COLUMNS / 2;
 
 /// The bodies for each number of rows. AMX has its own for bfloat16 and bytes.

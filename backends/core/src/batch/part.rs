@@ -107,8 +107,8 @@ mod tests {
             // Shared rows stay shared. A segment that parts no more stays two segments.
             assert_eq!(part.token_ids().len(), added.token_ids().len(), "{texts:?}, {shuffled:?}");
             for (index, segment) in part.segments().iter().enumerate() {
-                let before = index.checked_sub(1).map(|before| part.path(before));
-                let follows = segment.parent.is_none_or(|parent| before.unwrap().contains(&parent));
+                let before = if index > 0 { part.path(index - 1) } else { Vec::new() };
+                let follows = segment.parent.is_none_or(|parent| before.contains(&parent));
                 assert!(follows, "the descendants of a segment follow it: {texts:?}, {shuffled:?}");
             }
         }
