@@ -29,7 +29,7 @@ pub(super) fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
 }
 
 /// Frees all free buffers.
-pub(super) fn clear<T>(store: &Mutex<Vec<T>>) {
+pub(super) fn free_buffers<T>(store: &Mutex<Vec<T>>) {
     store.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 

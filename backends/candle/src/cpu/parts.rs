@@ -10,7 +10,7 @@
 
 use super::{
     CpuOperations,
-    buffers::{clear, give_back},
+    buffers::{free_buffers, give_back},
     packed_keys::PackedKeys,
 };
 use crate::operations::Operations;
@@ -45,13 +45,13 @@ impl CpuOperations {
         // little, and leaves the parts theirs.
         let Some(groups) = groups.filter(|groups| groups.len() > 1) else {
             if tokens / usable >= self.part_tokens {
-                clear(&self.stores.branches);
+                free_buffers(&self.stores.branches);
             }
             let texts = (0..batch.leaves().len()).collect();
             return vec![(texts, self.enter(|operations| pass(operations, batch)))];
         };
-        clear(&self.stores.values);
-        clear(&self.stores.words);
+        free_buffers(&self.stores.values);
+        free_buffers(&self.stores.words);
         let parts: Vec<Batch> = groups.iter().map(|texts| batch.of_texts(texts)).collect();
         let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
         let (threads, this) = (&self.compute.threads, &*self);

@@ -168,7 +168,7 @@ impl TileKernel {
                     if columns == COLUMNS {
                         function(chunks, a, b, start, ahead, to);
                     } else {
-                        let [first, second] = ahead.halves(chunks);
+                        let [first, second] = ahead.split_in_halves(chunks);
                         function(chunks, a, b, start, first, to);
                         function(chunks, a, b.add(HALF), start.at_column(HALF), second, to.add(HALF));
                     }
@@ -221,10 +221,10 @@ impl Ahead {
         Self { place, stride, rows: rows.div_ceil(chunks.max(1)), ..self }
     }
 
-    /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it prefetched
-    /// all words, too, it would wait for memory, which would be idle during the second: a quarter of a short
-    /// text's time in BERT-base in `f32`.
-    fn halves(self, chunks: usize) -> [Self; 2] {
+    /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it
+    /// prefetched all words, too, memory would be idle during the second: in BERT-base in `f32`, that took a
+    /// quarter of a short text's time.
+    fn split_in_halves(self, chunks: usize) -> [Self; 2] {
         let lines = self.lines.div_ceil(2);
         let words = self.words.wrapping_add(chunks * lines * WORDS);
         [Self { lines, ..self }, Self { words, lines: self.lines - lines, ..Self::NOTHING }]
