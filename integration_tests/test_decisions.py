@@ -351,7 +351,7 @@ LAYA_ROWS = json.loads(LAYA.with_suffix(".expected.json").read_text())["rows"]
 
 # The root mean square says whether a product is right. The largest error of some hundred values is chance: in
 # int8 on AVX2 0.081 here, and 0.055 with the same words in another order; without AVX2, 0.028 and 0.074.
-@pytest.mark.parametrize(("dtype", "most", "typical"), [("float32", 1e-4, 1e-5), ("bfloat16", 0.05, 0.01), ("int8", 0.12, 0.012)])
+@pytest.mark.parametrize(("dtype", "most", "typical"), [("float32", 1e-4, 1e-5), ("bfloat16", 0.05, 0.01), ("int8", 0.1, 0.012)])
 def test_layas_probabilities_are_those_of_its_authors(served, dtype, most, typical):
     server = served(LAYA, "--dtype", dtype)
     differences = []

@@ -28,7 +28,7 @@ pub(super) fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
     store.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
 }
 
-/// Frees all free buffers.
+/// Frees the memory of all that is in a store.
 pub(super) fn free_buffers<T>(store: &Mutex<Vec<T>>) {
     store.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

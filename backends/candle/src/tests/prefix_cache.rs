@@ -80,6 +80,11 @@ fn answer(backend: &mut dyn Backend, texts: &[Text]) -> (Vec<f32>, Reused) {
     )
 }
 
+/// The number of forward passes in a log: one for each part of a batch.
+fn count_passes(log: &Log) -> usize {
+    log.lock().unwrap().iter().filter(|(kind, _)| kind.name == "embedding").count()
+}
+
 /// The scores may differ as much as between batches, because cached keys may come from a batch in which
 /// attention covered other segments.
 #[test]
@@ -253,7 +258,7 @@ fn texts_whose_prefix_is_known_are_computed_in_parts_with_the_same_bits() {
         {
             log.lock().unwrap().clear();
             assert_eq!(answer(in_parts.as_mut(), &texts), answer(whole.as_mut(), &texts), "{name}, {batch}");
-            let passes = log.lock().unwrap().iter().filter(|(kind, _)| kind.name == "embedding").count();
+            let passes = count_passes(&log);
             assert_eq!(passes > 1, divided, "{name}, {batch}");
         }
     }
@@ -294,7 +299,7 @@ fn any_forest_is_computed_in_parts_with_the_values_of_the_whole() {
                 let largest = expected.iter().fold(1.0_f32, |largest, value| largest.max(value.abs()));
                 let what = format!("{}, {threads} threads, {bytes} bytes, round {round}", fixture.name);
                 assert_close(&values, &expected, 2e-5 * largest, &what);
-                let passes = log.lock().unwrap().iter().filter(|(kind, _)| kind.name == "embedding").count();
+                let passes = count_passes(&log);
                 divided += usize::from(passes > 1);
             }
         }

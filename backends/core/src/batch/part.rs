@@ -57,7 +57,8 @@ mod tests {
     fn the_batch_of_some_texts_is_as_if_only_they_had_been_added() {
         let mut rng = StdRng::seed_from_u64(2);
         for round in 0..400 {
-            let (packing, is_shared) = [(Packing::SEPARATE, false), (Packing::SHARED, true)][round % 2];
+            let packing = [Packing::SEPARATE, Packing::SHARED][round % 2];
+            let is_shared = packing.shares_prefixes;
             let texts: Vec<Text> = (0..rng.random_range(1..9))
                 .map(|_| {
                     let ids: Vec<u32> = (0..rng.random_range(1..9)).map(|_| rng.random_range(0..3)).collect();
