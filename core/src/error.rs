@@ -66,6 +66,14 @@ pub enum Error {
         /// The most characters.
         max: usize,
     },
+    /// One of a request's inputs is not valid.
+    #[error("{error}; the index of this input is {index}")]
+    OfInput {
+        /// The index of the input in the request. A re-ranker's inputs are its documents.
+        index: usize,
+        /// The reason.
+        error: Box<Error>,
+    },
     /// The tokenizer failed.
     #[error("tokenizer error {0}")]
     Tokenizer(String),
@@ -192,6 +200,7 @@ impl Error {
             Self::TooLong { .. } | Self::TooManyCharacters { .. } => {
                 (ErrorKind::Validation, Cause::Request, "tokenization")
             }
+            Self::OfInput { error, .. } => error.table_row(),
             Self::Tokenizer(_) => (ErrorKind::Tokenizer, Cause::Server, "tokenization"),
             Self::ModelType { .. } | Self::Splade { .. } => {
                 (ErrorKind::Backend, Cause::Request, "model_type")
@@ -202,6 +211,25 @@ impl Error {
             Self::QueueTimeout { .. } => (ErrorKind::Overloaded, Cause::Load, "queue_timeout"),
             Self::DeadlineExceeded { .. } => (ErrorKind::DeadlineExceeded, Cause::Load, "dropped"),
             Self::Unhealthy | Self::DeviceLost => (ErrorKind::Unhealthy, Cause::Server, "unhealthy"),
+        }
+    }
+
+    /// This error, which names the input at `index` if the input itself is not valid.
+    pub(crate) fn of_input(self, index: usize) -> Self {
+        match self {
+            Self::TooLong { .. } | Self::TooManyCharacters { .. } | Self::EmptyInput { .. } => {
+                Self::OfInput { index, error: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+
+    /// This error in other words. The name of the input stays.
+    #[must_use]
+    pub fn reworded(self, reword: impl Fn(Self) -> Self) -> Self {
+        match self {
+            Self::OfInput { index, error } => Self::OfInput { index, error: Box::new(reword(*error)) },
+            other => reword(other),
         }
     }
 

@@ -60,8 +60,9 @@ pub use shape::{ModelShape, PassWork, StoredValues, describe};
 use std::{path::PathBuf, sync::Arc};
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
-    Output, Packing, Predictions, Reused, Text, TokenHead, Wanted, first_answer_is_finite,
+    Output, Packing, Predictions, Reused, SparseHead, Text, TokenHead, Wanted, first_answer_is_finite,
 };
+use text_embeddings_backend_host::TOKENS_PER_STEP;
 use text_embeddings_checkpoint::BF16;
 
 /// A model with its head on a device.
@@ -74,6 +75,8 @@ struct CandleBackend<O: Operations> {
     cache: PrefixCache<O::Kept>,
     packing: Packing,
     values_per_token: usize,
+    /// The bytes of the logits that a SPLADE head holds at a time, on all threads.
+    logit_bytes: usize,
 }
 
 impl<O: Operations> CandleBackend<O> {
@@ -170,7 +173,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
         // Each layer copies at most as many of the tokens to keep as the cache has room for.
         let kept = self.cache.max_tokens().min(tokens) * self.cache.token_bytes();
         let kept = kept + self.cache.max_states().min(tokens) * self.cache.state_bytes();
-        tokens * self.values_per_token * size_of::<f32>() + kept
+        tokens * self.values_per_token * size_of::<f32>() + kept + self.logit_bytes
     }
 }
 
@@ -322,6 +325,8 @@ impl OpenModel {
         let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
         let shape = token_shape(&plan, &operations);
         let cache = PrefixCache::new(budget, shape);
+        let is_splade = matches!(options.head.sparse, Some(SparseHead::MaskedLm));
+        let logits = if is_splade { options.threads * TOKENS_PER_STEP * plan.vocabulary } else { 0 };
         let mut backend = CandleBackend {
             operations,
             model,
@@ -330,6 +335,7 @@ impl OpenModel {
             cache,
             packing,
             values_per_token: plan.values_per_token(),
+            logit_bytes: logits * size_of::<f32>(),
         };
         refuse_nan(&mut backend, options)?;
         Ok(Box::new(backend))

@@ -15,7 +15,7 @@ use text_embeddings_backend_core::{
 
 /// The number of tokens whose logits exist at a time, on each thread that computes a part of a batch: 64 MB
 /// for a vocabulary of 250,000.
-const TOKENS_PER_STEP: usize = 64;
+pub const TOKENS_PER_STEP: usize = 64;
 
 /// A head with its weights: for each output that the model has, the way from hidden states to it.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ mod states;
 mod steps;
 
 pub use describe::{describe_any, first_number};
-pub use head::{Classes, LastStep, LoadedHead, SparseOutput, WholeOutput};
+pub use head::{Classes, LastStep, LoadedHead, SparseOutput, TOKENS_PER_STEP, WholeOutput};
 pub use padded::{Padded, max_cells};
 pub use states::{HeadDevice, HostMatrix, HostStates, mean_state};
 pub use steps::{Step, Steps, apply_activation};

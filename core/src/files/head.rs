@@ -201,10 +201,11 @@ mod tests {
 
     #[test]
     fn the_modules_are_those_of_an_embedding_model_in_their_order() {
-        let table: [(&[&str], Option<&str>, &[usize]); 5] = [
+        let table: [(&[&str], Option<&str>, &[usize]); 6] = [
             (&[], None, &[]),
             (&["Transformer", "Pooling"], None, &[]),
             (&["Transformer", "Pooling", "Normalize"], None, &[]),
+            (&["Transformer", "Dropout", "Pooling", "Dropout"], None, &[]),
             (&["Transformer", "Pooling", "Dense", "Dense", "Normalize"], None, &[8, 4]),
             (&["Transformer", "Pooling", "Dense"], Some("other"), &[2]),
         ];

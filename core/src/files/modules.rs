@@ -96,7 +96,9 @@ pub(super) async fn read_modules(
     files: &Repository<'_>,
     backend: BackendKind,
 ) -> Result<Vec<Module>, FilesError> {
-    let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+    let mut modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+    // It does nothing but in training.
+    modules.retain(|module| module.class_name() != "Dropout");
     let (Some(first), BackendKind::Candle | BackendKind::Ort) = (modules.first(), backend) else {
         return Ok(modules);
     };

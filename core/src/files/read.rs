@@ -24,7 +24,7 @@ use super::reading::{read_text, remedy, run_ready};
 use super::repository::Repository;
 use super::small_files::{
     has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
-    read_tokenizer_config, refuse_shortening,
+    read_tokenizer_config, refuse_shortening, warn_of_similarity,
 };
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
@@ -226,6 +226,9 @@ impl<'r, 'a> Sources<'r, 'a> {
         let pooling = read_pooling(files, &modules).await?;
         let splade = read_splade(files, &modules).await?;
         let is_late = late_interaction.is_some();
+        if pooling.is_some() && !is_late {
+            warn_of_similarity(&prompts_config, &modules);
+        }
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
         let weights = self.open_weights(&selection, &mut config, reader).await?;

@@ -105,6 +105,19 @@ pub(super) fn refuse_shortening(files: &Repository<'_>, config: &PromptsConfig) 
     Ok(())
 }
 
+/// Warns if sentence-transformers compares this embedding model's vectors otherwise than this server does.
+pub(super) fn warn_of_similarity(config: &PromptsConfig, modules: &[Module]) {
+    let similarity = config.others.get("similarity_fn_name").and_then(Value::as_str).unwrap_or("cosine");
+    // Between vectors of length one, all of them give the same order.
+    if similarity == "cosine" || modules.iter().any(|module| module.class_name() == "Normalize") {
+        return;
+    }
+    tracing::warn!(
+        "{PROMPTS} has `similarity_fn_name` {similarity}, but this server compares vectors by their cosine (`/rerank`, \
+         `/similarity`): to compare them otherwise, ask `/embed` for them with `\"normalize\": false`"
+    );
+}
+
 /// `sentence_bert_config.json`, or the first of its older names that exists.
 pub(super) async fn read_sentence_bert(
     files: &Repository<'_>,

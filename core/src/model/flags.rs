@@ -139,7 +139,7 @@ const CANDLE: &[BackendKind] = &[BackendKind::Candle];
 const PYTHON: &[BackendKind] = &[BackendKind::Python];
 
 /// Every flag that is not for all models. The first one that does not apply is named in the error.
-pub const FLAGS: [FlagScope; 18] = [
+pub const FLAGS: [FlagScope; 19] = [
     on_any_device("--onnx-file", KindScope::Any, &[BackendKind::Ort]),
     on_any_device("--python", KindScope::Any, PYTHON),
     on_any_device("--trust-remote-code", KindScope::Any, PYTHON),
@@ -151,6 +151,7 @@ pub const FLAGS: [FlagScope; 18] = [
     on_any_device("--calibration", KindScope::Prompted, &BackendKind::ALL),
     on_any_device("--cutoff-layers", KindScope::Rerankers, CANDLE),
     on_any_device("--min-score", KindScope::Ranking, &BackendKind::ALL),
+    on_any_device("--ignore-instruction", KindScope::Ranking, &BackendKind::ALL),
     on_any_device("--rerank-true-token", KindScope::Generative, &BackendKind::ALL),
     on_any_device("--default-prompt", KindScope::Embedders, &BackendKind::ALL),
     on_any_device("--default-prompt-name", KindScope::Embedders, &BackendKind::ALL),
@@ -289,7 +290,7 @@ mod tests {
             (ModelType::Embedding(Pool::Splade), &["--default-prompt"][..], None),
             (cls, &["--default-prompt", "--dense-path", "--lora-task"], None),
             (embedding, &["--default-prompt-name"], None),
-            (embedding, &["--min-score"], None),
+            (embedding, &["--min-score", "--ignore-instruction"], None),
             (
                 ModelType::Embedding(Pool::Splade),
                 &["--min-score"],
@@ -304,6 +305,7 @@ mod tests {
             (ModelType::Decider, &["--chat-template"], None),
             (ModelType::Decider, &["--min-score"], Some("`--min-score` is for models that re-rank, but `m`")),
             (ModelType::Classifier, &["--default-instruction"], Some("is served as classifier")),
+            (ModelType::Classifier, &["--ignore-instruction"], Some("is for models that re-rank")),
             (
                 ModelType::Classifier,
                 &["--default-prompt"],

@@ -37,18 +37,31 @@ impl<I: Inputs> Inputs for PairSides<I> {
     }
 
     fn input(&self, index: usize) -> Input<'_> {
-        let (is_query, pair) = if self.has_one_query {
-            (index == 0, index.saturating_sub(1))
-        } else {
-            (index.is_multiple_of(2), index / 2)
-        };
-        let Input::Pair(pair) = self.pairs.input(pair) else { return self.pairs.input(pair) };
+        let input = self.pairs.input(self.pair_of(index));
+        let Input::Pair(pair) = input else { return input };
         let limits = self.truncation.limits;
-        Input::Side(if is_query {
+        Input::Side(if self.is_query(index) {
             self.ranking.query_side(pair, limits)
         } else {
             self.ranking.document_side(pair, limits)
         })
+    }
+
+    fn index_in_request(&self, index: usize) -> Option<usize> {
+        if self.has_one_query && self.is_query(index) {
+            return None;
+        }
+        self.pairs.index_in_request(self.pair_of(index))
+    }
+}
+
+impl<I> PairSides<I> {
+    fn is_query(&self, index: usize) -> bool {
+        if self.has_one_query { index == 0 } else { index.is_multiple_of(2) }
+    }
+
+    fn pair_of(&self, index: usize) -> usize {
+        if self.has_one_query { index.saturating_sub(1) } else { index / 2 }
     }
 }
 
@@ -242,7 +255,10 @@ mod tests {
             let request = RerankRequest { truncate: Some(truncate), ..request("w9", &["w12", &long]) };
             match fixture.service.rerank(request).await {
                 Ok(answer) => assert!(truncate && answer.cost.truncated == 1),
-                Err(error) => assert!(!truncate && matches!(error, Error::TooLong { .. }), "{error}"),
+                Err(error) => {
+                    let expected = Error::TooLong { got: MAX_INPUT_LENGTH + 2, max: MAX_INPUT_LENGTH };
+                    assert_eq!((truncate, error), (false, expected.of_input(1)));
+                }
             }
         }
     }

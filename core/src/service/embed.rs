@@ -236,6 +236,12 @@ impl Service {
                 Ok(Answer { value, cost })
             })
             .await
+            .map_err(|error| match error {
+                // The source sentence is not one of the sentences.
+                Error::OfInput { index: 0, error } => *error,
+                Error::OfInput { index, error } => Error::OfInput { index: index - 1, error },
+                other => other,
+            })
     }
 
     /// Refuses more than `max` inputs. Then refuses all of them if `check` says that the model cannot embed
@@ -710,6 +716,11 @@ mod tests {
         );
         let three = vec!["w1".to_owned(); 3];
         assert_eq!(fixture.service.similarity(of(three)).await.unwrap().value.len(), 3);
+        let second = of(vec!["w1".to_owned(), String::new()]);
+        let empty = Error::EmptyInput { field: "inputs" };
+        assert_eq!(fixture.service.similarity(second).await, Err(empty.clone().of_input(1)));
+        let source = SimilarityRequest { source_sentence: String::new(), ..request };
+        assert_eq!(fixture.service.similarity(source).await, Err(empty));
     }
 
     #[tokio::test]
@@ -728,7 +739,7 @@ mod tests {
             (ids(&[]), EmbedEncoding::default(), empty.clone()),
             (ids(&[]), named("query"), empty.clone()),
             (texts(&[""]), EmbedEncoding::default(), empty.clone()),
-            (texts(&["w100", ""]), named("query"), empty),
+            (texts(&["w100", ""]), named("query"), empty.of_input(1)),
             (
                 ids(&[5, 1001]),
                 EmbedEncoding::default(),
@@ -737,7 +748,7 @@ mod tests {
             (
                 texts(&["w100", &long]),
                 strict.clone(),
-                Error::TooLong { got: MAX_INPUT_LENGTH + 1, max: MAX_INPUT_LENGTH },
+                Error::TooLong { got: MAX_INPUT_LENGTH + 1, max: MAX_INPUT_LENGTH }.of_input(1),
             ),
             (ids(&[5; 401]), strict, Error::TooLong { got: 401, max: 400 }),
             (texts(&["w100", "nan"]), EmbedEncoding::default(), Error::MissingValues),

@@ -59,6 +59,10 @@ impl Inputs for PartInputs {
         Input::Pair(self.request.pair_with(&self.request.texts[*text][bytes.clone()]))
     }
 
+    fn index_in_request(&self, index: usize) -> Option<usize> {
+        Some(self.parts[index].text)
+    }
+
     fn have_one_query(&self) -> bool {
         true
     }

@@ -287,7 +287,7 @@ mod tests {
         let classifier = classifier_fixture(&["a", "b"]).service;
         for empty in [PredictInput::Single(String::new()), pair("", "")] {
             let error = classifier.predict(request(vec![single(), empty])).await.unwrap_err();
-            assert_eq!(error, Error::EmptyInput { field: "inputs" });
+            assert_eq!(error, Error::EmptyInput { field: "inputs" }.of_input(1));
         }
     }
 }

@@ -278,11 +278,13 @@ impl<I: Inputs> EncodingJob<I> {
         is_abandoned: &dyn Fn() -> bool,
     ) -> Result<EncodedPrompts, Error> {
         let PromptRequest { inputs, truncation, .. } = self.request.as_ref();
-        if let Some(input) = prompt.inputs.single_input(inputs.as_ref()) {
-            return encoder.encode(&input, *truncation, self.shared.as_deref()).map(EncodedPrompts::from);
-        }
-        let pairs: Vec<_> = prompt.inputs.input_range().map(|index| inputs.input(index)).collect();
-        encoder.encode_list(&pairs, *truncation, is_abandoned)
+        let encoded = if let Some(input) = prompt.inputs.single_input(inputs.as_ref()) {
+            encoder.encode(&input, *truncation, self.shared.as_deref()).map(EncodedPrompts::from)
+        } else {
+            let pairs: Vec<_> = prompt.inputs.input_range().map(|index| inputs.input(index)).collect();
+            encoder.encode_list(&pairs, *truncation, is_abandoned)
+        };
+        encoded.map_err(|error| prompt.inputs.name_input(error, inputs.as_ref()))
     }
 
     /// A text for the device, and the prompt that waits for it.

@@ -396,7 +396,9 @@ mod tests {
             let request = RerankRequest { truncate, ..request("w200", &["w100", &long]) };
             match service.rerank(request).await {
                 Ok(answer) => assert!(is_cut && answer.cost.truncated == 1),
-                Err(error) => assert!(!is_cut && matches!(error, Error::TooLong { .. }), "{error:?}"),
+                Err(error) => {
+                    assert!(!is_cut && matches!(error, Error::OfInput { index: 1, .. }), "{error:?}");
+                }
             }
         }
     }

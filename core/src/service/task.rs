@@ -25,6 +25,12 @@ pub(super) trait Inputs: Send + Sync + 'static {
     /// The input at an index below `count`.
     fn input(&self, index: usize) -> Input<'_>;
 
+    /// The index in the client's request of the text that the input at `index` is, or is part of. `None` if
+    /// it is not one of several.
+    fn index_in_request(&self, index: usize) -> Option<usize> {
+        Some(index)
+    }
+
     /// Whether all inputs are pairs with one query and one instruction.
     fn have_one_query(&self) -> bool {
         false
@@ -61,6 +67,20 @@ impl PromptInputs {
         match self {
             Self::One(index) | Self::Side(_, index) => *index..index + 1,
             Self::List(range) => range.clone(),
+        }
+    }
+
+    /// The error of encoding these inputs, which names the input if the request has several. A list of
+    /// several names it itself.
+    pub(super) fn name_input(&self, error: Error, inputs: &impl Inputs) -> Error {
+        let index = match self {
+            Self::Side(Side::Query, _) if inputs.have_one_query() => None,
+            Self::List(range) if range.len() > 1 => None,
+            _ => inputs.index_in_request(self.input_range().start),
+        };
+        match index {
+            Some(index) if inputs.count() > 1 => error.of_input(index),
+            _ => error,
         }
     }
 

@@ -93,11 +93,12 @@ impl PromptEncoder {
         let instruction = self.instruction(list.instruction)?;
         let query = self.fit_query(list.query, truncation)?;
         let mut documents = Vec::with_capacity(list.documents.len());
-        for document in list.documents {
+        for (index, document) in list.documents.iter().enumerate() {
             if is_abandoned() {
                 return Err(abandoned());
             }
-            documents.push(self.fit_text(document, self.max_document_tokens(truncation), truncation)?);
+            let fitted = self.fit_text(document, self.max_document_tokens(truncation), truncation);
+            documents.push(fitted.map_err(|error| error.of_input(index))?);
         }
         let mut texts = FittedTexts {
             form: self.template.form(instruction).unwrap_or(TemplateForm::Instructed),

@@ -285,7 +285,7 @@ fn prompt_warnings(state: &AppState, request: &EmbedRequest) -> Vec<&'static str
 
 /// The service's error with Cohere's names of the fields.
 fn in_coheres_fields(error: Error) -> Error {
-    match error {
+    error.reworded(|error| match error {
         Error::EmptyInput { .. } => Error::EmptyInput { field: "texts" },
         Error::TooLong { got, max } => Error::Validation(format!(
             "a text of `texts` is too long: it has {got} tokens, and may have {max}; send less, or have it \
@@ -295,7 +295,7 @@ fn in_coheres_fields(error: Error) -> Error {
             Error::Validation(message.replace("`dimensions`", "`output_dimension`"))
         }
         other => other,
-    }
+    })
 }
 
 /// Embed texts, in Cohere's format. Only with an embedding model.

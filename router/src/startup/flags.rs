@@ -100,6 +100,7 @@ fn is_given(args: &Args, flag: &str) -> bool {
         "--cutoff-layers" => model.cutoff_layers.is_some(),
         "--rerank-true-token" => model.rerank_true_token.is_some(),
         "--min-score" => args.min_score.is_some(),
+        "--ignore-instruction" => model.ignore_instruction,
         "--default-prompt" => nonempty(args.default_prompt.as_ref()).is_some(),
         "--default-prompt-name" => nonempty(args.default_prompt_name.as_ref()).is_some(),
         "--no-cosine-rerank" => args.no_cosine_rerank,
@@ -208,7 +209,7 @@ mod tests {
         let with_values = "--onnx-file m.onnx --python python3 --trust-remote-code --instruction-set portable \
             --pin-threads --default-instruction x --chat-template builtin --rerank-activation identity \
             --cutoff-layers 3 --rerank-true-token yes --dense-path 2_Dense --lora-task t --default-prompt-name n \
-            --no-cosine-rerank --min-score -0.5";
+            --no-cosine-rerank --min-score -0.5 --ignore-instruction";
         let mut given = model_flags(&args(with_values)).unwrap().given;
         given.extend(model_flags(&args(&calibrated)).unwrap().given);
         given.sort_unstable();

@@ -252,6 +252,8 @@ pub(crate) fn check_reading(body: &DecodedBody) {
 fn in_fields(error: Error, dialect: DecisionDialect) -> Error {
     let field = dialect.text_field();
     match error {
+        // The text is the same for each question.
+        Error::OfInput { error, .. } => in_fields(*error, dialect),
         Error::TooLong { got, max } => Error::Validation(format!(
             "`{field}` is too long: with a question it has {got} tokens, and {max} fit; nothing is cut: send less, \
              or raise `--max-input-length`"

@@ -193,7 +193,7 @@ async fn rerank_documents(
 
 /// The service's error with the body's names for queries and documents.
 pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -> Error {
-    match error {
+    error.reworded(|error| match error {
         Error::Empty { field: "query" | "queries" } => Error::Empty { field: queries },
         Error::Empty { field: "texts" | "documents" } => Error::Empty { field: documents },
         Error::TooLong { got, max } => Error::Validation(format!(
@@ -201,7 +201,7 @@ pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -
              cut with `truncate`"
         )),
         other => other,
-    }
+    })
 }
 
 #[cfg(test)]
