@@ -146,8 +146,10 @@ unit: ## Run the Rust tests
 tools: $(VENV)/installed ## Fetch the Python packages and programs that the tests use
 	@$(PYTHON) scripts/install_tools.py
 
+# The example has dev-dependencies, as tests have. So crates have the features that they have in `make unit`,
+# and hardly any is compiled again.
 integration: tools ## Test the real binary with all backends that do not need a GPU
-	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
+	cargo build --workspace --bins --example forward_pass --features $(addprefix text-embeddings-router/,$(BACKENDS)) --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
 TORCH := $(TARGET)/torch-venv

@@ -45,7 +45,7 @@ COHERE = [
     ({}, 422, "the request does not say what to embed: send `texts`, a list of texts"),
     ({"texts": ["a"], "inputs": []}, 422, "the request has both `texts` and `inputs`: send one of them"),
     ({"texts": []}, 400, "`texts` cannot be empty"),
-    ({"texts": ["a", ""]}, 400, "`texts` cannot be empty"),
+    ({"texts": ["a", ""]}, 400, "`texts` cannot be empty; the index of this input is 1"),
     ({"texts": ["a"], "embedding_types": []}, 400, "`embedding_types` cannot be empty"),
     ({"images": ["data:image/png;base64,AA=="]}, 422, "`images` is not supported: this model reads text only; send `texts`"),
     ({"texts": ["a"], "input_type": "image"}, 422, "`input_type` `image` is not supported: this model reads text only"),

@@ -115,10 +115,11 @@ def test_requests_at_once_do_not_touch_each_other(serving):
 
 def test_texts_that_are_too_long_are_cut_or_refused(serving):
     long = "Mars is red. " * 2000
-    body = {"query": "planet", "texts": [long, "no"]}
+    body = {"query": "planet", "texts": ["no", long]}
     assert serving.post("/rerank", body).headers["x-truncated-texts"] == "1"
     refused = serving.post("/rerank", body | {"truncate": False})
-    assert refused.status_code == 422 and "less than 2048 tokens" in refused.json()["error"]
+    error = refused.json()["error"]
+    assert refused.status_code == 422 and "less than 2048 tokens" in error and error.endswith("the index of this input is 1")
     refused = serving.post("/rerank", {"query": long, "texts": ["no"], "truncate": False})
     assert refused.status_code == 422 and "`query` must have at most 512 tokens" in refused.json()["error"]
     empty = serving.post("/rerank", {"query": " ", "texts": ["no"]})

@@ -23,8 +23,8 @@ use super::pointer::{self, PointerFiles};
 use super::reading::{read_text, remedy, run_ready};
 use super::repository::Repository;
 use super::small_files::{
-    has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert, read_splade,
-    read_tokenizer_config, refuse_shortening, warn_of_similarity,
+    check_vector_settings, has_unnamed_score, read_logit_score, read_pooling, read_sentence_bert,
+    read_splade, read_tokenizer_config,
 };
 use super::source::Reader;
 use super::static_embedding::{StaticFolder, Unpacked};
@@ -204,7 +204,7 @@ impl<'r, 'a> Sources<'r, 'a> {
             describe(&config.raw).map_err(|error| FilesError::from_backend(error, &files.names()))?;
         let modules = modules::read_modules(files, reader.backend).await?;
         let prompts_config: PromptsConfig = files.read_json(PROMPTS).await?.unwrap_or_default();
-        refuse_shortening(files, &prompts_config)?;
+        check_vector_settings(files, &prompts_config, &modules)?;
         let sentence_bert = read_sentence_bert(files, &modules).await?;
         let late_interaction =
             self.read_late(&config, &modules, &prompts_config, sentence_bert.as_ref(), reader).await?;
@@ -226,9 +226,6 @@ impl<'r, 'a> Sources<'r, 'a> {
         let pooling = read_pooling(files, &modules).await?;
         let splade = read_splade(files, &modules).await?;
         let is_late = late_interaction.is_some();
-        if pooling.is_some() && !is_late {
-            warn_of_similarity(&prompts_config, &modules);
-        }
         let mut head_modules = self.read_head_modules(&modules, is_late, ends_in_scores, reader).await?;
         let bge_m3 = self.open_bge_m3(&config).await?;
         let weights = self.open_weights(&selection, &mut config, reader).await?;

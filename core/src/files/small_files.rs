@@ -94,28 +94,29 @@ pub(super) async fn read_splade(
     Ok(Some(SpladeFile { path: text.path, config }))
 }
 
-/// Refuses lengths to which sentence-transformers shortens every vector.
-pub(super) fn refuse_shortening(files: &Repository<'_>, config: &PromptsConfig) -> Result<(), FilesError> {
+/// Refuses lengths to which sentence-transformers shortens every vector. Warns if it compares an embedding
+/// model's vectors otherwise than this server does.
+pub(super) fn check_vector_settings(
+    files: &Repository<'_>,
+    config: &PromptsConfig,
+    modules: &[Module],
+) -> Result<(), FilesError> {
     for (field, known) in SHORTENED {
         if let Some(value) = config.others.get(field).filter(|value| !value.is_null()) {
             let (path, value) = (files.root().join(PROMPTS), value.to_string());
             return Err(FilesError::UnsupportedField { path, field, value, known });
         }
     }
-    Ok(())
-}
-
-/// Warns if sentence-transformers compares this embedding model's vectors otherwise than this server does.
-pub(super) fn warn_of_similarity(config: &PromptsConfig, modules: &[Module]) {
     let similarity = config.others.get("similarity_fn_name").and_then(Value::as_str).unwrap_or("cosine");
-    // Between vectors of length one, all of them give the same order.
-    if similarity == "cosine" || modules.iter().any(|module| module.class_name() == "Normalize") {
-        return;
+    let classes: Vec<_> = modules.iter().map(Module::class_name).collect();
+    // Between vectors of length one, all functions give the same order.
+    if similarity != "cosine" && classes.contains(&"Pooling") && !classes.contains(&"Normalize") {
+        tracing::warn!(
+            "{PROMPTS} has `similarity_fn_name` {similarity}, but this server compares vectors by their cosine \
+             (`/rerank`, `/similarity`): to compare them otherwise, ask `/embed` for them with `\"normalize\": false`"
+        );
     }
-    tracing::warn!(
-        "{PROMPTS} has `similarity_fn_name` {similarity}, but this server compares vectors by their cosine (`/rerank`, \
-         `/similarity`): to compare them otherwise, ask `/embed` for them with `\"normalize\": false`"
-    );
+    Ok(())
 }
 
 /// `sentence_bert_config.json`, or the first of its older names that exists.

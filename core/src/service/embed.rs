@@ -13,7 +13,7 @@ use crate::{
     error::{Error, NOT_A_SPARSE_MODEL},
     metrics::EMBED,
     model::InputType,
-    postprocess::{cosine, normalized},
+    postprocess::normalized,
     tokenization::{Input, Side, TruncationDirection},
 };
 use std::sync::Arc;
@@ -91,17 +91,6 @@ pub struct EmbedOutputs {
     pub sparse: Option<Vec<SparseValue>>,
     /// The vectors of its tokens.
     pub tokens: Option<Vec<Vec<f32>>>,
-}
-
-/// One sentence to compare with many.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SimilarityRequest {
-    /// The sentence with which the others are compared.
-    pub source_sentence: String,
-    /// The other sentences. Must not be empty.
-    pub sentences: Vec<String>,
-    /// The rules by which they become tokens.
-    pub encoding: EmbedEncoding,
 }
 
 impl Service {
@@ -208,45 +197,9 @@ impl Service {
             .await
     }
 
-    /// The cosine of the source sentence's vector with the vector of each other sentence, in order.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Service::embed`]. The limit of [`Error::BatchTooLarge`] includes the source sentence.
-    pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
-        let sentences = request.sentences.len();
-        self.model_metrics().refused(check_length("inputs.sentences", sentences, usize::MAX))?;
-        self.model_metrics().refused(check_length(
-            "inputs",
-            sentences + 1,
-            self.config.max_client_batch_size,
-        ))?;
-        self.model_metrics()
-            .measured("batch", async {
-                let texts = [request.source_sentence].into_iter().chain(request.sentences);
-                let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
-                Self::check_inputs(&texts, self.config.max_client_batch_size, || {
-                    self.embedder()?;
-                    if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
-                })?;
-                let texts = texts.inputs;
-                let (outputs, cost) = self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
-                let source = &outputs[0].whole;
-                let value = outputs[1..].iter().map(|output| cosine(source, &output.whole)).collect();
-                Ok(Answer { value, cost })
-            })
-            .await
-            .map_err(|error| match error {
-                // The source sentence is not one of the sentences.
-                Error::OfInput { index: 0, error } => *error,
-                Error::OfInput { index, error } => Error::OfInput { index: index - 1, error },
-                other => other,
-            })
-    }
-
     /// Refuses more than `max` inputs. Then refuses all of them if `check` says that the model cannot embed
     /// them in this way.
-    fn check_inputs(
+    pub(super) fn check_inputs(
         inputs: &EmbedInputs,
         max: usize,
         check: impl FnOnce() -> Result<(), Error>,
@@ -255,7 +208,7 @@ impl Service {
         check().map_err(|error| Failed::of_texts(error, inputs.inputs.len()))
     }
 
-    fn is_splade(&self) -> bool {
+    pub(super) fn is_splade(&self) -> bool {
         self.embedder().is_ok_and(|model| !model.outputs.whole)
     }
 
@@ -306,7 +259,7 @@ impl Service {
     }
 
     /// The model's outputs for each input.
-    async fn vectors(
+    pub(super) async fn vectors(
         &self,
         inputs: Vec<EmbedInput>,
         encoding: &EmbedEncoding,
@@ -407,7 +360,7 @@ mod tests {
     use crate::{
         metrics::testing::recorded,
         service::{
-            ServiceConfig,
+            ServiceConfig, SimilarityRequest,
             testing::{CLS, Fixture, MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture},
         },
     };

@@ -24,6 +24,7 @@ mod score;
 mod score_cache;
 mod scoring;
 mod show;
+mod similarity;
 mod sizes;
 mod task;
 mod tokenize;
@@ -46,12 +47,13 @@ pub use cascade::SecondStage;
 pub use decide::{
     Decision, DecisionRequest, DecisionText, JsonStrings, Question, QuestionKind, QuestionOption,
 };
-pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest, SimilarityRequest};
+pub use embed::{EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedRequest};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use ranking::{Chunking, Highlight, Passage, Rank, RerankRequest};
 pub use score::ScoreRequest;
 pub use score_cache::ScoreCache;
 pub use show::ShowRequest;
+pub use similarity::SimilarityRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
 /// The time between two looks whether a model is still used.
