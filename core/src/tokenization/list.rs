@@ -98,7 +98,10 @@ impl PromptEncoder {
                 return Err(abandoned());
             }
             let fitted = self.fit_text(document, self.max_document_tokens(truncation), truncation);
-            documents.push(fitted.map_err(|error| error.of_input(index))?);
+            documents.push(match fitted {
+                Err(error) if list.documents.len() > 1 => return Err(error.of_input(index)),
+                fitted => fitted?,
+            });
         }
         let mut texts = FittedTexts {
             form: self.template.form(instruction).unwrap_or(TemplateForm::Instructed),
