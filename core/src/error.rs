@@ -66,7 +66,8 @@ pub enum Error {
         /// The most characters.
         max: usize,
     },
-    /// One of a request's inputs is not valid.
+    /// One of a request's several inputs is not valid: [`Error::TooLong`], [`Error::TooManyCharacters`] or
+    /// [`Error::EmptyInput`].
     #[error("{error}; the index of this input is {index}")]
     OfInput {
         /// The index of the input in the request. A re-ranker's inputs are its documents.
