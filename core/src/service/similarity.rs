@@ -1,4 +1,4 @@
-//! Compares the vector of a sentence with those of other sentences.
+//! Compares one sentence with others by their vectors.
 //!
 //! Input: a [`SimilarityRequest`]. Output: cosines in the order of the sentences. What must hold: they are
 //! the cosines of the vectors that the routes for embeddings give.
