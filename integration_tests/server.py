@@ -102,7 +102,10 @@ class Server:
         return Path(self._log.name).stat().st_size
 
     def log(self) -> str:
-        """The server's output so far, without colour codes."""
+        """The server's output so far, without colour codes.
+
+        A thread writes it, so an answer may come before its line: `wait_for_log` waits for a line.
+        """
         return COLOURS.sub("", self.raw_log())
 
     def wait_for_log(self, pattern: str, limit: float) -> re.Match[str]:

@@ -322,6 +322,7 @@ def test_the_log_is_json_when_asked():
     with Server("tied-bf16", "--json-output") as server:
         given = server.post("/rerank", {"query": "q", "texts": ["a", "b"]}, headers={"X-Request-Id": "mine"})
         mistaken = server.post("/rerank", {"query": "q"})
+        server.wait_for_log(r'"kind":\s*"Validation"', 10)
         lines = [json.loads(line) for line in server.log().splitlines()]
     assert given.headers["x-request-id"] == "mine"
     (success,) = [line for line in lines if line["message"] == "Success"]

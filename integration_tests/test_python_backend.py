@@ -55,8 +55,8 @@ def test_a_batch_that_does_not_fit_is_computed_in_halves(tmp_path: Path) -> None
             if "te_batch_out_of_memory" in server.get("/metrics").text:
                 break
         assert "te_batch_out_of_memory 1\n" in server.get("/metrics").text
-        log = server.log()
-        assert log.count("the batch is computed again in two halves") == 1 and "2 GiB are missing" in log, log
+        server.wait_for_log("2 GiB are missing", 10)
+        assert server.log().count("the batch is computed again in two halves") == 1
         assert server.get("/health").status_code == 200
         for _ in range(20):
             answer = server.post("/embed", {"inputs": texts * 3})

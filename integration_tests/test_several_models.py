@@ -137,7 +137,7 @@ def test_answers_and_metrics_name_the_model(several):
     before = {model: moved(model) for model in ("org/embedder", "reranker")}
     answer = several.post("/rerank", {"query": QUERY, "texts": DOCUMENTS})
     assert answer.headers["x-model"] == "reranker"
-    assert any('model="reranker"' in line and answer.headers["x-request-id"] in line for line in several.log().splitlines())
+    several.wait_for_log(rf'request_id="?{answer.headers["x-request-id"]}.* model="reranker"', 10)
     assert several.post("/embed", {"inputs": INPUTS, "model": "text-embedding-3-small"}).headers["x-model"] == "org/embedder"
     assert {model: moved(model) - count for model, count in before.items()} == {"org/embedder": 1, "reranker": 1}
     series = several.metrics()
