@@ -22,7 +22,7 @@ use crate::{
         operand::{Operand, OperandRows},
         pack::{self, OperandFormat, Words, int16},
         softmax::{self, RunningSoftmax, StepFactors},
-        tile::{self, Ahead, MAX_ROWS, Start, TileKernel, TileOperands},
+        tile::{self, Ahead, MAX_ROWS, Start, TileKernel, TileOperands, ZEROS},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};
@@ -32,6 +32,8 @@ use text_embeddings_backend_core::{Batch, Segment};
 const KEYS_PER_STEP: usize = 16 * COLUMNS;
 /// The most query tokens of a work item. Their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
+/// The scales of columns that have none of their own.
+const ONES: [f32; COLUMNS] = [1.0; COLUMNS];
 /// The number of heads of a query that are packed together.
 const HEADS_AT_ONCE: usize = 16;
 
@@ -418,7 +420,7 @@ impl<'a> Tiles<'a> {
                 self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
                 if let Some(of_keys) = key_scales.next() {
                     let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
-                    elementwise::dequantise(set, scores, of_rows, of_keys, &[0; COLUMNS], &tile::ZEROS);
+                    elementwise::dequantise(set, scores, of_rows, of_keys, &[0; COLUMNS], &ZEROS);
                 }
             }
         }
@@ -467,7 +469,7 @@ impl<'a> Tiles<'a> {
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
     fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>) {
         // For one panel's keys: the words of a column of values, and the words of a block's weights.
-        let words = COLUMNS / self.format.per_word();
+        let (set, words) = (self.compute.set, COLUMNS / self.format.per_word());
         let block_words = rows.len() * self.row_format.words(COLUMNS);
         let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
         let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
@@ -485,10 +487,9 @@ impl<'a> Tiles<'a> {
             }
             if self.format.is_scaled() {
                 let scales = &workspace.step_sum[rows.clone()];
-                softmax::scale_and_add_integers(self.compute.set, tile, scales, factors, totals);
-            } else {
-                softmax::scale_and_add(self.compute.set, tile, factors, totals);
+                elementwise::dequantise(set, &mut tile[..rows.len()], scales, &ONES, &[0; COLUMNS], &ZEROS);
             }
+            softmax::scale_and_add(set, tile, factors, totals);
         }
     }
 

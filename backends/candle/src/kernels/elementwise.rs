@@ -4,7 +4,10 @@
 //! The compiler vectorises loops over slices for each instruction set. Only `spread` and `copy_rows` use
 //! registers explicitly.
 
-use super::simd::{Simd, dispatch, mul_add};
+use super::{
+    places::SpacedRows,
+    simd::{Simd, dispatch, mul_add},
+};
 
 /// The sum of `f` over the elements, in 64 interleaved partial sums: four of the widest registers, so that an
 /// addition waits for the fourth one before it.
@@ -261,37 +264,39 @@ dispatch! {
 
 dispatch! {
     /// Copies the first values of each row to its place in `out`, as many as the place has. With `stream`,
-    /// whole registers bypass the caches if the memory is aligned. Large results would be evicted from the
-    /// caches before they are read.
-    fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]], stream: bool) {
-        // A later panic would skip the fence after streamed stores.
-        assert!(out.iter().all(|out| out.len() <= 32));
-        for (row, out) in rows.iter().zip(out) {
-            let aligned = out.as_ptr().addr().is_multiple_of(size_of::<S>());
+    /// whole registers bypass the caches if the memory is aligned; [`fence_stores`] must follow. Large results
+    /// would be evicted from the caches before they are read.
+    fn copy_rows(rows: &[[f32; 32]], out: &mut SpacedRows<'_>, stream: bool) {
+        let stream = stream && out.are_aligned(size_of::<S>());
+        for (row, out) in rows.iter().zip(out.iter_mut()) {
             let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
             for (values, out) in row.chunks_exact(S::LANES).zip(whole.chunks_exact_mut(S::LANES)) {
                 // SAFETY: both chunks have as many values as a register, and only aligned memory is streamed
                 // to.
                 unsafe {
                     let values = S::load(values.as_ptr());
-                    if stream && aligned { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
+                    if stream { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
                 }
             }
             for (out, &value) in rest.iter_mut().zip(&row[whole.len()..]) {
                 *out = value;
             }
         }
-        if stream {
-            // SAFETY: the CPU has the instruction set.
-            unsafe { S::fence() };
-        }
+    }
+}
+
+dispatch! {
+    /// Orders stores that bypassed the caches before all later accesses, for all threads.
+    fn fence_stores() {
+        // SAFETY: the CPU has the instruction set.
+        unsafe { S::fence() };
     }
 }
 
 dispatch! {
     /// Adds the first values of each row to its place in `out`, as many as the place has.
-    fn add_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]]) {
-        for (row, out) in rows.iter().zip(out) {
+    fn add_rows(rows: &[[f32; 32]], out: &mut SpacedRows<'_>) {
+        for (row, out) in rows.iter().zip(out.iter_mut()) {
             for (out, &value) in out.iter_mut().zip(row) {
                 *out += value;
             }
@@ -461,8 +466,7 @@ mod tests {
                     [(); 5].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
                 let before = random(&mut rng, 5 * columns);
                 let mut out = before.clone();
-                let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
-                add_rows(set, &rows, &mut places);
+                add_rows(set, &rows, &mut SpacedRows::of_slice(&mut out, columns));
                 let row = |row: &[f32; 32]| row[..columns].to_vec();
                 let copied: Vec<f32> = rows.iter().flat_map(row).collect();
                 let sum = |(&a, &b): (&f32, &f32)| f64::from(a) + f64::from(b);
@@ -470,8 +474,8 @@ mod tests {
                 assert_close(&out, &expected, &format!("{set} {columns}"));
                 for stream in [false, true] {
                     out.fill(f32::NAN);
-                    let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
-                    copy_rows(set, &rows, &mut places, stream);
+                    copy_rows(set, &rows, &mut SpacedRows::of_slice(&mut out, columns), stream);
+                    fence_stores(set);
                     assert!(out == copied, "{set} {columns}");
                 }
             }

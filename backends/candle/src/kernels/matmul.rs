@@ -11,9 +11,10 @@ use super::{
     epilogue::Epilogue,
     layout::{COLUMNS, WORDS},
     matrix::Matrix,
-    operand::{CACHED_BYTES, Operand, OperandBlocks, OperandRows, SharedPointer},
+    operand::{CACHED_BYTES, Operand, OperandBlocks, OperandRows},
     pack::{self, OperandFormat, Words},
-    tile::{self, Ahead, MAX_ROWS, Start, Sums, TileKernel, TileOperands},
+    places::{SharedPointer, SpacedRows},
+    tile::{self, Ahead, Start, Sums, TileKernel, TileOperands},
     tile_order::{PanelSlice, TileOrder},
 };
 use std::{
@@ -130,7 +131,7 @@ impl Compute {
         x: &OperandBlocks<'_>,
         weight: &Matrix,
         Results { values: out, width, prefetches }: Results<'_>,
-        write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
+        write: impl Fn(&mut [[f32; COLUMNS]], &mut SpacedRows<'_>) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
         // Every panel must begin within the rows. That is not so if a step is used with a weight that was
@@ -140,17 +141,12 @@ impl Compute {
         let out = SharedPointer(out.as_mut_ptr());
         self.tiles(x, weight, places, |tile| {
             let first = tile.panel * width;
-            let width = width.min(columns - first);
-            let mut places: [&mut [f32]; MAX_ROWS] = std::array::from_fn(|_| Default::default());
-            let places = &mut places[..tile.sums.len()];
-            for (row, place) in places.iter_mut().enumerate() {
-                // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are
-                // below `x.rows()`, and `first + width` is at most `columns`, because every panel begins
-                // within them (asserted). Each pair of row and panel belongs to one item, so only this tile
-                // writes there.
-                *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
-            }
-            write(tile.sums, places);
+            let start = tile.first_row * columns + first;
+            // SAFETY: the rows and the panel's columns are in `out`, whose size was checked: rows are below
+            // `x.rows()`, and `first` and the width are at most `columns`, because every panel begins within
+            // them (asserted). Each pair of row and panel belongs to one item, so only this tile writes there.
+            let mut places = unsafe { out.rows(start, columns, width.min(columns - first), tile.sums.len()) };
+            write(tile.sums, &mut places);
         });
     }
 
@@ -294,12 +290,13 @@ impl Compute {
                 let bias = weight.biases.get(panel);
                 let columns = order.words(weight.panel(self.set, panel, &mut bytes), slice);
                 let lines = order.lines_of(slice);
-                let tiles = step.blocks.len();
+                let ahead = Ahead::of_tiles(next.unwrap_or_default(), step.blocks.len(), lines.len());
+                let places_per_chunk = x.block_rows.div_ceil(lines.len().max(1));
                 for (tile, (first_row, rows, block)) in x.blocks(step.blocks.clone()).enumerate() {
-                    let mut ahead = Ahead::part(next.unwrap_or_default(), tile, tiles, lines.len());
+                    let mut ahead = ahead.of_tile(tile, lines.len());
                     if let Some(SumPlaces { first, columns, width }) = places {
                         let place = first.wrapping_add((first_row - before) * columns + panel * width);
-                        ahead = ahead.with_places(place, columns, rows, lines.len());
+                        ahead = ahead.with_places(place, columns, places_per_chunk);
                     }
                     let block = &block[lines.start * rows * WORDS..lines.end * rows * WORDS];
                     let start = match slice {
@@ -321,6 +318,8 @@ impl Compute {
             }
             SUMS.set(sums);
             BYTES.set(bytes);
+            // Once for all tiles: each fence waits for memory.
+            elementwise::fence_stores(self.set);
         });
     }
 }

@@ -7,6 +7,7 @@ use super::{
     instruction_set::InstructionSet,
     layout::WORDS,
     pack::{self, OperandFormat, Words},
+    places::SharedPointer,
     tile,
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
@@ -233,29 +234,6 @@ impl RowLines {
         // SAFETY: the row's block has as many lines of it. They hold words of this row only, and no other
         // `OperandRows` writes it.
         unsafe { &mut *self.words.0.add(self.first + index * self.stride).cast() }
-    }
-}
-
-/// Memory whose disjoint parts different threads write.
-#[derive(Clone, Copy)]
-pub(super) struct SharedPointer<T>(pub(super) *mut T);
-
-// SAFETY: the memory is only accessed through `part`. Its callers guarantee that parts in use at the same
-// time do not overlap.
-unsafe impl<T: Send> Send for SharedPointer<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for SharedPointer<T> {}
-
-impl<T> SharedPointer<T> {
-    /// `len` values from `start` on.
-    ///
-    /// # Safety
-    ///
-    /// The values exist, and nothing else accesses them at the same time.
-    #[expect(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
-    pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        // SAFETY: the caller upholds the same conditions.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
 }
 

@@ -209,16 +209,20 @@ impl Ahead {
     pub(crate) const NOTHING: Self =
         Self { words: std::ptr::null(), lines: 0, place: std::ptr::null(), stride: 0, rows: 0 };
 
-    /// The part of `words` that the tile number `tile` of `tiles` prefetches, if it has `chunks` chunks.
-    pub(crate) fn part(words: &[u32], tile: usize, tiles: usize, chunks: usize) -> Self {
-        let lines = words.len().div_ceil(WORDS * tiles * chunks.max(1));
-        let words = words.as_ptr().wrapping_add(tile * chunks * lines * WORDS);
-        Self { words, lines, ..Self::NOTHING }
+    /// The part of `words` that the first of `tiles` tiles of `chunks` chunks prefetches.
+    pub(crate) fn of_tiles(words: &[u32], tiles: usize, chunks: usize) -> Self {
+        let lines = words.len().div_ceil(WORDS * tiles.max(1) * chunks.max(1));
+        Self { words: words.as_ptr(), lines, ..Self::NOTHING }
     }
 
-    /// Also the places of `rows` rows, from `place` on.
-    pub(crate) fn with_places(self, place: *const f32, stride: usize, rows: usize, chunks: usize) -> Self {
-        Self { place, stride, rows: rows.div_ceil(chunks.max(1)), ..self }
+    /// The part of the tile number `tile`.
+    pub(crate) fn of_tile(self, tile: usize, chunks: usize) -> Self {
+        Self { words: self.words.wrapping_add(tile * chunks * self.lines * WORDS), ..self }
+    }
+
+    /// Also the places of rows from `place` on, so many for each chunk.
+    pub(crate) fn with_places(self, place: *const f32, stride: usize, per_chunk: usize) -> Self {
+        Self { place, stride, rows: per_chunk, ..self }
     }
 
     /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it
