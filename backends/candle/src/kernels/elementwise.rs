@@ -264,8 +264,8 @@ dispatch! {
 
 dispatch! {
     /// Copies the first values of each row to its place in `out`, as many as the place has. With `stream`,
-    /// whole registers bypass the caches if the memory is aligned; [`fence_stores`] must follow. Large results
-    /// would be evicted from the caches before they are read.
+    /// whole registers bypass the caches if the memory is aligned, and [`fence_stores`] must follow. Large
+    /// results would be evicted from the caches before they are read.
     fn copy_rows(rows: &[[f32; 32]], out: &mut SpacedRows<'_>, stream: bool) {
         let stream = stream && out.are_aligned(size_of::<S>());
         for (row, out) in rows.iter().zip(out.iter_mut()) {

@@ -143,8 +143,9 @@ impl Compute {
             let first = tile.panel * width;
             let start = tile.first_row * columns + first;
             // SAFETY: the rows and the panel's columns are in `out`, whose size was checked: rows are below
-            // `x.rows()`, and `first` and the width are at most `columns`, because every panel begins within
-            // them (asserted). Each pair of row and panel belongs to one item, so only this tile writes there.
+            // `x.rows()`, and `first` and the width are together at most `columns`, because every panel
+            // begins within them (asserted). Each pair of row and panel belongs to one item, so only this
+            // tile writes there.
             let mut places = unsafe { out.rows(start, columns, width.min(columns - first), tile.sums.len()) };
             write(tile.sums, &mut places);
         });

@@ -55,15 +55,17 @@ pub(crate) struct SpacedRows<'a> {
     values: PhantomData<&'a mut [f32]>,
 }
 
+#[cfg(test)]
 impl<'a> SpacedRows<'a> {
     /// Rows without a distance.
-    #[cfg(test)]
     pub(super) fn of_slice(values: &'a mut [f32], width: usize) -> Self {
         let (count, values) = (values.len() / width, SharedPointer(values.as_mut_ptr()));
         // SAFETY: the rows are in the slice, which is borrowed for their lifetime.
         unsafe { values.rows(0, width, width, count) }
     }
+}
 
+impl SpacedRows<'_> {
     /// Whether each row begins at a multiple of `bytes`.
     pub(super) fn are_aligned(&self, bytes: usize) -> bool {
         self.first.addr().is_multiple_of(bytes) && (self.stride * size_of::<f32>()).is_multiple_of(bytes)
@@ -73,8 +75,8 @@ impl<'a> SpacedRows<'a> {
     #[inline(always)]
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         let Self { first, stride, width, count, .. } = *self;
-        // SAFETY: who made the rows vouches that they exist and do not overlap, and that nothing else accesses
-        // them.
+        // SAFETY: who made the rows vouches that they exist and do not overlap, and that nothing else
+        // accesses them.
         (0..count).map(move |row| unsafe { slice::from_raw_parts_mut(first.add(row * stride), width) })
     }
 }

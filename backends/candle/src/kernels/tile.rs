@@ -220,7 +220,7 @@ impl Ahead {
         Self { words: self.words.wrapping_add(tile * chunks * self.lines * WORDS), ..self }
     }
 
-    /// Also the places of rows from `place` on, so many for each chunk.
+    /// Also the places of rows from `place` on, `per_chunk` in each chunk.
     pub(crate) fn with_places(self, place: *const f32, stride: usize, per_chunk: usize) -> Self {
         Self { place, stride, rows: per_chunk, ..self }
     }
