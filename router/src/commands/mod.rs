@@ -320,16 +320,31 @@ fn variables() -> String {
 
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        // clap takes nearly every short word for a misspelt command.
+    let tip = detached_value(command, arguments).or_else(|| {
+        if error.kind() != ErrorKind::InvalidSubcommand {
+            return missing(&error).or_else(|| variables_of(&error, command, arguments));
+        }
         let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
-        error.remove(ContextKind::SuggestedSubcommand);
-        let tip = format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    } else if let Some(tip) = missing(&error).or_else(|| variables_of(&error, command, arguments)) {
+        Some(format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands"))
+    });
+    // clap takes nearly every short word for a misspelt command.
+    error.remove(ContextKind::SuggestedSubcommand);
+    if let Some(tip) = tip {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
+}
+
+/// The tip for a `true` or `false` that follows its flag without the equals sign that this flag needs, so that
+/// clap takes it for a command.
+fn detached_value(command: &Command, arguments: &[OsString]) -> Option<String> {
+    arguments.windows(2).find_map(|pair| {
+        let (flag, value) = (pair[0].to_str()?.strip_prefix("--")?, pair[1].to_str()?);
+        let mut signed = command.get_arguments().filter(|known| known.is_require_equals_set());
+        let is_detached =
+            ["true", "false"].contains(&value) && signed.any(|known| known.get_long() == Some(flag));
+        is_detached.then(|| format!("write `--{flag}={value}`"))
+    })
 }
 
 /// The tip for a missing argument.
@@ -450,6 +465,8 @@ mod tests {
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
             ("router stray --model-id m", "`serve stray` serves a model of this name"),
+            ("router --model-id m --pin-threads false", "write `--pin-threads=false`"),
+            ("router --pin-threads true --port 1", "write `--pin-threads=true`"),
             ("router rerank --model-id m --query x", "`--documents FILE`"),
             ("router --payload-limit -1", "a whole number from 1"),
             ("router --max-batch-tokens 0", "must be at least 1"),
