@@ -335,8 +335,8 @@ fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) 
     error
 }
 
-/// The tip for a `true` or `false` that follows its flag without the equals sign that this flag needs, so that
-/// clap takes it for a command.
+/// The tip for a `true` or `false` that follows its flag without the equals sign that this flag needs. clap
+/// takes such a word for a command.
 fn detached_value(command: &Command, arguments: &[OsString]) -> Option<String> {
     arguments.windows(2).find_map(|pair| {
         let (flag, value) = (pair[0].to_str()?.strip_prefix("--")?, pair[1].to_str()?);
