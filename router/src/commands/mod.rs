@@ -320,13 +320,10 @@ fn variables() -> String {
 
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    let tip = detached_value(command, arguments).or_else(|| {
-        if error.kind() != ErrorKind::InvalidSubcommand {
-            return missing(&error).or_else(|| variables_of(&error, command, arguments));
-        }
-        let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
-        Some(format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands"))
-    });
+    let tip = detached_value(command, arguments)
+        .or_else(|| unknown_command(&error, arguments))
+        .or_else(|| missing(&error))
+        .or_else(|| variables_of(&error, command, arguments));
     // clap takes nearly every short word for a misspelt command.
     error.remove(ContextKind::SuggestedSubcommand);
     if let Some(tip) = tip {
@@ -345,6 +342,13 @@ fn detached_value(command: &Command, arguments: &[OsString]) -> Option<String> {
             ["true", "false"].contains(&value) && signed.any(|known| known.get_long() == Some(flag));
         is_detached.then(|| format!("write `--{flag}={value}`"))
     })
+}
+
+/// The tip for a word that is no command.
+fn unknown_command(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+    let is_unknown = error.kind() == ErrorKind::InvalidSubcommand;
+    is_unknown.then(|| format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands"))
 }
 
 /// The tip for a missing argument.
