@@ -200,8 +200,7 @@ class TestKubernetes:
         assert (claim in manifests) == ("persistentVolumeClaim" in volumes["models"]) == (values == "shared")
         assert ("initContainers" in pod) == (values != "image")
 
-    def test_only_a_gpu_computes_in_float16_by_default(self, manifests, values):
-        assert self.settings(manifests).get("DTYPE") == ("float16" if values == "gpu" else None)
+    def test_a_gpu_has_an_image_of_its_own(self, manifests, values):
         (container,) = self.pod(manifests)["containers"]
         assert container["image"] == f"text-embeddings-router:{VERSION}" + ("-cuda" if values == "gpu" else "")
 
@@ -227,7 +226,6 @@ class TestKubernetes:
         manifests = by_name(rendered(tmp_path, {"models": models, "settings": {"LOG_LEVEL": "warn"}}))
         settings = {model: manifests[f"ConfigMap/{RELEASE}-{model}"]["data"] for model in ("rerank", "embed")}
         assert [settings[model]["MODEL_ID"] for model in settings] == ["BAAI/bge-reranker-v2-m3", "BAAI/bge-m3"]
-        assert [settings[model].get("DTYPE") for model in settings] == [None, "float16"]
         assert {data["LOG_LEVEL"] for data in settings.values()} == {"warn"}
         selectors = [manifests[f"Service/{RELEASE}-{model}"]["spec"]["selector"] for model in settings]
         labels = [manifests[f"Deployment/{RELEASE}-{model}"]["spec"]["template"]["metadata"]["labels"] for model in settings]

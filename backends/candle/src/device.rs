@@ -2,9 +2,9 @@
 
 #[cfg(feature = "tensors")]
 use candle_core::Device;
-#[cfg(feature = "tensors")]
-use std::fmt::Display;
 use text_embeddings_backend_core::BackendError;
+#[cfg(feature = "tensors")]
+use text_embeddings_backend_core::NumberSupport;
 
 /// Whether this build computes on the CPU. A build for another device does not fall back to it.
 pub const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal"));
@@ -27,12 +27,6 @@ pub(crate) enum Chosen {
     Candle(Device),
 }
 
-/// The error for a device that this machine does not have.
-#[cfg(feature = "tensors")]
-pub(crate) fn missing(name: &str, error: &dyn Display) -> BackendError {
-    BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
-}
-
 /// Prepares this thread for calls of the device, above all for those that free memory: without, they fail.
 /// With `waits`, all threads' work is done afterwards.
 ///
@@ -46,6 +40,23 @@ pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<(
     let context = stream.context();
     let result = if waits { context.synchronize() } else { context.bind_to_thread() };
     result.map_err(candle_core::Error::wrap)
+}
+
+/// The types that a device which candle drives computes in, for weights that are `stored_rounded` or not.
+///
+/// # Errors
+///
+/// The driver's.
+#[cfg(feature = "tensors")]
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(clippy::unnecessary_wraps, unused_variables, reason = "only NVIDIA's GPUs have 16 bits")
+)]
+pub(crate) fn number_support(stored_rounded: bool) -> Result<NumberSupport, BackendError> {
+    #[cfg(feature = "cuda")]
+    return Ok(NumberSupport::Gpu { has_bfloat16: crate::cuda::device::has_bfloat16()?, stored_rounded });
+    #[cfg(not(feature = "cuda"))]
+    Ok(NumberSupport::Float32)
 }
 
 /// The device of this build: CUDA or Metal if compiled in, else the CPU.
@@ -62,7 +73,9 @@ pub(crate) fn choose() -> Result<Chosen, BackendError> {
     }
     if cfg!(feature = "metal") {
         #[cfg(feature = "metal")]
-        return Device::new_metal(0).map(Chosen::Candle).map_err(|error| missing("Metal", &error));
+        return Device::new_metal(0)
+            .map(Chosen::Candle)
+            .map_err(|error| crate::errors::missing("Metal", &error));
     }
     Ok(Chosen::Cpu)
 }

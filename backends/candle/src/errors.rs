@@ -30,6 +30,12 @@ const FATAL_ERRORS: [&str; 19] = [
     "CUDA_ERROR_UNKNOWN",
 ];
 
+/// The error for a device that this machine does not have.
+#[cfg(any(feature = "cuda", feature = "metal"))]
+pub(crate) fn missing(name: &str, error: &dyn std::fmt::Display) -> BackendError {
+    BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
+}
+
 /// Translates candle's errors into the backend's errors.
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 pub(crate) fn failed(error: candle_core::Error) -> BackendError {

@@ -234,8 +234,7 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
 /// Loads a model onto a device that candle drives.
 #[cfg(feature = "tensors")]
 fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
-    let support = if cfg!(feature = "cuda") { NumberSupport::Floats } else { NumberSupport::Float32 };
-    let numbers = choose_numbers(options.dtype, support)?;
+    let numbers = choose_numbers(options.dtype, device::number_support(model.is_stored_rounded())?)?;
     let (backend, prefix_cache_bytes) = match numbers.computed {
         #[cfg(feature = "cuda")]
         dtype @ (DType::BFloat16 | DType::Float16) => {
@@ -374,7 +373,10 @@ fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
         return Ok(());
     }
     let cause = find_broken(options)?.map_or_else(
-        || "the weights are finite, so they are too large for this arithmetic".to_owned(),
+        || {
+            "the weights are finite, so a value is too large for `--dtype` (float16 ends at 65,504)"
+                .to_owned()
+        },
         |(path, name)| {
             format!("tensor `{name}` in {} holds a NaN or an infinity: download it again", path.display())
         },

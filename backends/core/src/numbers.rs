@@ -22,7 +22,14 @@ pub enum NumberSupport {
         /// Whether the weights are stored in bfloat16 or quantised, so that bfloat16 rounds them no further.
         stored_rounded: bool,
     },
-    /// float32 and the 16-bit types: PyTorch, and a GPU with this project's kernels.
+    /// A GPU with this project's kernels: float32 and the 16-bit types.
+    Gpu {
+        /// Whether it multiplies bfloat16: NVIDIA's do from compute capability 8.0 on.
+        has_bfloat16: bool,
+        /// As for a CPU. Such weights may be too large for float16.
+        stored_rounded: bool,
+    },
+    /// float32 and the 16-bit types: PyTorch.
     Floats,
     /// float32 only: a GPU without this project's kernels.
     Float32,
@@ -45,8 +52,12 @@ impl Numbers {
                 None | Some(Float16) => Float32,
                 Some(dtype) => dtype,
             },
-            NumberSupport::Floats => match requested {
-                None => Float32,
+            NumberSupport::Gpu { .. } | NumberSupport::Floats => match requested {
+                None => match support {
+                    NumberSupport::Gpu { has_bfloat16: true, stored_rounded: true } => BFloat16,
+                    NumberSupport::Gpu { .. } => Float16,
+                    _ => Float32,
+                },
                 Some(dtype @ (Float32 | BFloat16 | Float16)) => dtype,
                 Some(dtype) => return Err(dtype),
             },
@@ -73,6 +84,7 @@ mod tests {
         use DType::{BFloat16, Float16, Float32, Int4, Int8};
         use NumberSupport::{Fixed, Floats};
         let cpu = |fast_16_bits, stored_rounded| NumberSupport::Cpu { fast_16_bits, stored_rounded };
+        let gpu = |has_bfloat16, stored_rounded| NumberSupport::Gpu { has_bfloat16, stored_rounded };
         for (requested, support, expected) in [
             (None, cpu(true, true), Ok([BFloat16, BFloat16])),
             (None, cpu(true, false), Ok([Float32, Float32])),
@@ -83,6 +95,12 @@ mod tests {
             (Some(Float16), cpu(false, true), Ok([Float32, Float16])),
             (Some(Int8), cpu(false, false), Ok([Int8, Int8])),
             (Some(Int4), cpu(true, true), Ok([Int4, Int4])),
+            (None, gpu(true, true), Ok([BFloat16, BFloat16])),
+            (None, gpu(true, false), Ok([Float16, Float16])),
+            (None, gpu(false, true), Ok([Float16, Float16])),
+            (Some(Float32), gpu(true, true), Ok([Float32, Float32])),
+            (Some(Float16), gpu(true, true), Ok([Float16, Float16])),
+            (Some(Int4), gpu(true, false), Err(())),
             (None, Floats, Ok([Float32, Float32])),
             (Some(BFloat16), Floats, Ok([BFloat16, BFloat16])),
             (Some(Float16), Floats, Ok([Float16, Float16])),

@@ -23,13 +23,13 @@ metadata:
   labels: {{ toJson .labels }}
 {{- end -}}
 
-{{/* TEI's default on a GPU is float16. Without it, float32. A models file names its models itself. */}}
+{{/* A models file names its models itself. */}}
 {{- define "settings" -}}
 {{- $given := .Values.settings -}}
 {{- if .Values.modelsFile -}}
 {{- $given = merge (dict "MODELS_FILE" "/models/models.toml") (omit .Values.settings "MODEL_ID" "REVISION") -}}
 {{- end -}}
-{{ toYaml (merge (deepCopy $given) (ternary (dict "DTYPE" "float16") dict .Values.gpu)) }}
+{{ toYaml $given }}
 {{- end -}}
 
 {{- define "mounts" -}}

@@ -34,12 +34,13 @@ pub(crate) struct ModelArgs {
     pub(crate) python: Option<PathBuf>,
 
     /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4` [default: bfloat16 if the
-    /// checkpoint is stored in it, this CPU is faster in 16 bits and `candle` computes, else float32].
+    /// checkpoint is stored in it and the device is faster in 16 bits, else float16 on a GPU, float32 on a
+    /// CPU].
     ///
     /// `fp32`, `fp16` and `bf16` are other names of the first three. For `float16`, a CPU computes in
     /// bfloat16 if it is faster in 16 bits, else in float32. A CPU with AVX2 or VNNI that does not multiply
-    /// bfloat16 takes 16-bit integers in its place, which round less. `--backend python` has neither `int8`
-    /// nor `int4`.
+    /// bfloat16 takes 16-bit integers in its place, which round less. A GPU has neither `int8` nor `int4`;
+    /// nor has `--backend python`, whose default is float32.
     #[arg(long, env, value_parser = values::dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 

@@ -13,7 +13,7 @@ use super::{
     sequences::Sequences,
     target::{Card, Target},
 };
-use crate::{device::missing, errors::failed};
+use crate::errors::{failed, missing};
 use candle_core::{
     CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
     cuda_backend::{
@@ -62,7 +62,7 @@ impl Gpu {
     ) -> std::result::Result<Self, BackendError> {
         let card = card().map_err(failed)?;
         let (major, minor) = card.capability;
-        if dtype == DType::BF16 && major < AMPERE {
+        if dtype == DType::BF16 && !has_bfloat16()? {
             return Err(BackendError::Load(format!(
                 "`--dtype bfloat16` needs compute capability {AMPERE}.0, and this GPU has {major}.{minor}: give float16"
             )));
@@ -293,6 +293,15 @@ pub(crate) fn open() -> std::result::Result<Device, BackendError> {
 /// The target of this binary's kernels.
 fn target() -> Option<Target> {
     Target::from_ptx(PTX)
+}
+
+/// Whether the first GPU multiplies bfloat16.
+///
+/// # Errors
+///
+/// The driver's.
+pub(crate) fn has_bfloat16() -> std::result::Result<bool, BackendError> {
+    Ok(card().map_err(failed)?.capability.0 >= AMPERE)
 }
 
 /// Facts about the first GPU.

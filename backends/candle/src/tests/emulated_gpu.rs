@@ -520,6 +520,19 @@ fn cards_and_drivers_that_cannot_run_the_kernels_are_refused() {
     gpu.reset(0);
 }
 
+/// As in TEI, float16 without `--dtype`; but a checkpoint in bfloat16 stays in its range.
+#[test]
+#[serial]
+fn the_default_arithmetic_has_16_bits() {
+    let Some(_gpu) = EmulatedGpu::new() else { return };
+    for (model, expected) in
+        [("tied-bf16", DType::BFloat16), ("untied-f16", DType::Float16), ("tied-f32-bare", DType::Float16)]
+    {
+        let loaded = load(&LoadOptions { dtype: None, ..gpu_options(model, DType::Float32) }).unwrap();
+        assert_eq!([loaded.numbers.computed, loaded.numbers.reported], [expected; 2], "{model}");
+    }
+}
+
 /// One thread loads the model, others compute, and another one drops it. Each has a stream of its own.
 #[test]
 #[serial]
