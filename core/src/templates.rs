@@ -10,61 +10,19 @@ mod chat;
 mod conversation;
 mod error;
 mod learn;
+mod slot;
 
 pub use chat::MessageStyle;
 pub use conversation::MessageTemplate;
 pub use error::TemplateError;
 pub use learn::{template_has_roles, template_names_role};
+pub use slot::Slot;
 
 use crate::families::{Family, ListRules};
-use std::fmt;
 
 /// The begin and end, in a family's row, of the part that is written for each document.
 const EACH: &str = "{each}";
 const END: &str = "{end}";
-
-/// A place in a prompt for a text of the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Slot {
-    /// The instruction, which defines relevance.
-    Instruction,
-    /// The query.
-    Query,
-    /// The document, which is scored for the query.
-    Document,
-}
-
-impl Slot {
-    const ALL: [Self; 3] = [Self::Instruction, Self::Query, Self::Document];
-
-    /// The slot's placeholder in a family's row.
-    fn placeholder(self) -> &'static str {
-        match self {
-            Self::Instruction => "{instruction}",
-            Self::Query => "{query}",
-            Self::Document => "{document}",
-        }
-    }
-
-    /// The role of the slot's message in a chat template.
-    fn role(self) -> &'static str {
-        match self {
-            Self::Instruction => "system",
-            Self::Query => "query",
-            Self::Document => "document",
-        }
-    }
-}
-
-impl fmt::Display for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Instruction => "instruction",
-            Self::Query => "query",
-            Self::Document => "document",
-        })
-    }
-}
 
 /// A piece of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,15 @@
 //! - no file is used before all of it has arrived (`hub/transfer.rs`);
 //! - nothing that the Hub sends becomes a path before it is checked (`names.rs`, `client.rs`).
 
+mod answers;
 mod cache;
 #[cfg_attr(not(feature = "tls"), path = "hub/no_client.rs")]
 mod client;
 #[cfg(all(test, feature = "tls"))]
 mod tests;
 mod transfer;
+
+pub(super) use answers::{Failure, Listing};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,36 +26,6 @@ use super::error::FilesError;
 use super::names::{Bound, stays_below};
 use super::reading::remedy;
 use super::source::{HubOptions, ModelSource, Reader};
-
-/// Why a request has no answer of status 2xx.
-#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is no client that could fail"))]
-pub(super) enum Failure {
-    /// The Hub cannot be reached, or failed itself. Another attempt may succeed.
-    Unreachable(String),
-    /// The Hub refuses: the status, and its `X-Error-Code`.
-    Refused(StatusCode, Option<String>),
-    /// The answer does not look like the Hub's.
-    Strange(String),
-}
-
-/// The files of a revision of a repository.
-pub(super) struct Listing {
-    /// Its commit.
-    pub(super) sha: String,
-    /// Its files. The names are not checked here; `names::stays_below` does that before one is
-    /// fetched.
-    files: BTreeSet<String>,
-}
-
-/// The Hub's metadata of a file.
-struct FileMetadata {
-    /// The name of its content in the cache.
-    blob: String,
-    /// Its length in bytes.
-    length: Option<u64>,
-    /// The SHA-256 of its content. The Hub only says it of large files (LFS).
-    sha256: Option<[u8; 32]>,
-}
 
 /// A revision of a repository on the Hub.
 pub(super) struct HubRepository<'a> {

@@ -9,7 +9,7 @@
 use super::{
     BenchmarkResult,
     machine::{MachinePeaks, settings, variable},
-    table::{SPLIT_HEAD, split, table},
+    table::{SPLIT_HEAD, TimedPass, split, table},
 };
 use crate::{
     DType,
@@ -171,14 +171,6 @@ struct RunningModel {
     backend: Box<dyn Backend>,
     log: Log,
     vocabulary: usize,
-}
-
-/// One pass over all batches of a workload.
-pub(super) struct TimedPass {
-    /// The length of the pass.
-    pub(super) seconds: f64,
-    /// The cost of each kind of operation, the longest first.
-    pub(super) costs: Vec<(CallKind, CallCost)>,
 }
 
 impl RunningModel {

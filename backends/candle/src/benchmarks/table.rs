@@ -4,11 +4,19 @@
 //! all operations, and their sum; and a row that says how the pass divides between products with weights,
 //! attention and the rest. What must hold: the rows add up to the pass.
 
-use super::{machine::MachinePeaks, roofline::TimedPass};
+use super::machine::MachinePeaks;
 use crate::{
     cpu::timed::{ATTENTION, CallCost, CallKind},
     kernels::pack::OperandFormat,
 };
+
+/// One pass over all batches of a workload.
+pub(super) struct TimedPass {
+    /// The length of the pass.
+    pub(super) seconds: f64,
+    /// The cost of each kind of operation, the longest first.
+    pub(super) costs: Vec<(CallKind, CallCost)>,
+}
 
 impl CallCost {
     /// Adds another cost to this one.

@@ -9,10 +9,10 @@
 
 use crate::attention::Heads;
 use crate::kernels::{
+    ahead,
     compute::Compute,
     layout::COLUMNS,
     pack::{self, OperandFormat, Words, int16},
-    tile,
 };
 use std::ops::Range;
 use text_embeddings_backend_core::{Batch, Segment};
@@ -203,7 +203,7 @@ impl HeadPacking<'_> {
         let rows = &mut rows[..in_panel.len()];
         for (values, token) in rows.iter_mut().zip(in_panel) {
             if token + AHEAD < self.tokens {
-                tile::bring_values_near(row(token + AHEAD));
+                ahead::bring_values_near(row(token + AHEAD));
             }
             *values = row(token);
         }
@@ -246,7 +246,7 @@ impl HeadPacking<'_> {
                     continue;
                 }
                 if first + AHEAD < tokens {
-                    tile::bring_values_near(of_panel(first + AHEAD));
+                    ahead::bring_values_near(of_panel(first + AHEAD));
                 }
                 let values = of_panel(first);
                 if format.per_word() == 2 {

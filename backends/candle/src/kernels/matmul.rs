@@ -6,6 +6,7 @@
 //! row's result does not depend on the other rows.
 
 use super::{
+    ahead::{self, Ahead},
     compute::Compute,
     elementwise,
     epilogue::Epilogue,
@@ -14,7 +15,7 @@ use super::{
     operand::{CACHED_BYTES, Operand, OperandBlocks, OperandRows},
     pack::{self, OperandFormat, Words},
     places::{SharedPointer, SpacedRows},
-    tile::{self, Ahead, Start, Sums, TileKernel, TileOperands},
+    tile::{self, Start, Sums, TileKernel, TileOperands},
     tile_order::{PanelSlice, TileOrder},
 };
 use std::{
@@ -86,7 +87,7 @@ impl Compute {
             self.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut buffer = vec![0.0; depth];
                 for (index, row) in x.chunks_exact(depth).enumerate() {
-                    tile::bring_row_near(x, index + 1, depth);
+                    ahead::bring_row_near(x, index + 1, depth);
                     rows.write(index, prepare(row, &mut buffer));
                 }
             });

@@ -31,6 +31,7 @@
 )]
 
 pub(crate) mod activation;
+pub(crate) mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod compute;

@@ -4,6 +4,7 @@
 //! sums of their products. What must hold: a sum depends only on its own row and column, not on the number of
 //! rows in the tile. So a token's result is bit-identical in every batch.
 
+mod generic;
 #[cfg(target_arch = "x86_64")]
 mod native;
 #[cfg(target_arch = "aarch64")]
@@ -13,19 +14,19 @@ mod sums;
 pub(crate) use sums::Sums;
 
 #[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::{
-    amx,
-    simd::{Avx2, Avx512},
-};
-use super::{
+    ahead::Ahead,
     instruction_set::InstructionSet,
     layout::{COLUMNS, Origin, WORDS},
     pack::OperandFormat,
-    simd::{Portable, Simd},
 };
-use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use generic::{
+    f32_avx2, f32_avx512, f32_by_bf16_avx2, f32_by_bf16_avx512, f32_by_bf16_low_avx2, f32_low_avx2,
+    int8_avx512,
+};
+use generic::{f32_by_bf16_portable, f32_portable, int8_portable, int16_portable};
 #[cfg(test)]
 use std::cell::Cell;
 
@@ -176,8 +177,7 @@ impl TileKernel {
                 #[cfg(target_arch = "x86_64")]
                 Body::Amx(function) => {
                     assert!(rows <= amx::ROWS);
-                    let mut places = Ahead { lines: 0, ..ahead };
-                    (0..chunks).for_each(|_| places.step());
+                    ahead.bring_places(chunks);
                     function(rows, chunks, a, b, start, to);
                 }
             }
@@ -187,89 +187,6 @@ impl TileKernel {
 
 /// The initial sums if there is nothing to add to. The bits are also zeros as `i32`, the sums of integers.
 pub(crate) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
-
-/// Memory that will be needed soon. Each chunk prefetches a part of it. Only a hint: ARM ignores it, and AMX
-/// the words.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ahead {
-    /// Words that the next tiles read.
-    words: *const u32,
-    /// The number of cache lines of them to prefetch per chunk.
-    lines: usize,
-    /// The place of the first row's sums after this tile: two lines.
-    place: *const f32,
-    /// The distance between the places of two rows, in values.
-    stride: usize,
-    /// The number of rows whose places to prefetch per chunk.
-    rows: usize,
-}
-
-impl Ahead {
-    /// No memory to prefetch.
-    pub(crate) const NOTHING: Self =
-        Self { words: std::ptr::null(), lines: 0, place: std::ptr::null(), stride: 0, rows: 0 };
-
-    /// The part of `words` that the first of `tiles` tiles of `chunks` chunks prefetches.
-    pub(crate) fn of_tiles(words: &[u32], tiles: usize, chunks: usize) -> Self {
-        let lines = words.len().div_ceil(WORDS * tiles.max(1) * chunks.max(1));
-        Self { words: words.as_ptr(), lines, ..Self::NOTHING }
-    }
-
-    /// The part of the tile number `tile`.
-    pub(crate) fn of_tile(self, tile: usize, chunks: usize) -> Self {
-        Self { words: self.words.wrapping_add(tile * chunks * self.lines * WORDS), ..self }
-    }
-
-    /// Also the places of rows from `place` on, `per_chunk` in each chunk.
-    pub(crate) fn with_places(self, place: *const f32, stride: usize, per_chunk: usize) -> Self {
-        Self { place, stride, rows: per_chunk, ..self }
-    }
-
-    /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it
-    /// prefetched all words, too, memory would be idle during the second: in BERT-base in `f32`, that took a
-    /// quarter of a short text's time.
-    fn split_in_halves(self, chunks: usize) -> [Self; 2] {
-        let lines = self.lines.div_ceil(2);
-        let words = self.words.wrapping_add(chunks * lines * WORDS);
-        [Self { lines, ..self }, Self { words, lines: self.lines - lines, ..Self::NOTHING }]
-    }
-
-    /// Prefetches the next part.
-    #[inline(always)]
-    fn step(&mut self) {
-        for _ in 0..self.lines {
-            bring_near(self.words);
-            self.words = self.words.wrapping_add(WORDS);
-        }
-        for _ in 0..self.rows {
-            bring_near(self.place);
-            bring_near(self.place.wrapping_add(WORDS));
-            self.place = self.place.wrapping_add(self.stride);
-        }
-    }
-}
-
-/// Prefetches the cache line at any address. Only a hint, which ARM ignores.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is done there"))]
-pub(crate) fn bring_near<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every CPU of this architecture has the instruction, and it has no visible effect.
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T1>(address.cast());
-    }
-}
-
-/// Prefetches the row `index` of `rows`, if it exists. Products write large results past the caches, so that
-/// a row-wise reader would wait for memory at the start of each row.
-pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
-    bring_values_near(rows.chunks(width).nth(index).unwrap_or_default());
-}
-
-/// Prefetches values.
-pub(crate) fn bring_values_near(values: &[f32]) {
-    values.chunks(WORDS).for_each(|line| bring_near(line.as_ptr()));
-}
 
 /// A tile's body with the arguments `(chunks, a, b, start, ahead, sums)`.
 ///
@@ -338,211 +255,6 @@ fn bodies(set: InstructionSet, a: OperandFormat, b: OperandFormat) -> &'static [
         },
         #[cfg(target_arch = "aarch64")]
         _ => neon::bodies(set, a, b),
-    }
-}
-
-/// Compiles a generic body for one instruction set.
-macro_rules! compiled {
-    ($($(#[$target:meta])* $name:ident = $body:ident($simd:ty $(, $registers:expr, $column_pairs:literal)?);)*) => {$(
-        $(#[$target])*
-        unsafe fn $name<const ROWS: usize>(
-            chunks: usize,
-            a: *const u32,
-            b: *const u32,
-            start: Origin,
-            ahead: Ahead,
-            sums: *mut f32,
-        ) {
-            // SAFETY: the caller upholds the same conditions.
-            unsafe { $body::<ROWS, $simd $(, { $registers }, $column_pairs)?>(chunks, a, b, start, ahead, sums) }
-        }
-    )*};
-}
-
-compiled! {
-    f32_portable = multiply_tile(Portable, COLUMNS / 4, false);
-    f32_by_bf16_portable = multiply_tile(Portable, COLUMNS / 4, true);
-    int16_portable = tile_of_integers(Int16Products);
-    int8_portable = tile_of_integers(Int8Products);
-}
-
-#[cfg(target_arch = "x86_64")]
-compiled! {
-    #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = multiply_tile(Avx2, COLUMNS / 16, false);
-    #[target_feature(enable = "avx2,fma")]
-    f32_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, false);
-    #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = multiply_tile(Avx2, COLUMNS / 16, true);
-    #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_low_avx2 = multiply_tile(Avx2, COLUMNS / 8, true);
-    #[target_feature(enable = "avx512f")]
-    f32_avx512 = multiply_tile(Avx512, COLUMNS / 16, false);
-    #[target_feature(enable = "avx512f")]
-    f32_by_bf16_avx512 = multiply_tile(Avx512, COLUMNS / 16, true);
-    #[target_feature(enable = "avx512f,avx512bw")]
-    int8_avx512 = tile_of_integers(Int8Products);
-}
-
-// The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
-// the instruction set.
-
-/// Rows of `f32`, and columns of `f32` or, with `COLUMN_PAIRS`, of pairs of bfloat16 that are widened here. A
-/// pair of a column meets two words of a row.
-#[expect(clippy::needless_range_loop, reason = "see above")]
-#[inline(always)]
-unsafe fn multiply_tile<const ROWS: usize, S: Simd, const REGISTERS: usize, const COLUMN_PAIRS: bool>(
-    chunks: usize,
-    mut a: *const u32,
-    mut b: *const u32,
-    start: Origin,
-    mut ahead: Ahead,
-    to: *mut f32,
-) {
-    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` on, and as many values in
-    // `b`.
-    unsafe {
-        let mut sums = started::<ROWS, S, REGISTERS>(start);
-        for _ in 0..chunks {
-            ahead.step();
-            for pair in 0..WORDS / 2 {
-                for half in 0..2 {
-                    let words = if COLUMN_PAIRS && half == 1 { hide_origin(b) } else { b };
-                    let mut column = [S::splat(0.0); REGISTERS];
-                    for r in 0..REGISTERS {
-                        let words = words.add(r * S::LANES);
-                        column[r] = match (COLUMN_PAIRS, half) {
-                            (false, _) => S::load(words.cast()),
-                            (true, 0) => S::low_halves(words),
-                            (true, _) => S::high_halves(words),
-                        };
-                    }
-                    if !COLUMN_PAIRS || half == 1 {
-                        b = b.add(COLUMNS);
-                    }
-                    for row in 0..ROWS {
-                        let factor = S::splat(*a.add(row * WORDS + 2 * pair + half).cast());
-                        for r in 0..REGISTERS {
-                            sums[row][r] = column[r].mul_add(factor, sums[row][r]);
-                        }
-                    }
-                }
-            }
-            a = a.add(ROWS * WORDS);
-        }
-        store(&sums, to);
-    }
-}
-
-/// The same address, which the compiler takes for another one. So it loads words again, where it would keep
-/// them in registers that the sums need, and would move sums to memory.
-#[expect(clippy::pointers_in_nomem_asm_block, reason = "there are no instructions that could use the memory")]
-#[inline(always)]
-fn hide_origin(mut address: *const u32) -> *const u32 {
-    // SAFETY: there are no instructions.
-    unsafe {
-        asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
-    }
-    address
-}
-
-/// The sum of the products of a row's word with a column's word.
-trait WordProducts {
-    fn sum_products(of_row: u32, of_column: u32) -> i32;
-}
-
-/// Two 16-bit integers.
-struct Int16Products;
-
-impl WordProducts for Int16Products {
-    #[inline(always)]
-    fn sum_products(of_row: u32, of_column: u32) -> i32 {
-        [0, 16]
-            .map(|shift| i32::from((of_row >> shift) as i16) * i32::from((of_column >> shift) as i16))
-            .iter()
-            .sum()
-    }
-}
-
-/// Four bytes, unsigned in rows and signed in columns.
-struct Int8Products;
-
-impl WordProducts for Int8Products {
-    #[inline(always)]
-    fn sum_products(of_row: u32, of_column: u32) -> i32 {
-        let mut sum = 0;
-        for (factor, value) in of_row.to_le_bytes().into_iter().zip(of_column.to_le_bytes()) {
-            sum += i32::from(factor) * i32::from(value.cast_signed());
-        }
-        sum
-    }
-}
-
-/// Integers, for CPUs without an instruction for the products of a word.
-#[inline(always)]
-unsafe fn tile_of_integers<const ROWS: usize, P: WordProducts>(
-    chunks: usize,
-    mut a: *const u32,
-    mut b: *const u32,
-    start: Origin,
-    mut ahead: Ahead,
-    to: *mut f32,
-) {
-    let mut sums = [[0_i32; COLUMNS]; ROWS];
-    for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: the caller guarantees the values of each row at `start`.
-        *sums = unsafe { start.row(row).cast::<[i32; COLUMNS]>().read_unaligned() };
-    }
-    for _ in 0..chunks {
-        ahead.step();
-        for word in 0..WORDS {
-            // SAFETY: the caller guarantees `chunks` chunks from `a` and from `b` on.
-            let columns = unsafe { b.cast::<[u32; COLUMNS]>().read_unaligned() };
-            for (row, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: as above.
-                let factors = unsafe { *a.add(row * WORDS + word) };
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum += P::sum_products(factors, column);
-                }
-            }
-            // SAFETY: as above.
-            b = unsafe { b.add(COLUMNS) };
-        }
-        // SAFETY: as above.
-        a = unsafe { a.add(ROWS * WORDS) };
-    }
-    // SAFETY: the caller guarantees memory for `ROWS` rows of sums.
-    unsafe { to.cast::<[[i32; COLUMNS]; ROWS]>().write_unaligned(sums) }
-}
-
-/// The initial sums.
-#[expect(clippy::needless_range_loop, reason = "see above")]
-#[inline(always)]
-unsafe fn started<const ROWS: usize, S: Simd, const REGISTERS: usize>(
-    start: Origin,
-) -> [[S; REGISTERS]; ROWS] {
-    // SAFETY: the caller guarantees the instruction set and the rows' values.
-    unsafe {
-        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
-        for row in 0..ROWS {
-            for r in 0..REGISTERS {
-                sums[row][r] = S::load(start.row(row).add(r * S::LANES));
-            }
-        }
-        sums
-    }
-}
-
-#[inline(always)]
-unsafe fn store<const ROWS: usize, S: Simd, const REGISTERS: usize>(
-    sums: &[[S; REGISTERS]; ROWS],
-    to: *mut f32,
-) {
-    for (row, sums) in sums.iter().enumerate() {
-        for (r, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller guarantees the instruction set and memory for `ROWS` rows.
-            unsafe { sum.store(to.add(row * COLUMNS + r * S::LANES)) }
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::super::names::is_commit;
 use super::super::source::HubOptions;
-use super::{Failure, FileMetadata, Listing};
+use super::answers::{Failure, FileMetadata, Listing};
 
 /// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::super::source::HubOptions;
-use super::{Failure, FileMetadata, Listing};
+use super::answers::{Failure, FileMetadata, Listing};
 
 /// In place of a connection to the Hub: it has no values.
 pub(super) enum Client {}

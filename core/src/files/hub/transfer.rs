@@ -19,7 +19,7 @@ use super::super::progress::TransferProgress;
 use super::super::reading;
 use super::cache::Lock;
 use super::client::ResponseBody;
-use super::{Failure, FileMetadata, Hub};
+use super::{Failure, Hub, answers::FileMetadata};
 
 /// The time between attempts to get a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);

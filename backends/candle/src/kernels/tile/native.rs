@@ -1,7 +1,9 @@
 //! Tiles by x86 instructions that multiply and add a whole word at once.
 
-use super::Ahead;
-use crate::kernels::layout::{COLUMNS, Origin, WORDS};
+use crate::kernels::{
+    ahead::Ahead,
+    layout::{COLUMNS, Origin, WORDS},
+};
 use std::arch::x86_64::{
     __m256i, __m512bh, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_cmpgt_epi8,
     _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16,

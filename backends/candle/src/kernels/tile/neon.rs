@@ -9,7 +9,8 @@
 
 mod pairs;
 
-use super::{Ahead, OperandFormat, RowsBody, by_rows, int16_portable};
+use super::{OperandFormat, RowsBody, by_rows, int16_portable};
+use crate::kernels::ahead::Ahead;
 use crate::kernels::instruction_set::InstructionSet;
 use crate::kernels::layout::{COLUMNS, Origin, WORDS};
 use crate::kernels::simd::HIGH_HALF;

@@ -1,38 +1,17 @@
-//! The request's body: read up to the limit, then parsed as JSON or `MessagePack`, off the runtime if large.
+//! The body as JSON, and the mistakes in it.
 //!
-//! Input: a request. Output: [`ParsedBody`], or [`UnparsedBody`] where the body's fields decide its type, or
-//! an [`ApiError`] with the place of the mistake. What must hold: at most `--payload-limit` bytes are kept; a
-//! client that sends more can read the answer (if the connection closed in the middle of its upload, it would
-//! see a reset instead); all text is UTF-8; without a `Content-Type` the body is JSON.
+//! Input: bytes and their format. Output: [`DecodedBody`], which is read as the type that a route takes, or
+//! an [`ApiError`] with the place of the mistake. What must hold: all text is UTF-8.
 
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    fmt, str,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, fmt, str};
 
-use axum::{
-    body::{Body, Bytes},
-    extract::{FromRequest, Request},
-    http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap},
-};
-use http_body_util::BodyExt;
 use serde::{
-    Deserialize, Deserializer,
+    Deserializer,
     de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::error::Category;
-use text_embeddings_core::error::Error;
-use text_embeddings_door::{Account, KeptBody, UploadError};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    task::spawn_blocking,
-};
-use tracing::Span;
 
-use super::{
-    compression::BodyEncoding,
+use crate::http::{
     error::ApiError,
     format::{BodyFormat, read_message_pack},
     json::{JsonText, without_position},
@@ -40,18 +19,7 @@ use super::{
     near_misses::hint,
     unknown_fields::{IgnoredPaths, UnknownFields},
 };
-use crate::state::AppState;
 
-/// The bytes of a body over the limit that are read and discarded before the answer is sent.
-const MAX_DISCARDED: usize = 64 << 20;
-/// The most bytes that are allocated for a body before any of it has arrived.
-const MAX_RESERVED: usize = 64 << 10;
-/// Longer bodies are parsed on threads of their own, because that takes longer than a thread of the runtime
-/// may be held.
-const MAX_INLINE: usize = 64 << 10;
-/// The number of such bodies that are parsed at a time. Its types may take several times its bytes,
-/// until a permit covers them.
-static PARSERS: Semaphore = Semaphore::const_new(4);
 /// The start of the message about a field of the body that is not there.
 const MISSING_FIELD: &str = "invalid request: missing field `";
 /// UTF-8's byte order mark, with which some programs on Windows begin a text.
@@ -71,231 +39,6 @@ const NO_WORD: &str = "expected value";
 /// Its message about too many values within values, and their greatest depth.
 const TOO_DEEP: &str = "recursion limit exceeded";
 const MAX_DEPTH: usize = 127;
-
-/// The body's bytes, at most `--payload-limit` of them.
-pub(crate) struct RawBody {
-    bytes: Vec<u8>,
-    encoding: BodyEncoding,
-    /// Counts them until they are parsed.
-    kept: Option<KeptBody>,
-}
-
-/// A body that was read before the request came to its handler.
-#[derive(Clone)]
-struct ReadBefore(Arc<Mutex<Option<RawBody>>>);
-
-impl RawBody {
-    /// The value of the body's field `model`, if it is a text. A body that no route takes has none.
-    ///
-    /// # Errors
-    ///
-    /// If the body had to make room for others.
-    pub(crate) async fn named_model(self, headers: &HeaderMap) -> Result<(Self, Option<String>), ApiError> {
-        let media_type = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        let Some(format) = media_type.map_or(Some(BodyFormat::Json), |it| BodyFormat::of_media_type(&it))
-        else {
-            return Ok((self, None));
-        };
-        if self.is_read_inline() {
-            let name = model_field(&self.bytes, format);
-            return Ok((self, name));
-        }
-        let parser = free_parser(self.kept.as_ref()).await?;
-        let empty = Self { bytes: Vec::new(), encoding: BodyEncoding::Plain, kept: None };
-        let work = spawn_blocking(move || {
-            let name = match self.encoding {
-                BodyEncoding::Plain => model_field(&self.bytes, format),
-                encoding @ BodyEncoding::Zstd { .. } => {
-                    let decoded = encoding.decode_body(self.bytes.clone());
-                    decoded.ok().and_then(|bytes| model_field(&bytes, format))
-                }
-            };
-            drop(parser);
-            (self, name)
-        });
-        Ok(work.await.unwrap_or((empty, None)))
-    }
-
-    /// Whether reading it takes no longer than a thread of the runtime may be held, and no more memory than
-    /// its bytes tell.
-    fn is_read_inline(&self) -> bool {
-        self.bytes.len() <= MAX_INLINE && self.encoding == BodyEncoding::Plain
-    }
-
-    /// Gives the request this body, which was read from it.
-    pub(crate) fn put_back(self, request: &mut Request) {
-        request.extensions_mut().insert(ReadBefore(Arc::new(Mutex::new(Some(self)))));
-    }
-}
-
-/// Waits until one more body may be parsed.
-async fn free_parser(kept: Option<&KeptBody>) -> Result<SemaphorePermit<'static>, ApiError> {
-    let evicted = async {
-        match kept {
-            Some(kept) => kept.until_evicted().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        parser = PARSERS.acquire() => parser.map_err(|_| Error::Unhealthy.into()),
-        cut = evicted => Err(ApiError::cut(cut)),
-    }
-}
-
-/// The field that names a model.
-#[derive(Deserialize)]
-struct ModelField<'a> {
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
-}
-
-fn model_field(bytes: &[u8], format: BodyFormat) -> Option<String> {
-    let field: Option<ModelField> = match format {
-        BodyFormat::Json => serde_json::from_slice(bytes).ok(),
-        BodyFormat::MessagePack => rmp_serde::from_slice(bytes).ok(),
-    };
-    field?.model.map(Cow::into_owned)
-}
-
-impl FromRequest<AppState> for RawBody {
-    type Rejection = ApiError;
-
-    async fn from_request(mut request: Request, state: &AppState) -> Result<Self, ApiError> {
-        if let Some(ReadBefore(body)) = request.extensions_mut().remove()
-            && let Some(body) = body.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            return Ok(body);
-        }
-        let limit = state.server.payload_limit;
-        let declared =
-            request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let waits = request.headers().contains_key(EXPECT);
-        if waits && declared.is_some_and(|length: usize| length > limit) {
-            return Err(ApiError::too_large(limit));
-        }
-        // Without this, compressed bytes would be parsed, and the client would read that they are not UTF-8.
-        let encoding = BodyEncoding::from_headers(request.headers(), request.uri().path(), limit);
-        let encoding = match encoding {
-            Ok(encoding) => encoding,
-            Err(error) => {
-                discard(request).await;
-                return Err(error);
-            }
-        };
-        let kept = request.extensions().get::<Account>().map(Account::keep_body);
-        let bytes = read(request.into_body(), limit, declared.unwrap_or_default()).await?;
-        Ok(Self { bytes, encoding, kept })
-    }
-}
-
-async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, ApiError> {
-    // A declared length is no reason to allocate: the buffer grows as bytes arrive.
-    let mut kept = Vec::with_capacity(declared.min(limit).min(MAX_RESERVED));
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(broken_off)?.into_data() else { continue };
-        if kept.len() + data.len() > limit {
-            drop(kept);
-            discard_rest(body).await;
-            return Err(ApiError::too_large(limit));
-        }
-        kept.extend_from_slice(&data);
-    }
-    Ok(kept)
-}
-
-/// Reads and discards a request's body, so that a client that is still sending it can read the answer
-/// afterwards. A client that sent `Expect: 100-continue` is not asked for the body.
-pub(crate) async fn discard(request: Request) {
-    if !request.headers().contains_key(EXPECT) {
-        discard_rest(request.into_body()).await;
-    }
-}
-
-async fn discard_rest(mut body: Body) {
-    let mut discarded = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        discarded += frame.data_ref().map_or(0, Bytes::len);
-        if discarded > MAX_DISCARDED {
-            break;
-        }
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn broken_off(error: axum::Error) -> ApiError {
-    match UploadError::find(&error) {
-        Some(cut) => ApiError::cut(cut),
-        None => ApiError::malformed(format!("the request body broke off: {error}")),
-    }
-}
-
-/// A body as `T`, and the format of the answer. Unknown fields are ignored.
-pub(crate) struct ParsedBody<T>(pub(crate) T, pub(crate) BodyFormat);
-
-impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for ParsedBody<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let body = UnparsedBody::from_request(request, state).await?;
-        let answer_format = body.answer_format;
-        Ok(Self(body.read_with(DecodedBody::parse).await??, answer_format))
-    }
-}
-
-/// A body that is not parsed yet.
-pub(crate) struct UnparsedBody {
-    raw: RawBody,
-    unknown: UnknownFields,
-    format: BodyFormat,
-    /// The format of the answer.
-    pub(crate) answer_format: BodyFormat,
-}
-
-impl FromRequest<AppState> for UnparsedBody {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let media_type = request.headers().get(CONTENT_TYPE).cloned();
-        let answer_format = BodyFormat::of_answer(request.headers());
-        let unknown = request.extensions().get::<UnknownFields>().cloned().unwrap_or_default();
-        let raw = RawBody::from_request(request, state).await?;
-        let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        match given.as_deref().map_or(Some(BodyFormat::Json), BodyFormat::of_media_type) {
-            Some(format) => Ok(Self { raw, unknown, format, answer_format }),
-            None => Err(ApiError::media_type(&given.unwrap_or_default())),
-        }
-    }
-}
-
-impl UnparsedBody {
-    /// Decodes the body and has `reader` take from it whatever the request needs. The body counts until then.
-    ///
-    /// # Errors
-    ///
-    /// If the body is not in its format, or had to make room for others.
-    pub(crate) async fn read_with<R: Send + 'static>(
-        self,
-        reader: impl FnOnce(&DecodedBody) -> R + Send + 'static,
-    ) -> Result<R, ApiError> {
-        if self.raw.is_read_inline() {
-            return Ok(reader(&DecodedBody {
-                unknown: self.unknown,
-                ..DecodedBody::new(self.raw.bytes, self.format)?
-            }));
-        }
-        let RawBody { bytes, encoding, kept } = self.raw;
-        let parser = free_parser(kept.as_ref()).await?;
-        let (format, unknown, span) = (self.format, self.unknown, Span::current());
-        let work = spawn_blocking(move || {
-            let _entered = span.enter();
-            let body = encoding.decode_body(bytes).and_then(|bytes| DecodedBody::new(bytes, format));
-            let read = body.map(|body| reader(&DecodedBody { unknown, ..body }));
-            drop((kept, parser));
-            read
-        });
-        work.await.map_err(|_| Error::Unhealthy)?
-    }
-}
 
 /// A body as JSON. `MessagePack` is written as JSON, without a tree of its values.
 pub(crate) struct DecodedBody {
@@ -335,6 +78,11 @@ impl DecodedBody {
             #[cfg(test)]
             readings: std::sync::atomic::AtomicUsize::new(0),
         })
+    }
+
+    /// The same body, whose readers note the fields that they pass over in `unknown`.
+    pub(super) fn noting(self, unknown: UnknownFields) -> Self {
+        Self { unknown, ..self }
     }
 
     /// The names of the fields in their order. A repeated field is there repeatedly.
@@ -587,7 +335,7 @@ fn in_plain_words(message: &str) -> String {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{rerank::RerankBody, testing};
+    use crate::http::rerank::RerankBody;
     use text_embeddings_core::error::MAX_MESSAGE;
 
     #[test]
@@ -635,40 +383,5 @@ mod tests {
             "{message}"
         );
         assert_eq!(message.chars().count(), MAX_MESSAGE + 3);
-    }
-
-    #[tokio::test]
-    async fn a_byte_order_mark_before_the_body_is_skipped() {
-        let server = testing::Server::start().await;
-        let body = r#"{"query":"q","texts":["a"]}"#;
-        let plain = server.post("/rerank", body, &[]).await;
-        let marked = server.post("/rerank", &format!("\u{feff}{body}"), &[]).await;
-        assert_eq!((marked.status, marked.body), (200, plain.body));
-        assert_eq!(server.post("/rerank", &format!("\u{feff}\u{feff}{body}"), &[]).await.status, 400);
-    }
-
-    #[tokio::test]
-    async fn a_missing_field_comes_with_the_field_that_may_be_meant() {
-        let server = testing::Server::start_with("--model-type embedding").await;
-        let table = [
-            ("/embed", r#"{"input":"a"}"#, Some("is `input` meant as `inputs`?")),
-            ("/embed", r#"{"inputz":"a"}"#, Some("is `inputz` meant as `inputs`?")),
-            ("/embed", r#"{"model":"a"}"#, None),
-            ("/embed_all", r#"{"texts":["a"]}"#, Some("is `texts` meant as `inputs`?")),
-            ("/embed_sparse", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
-            ("/similarity", r#"{"Inputz":{}}"#, Some("is `Inputz` meant as `inputs`?")),
-            ("/predict", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
-            ("/tokenize", r#"{"text":"a"}"#, Some("is `text` meant as `inputs`?")),
-            ("/decode", r#"{"token_ids":[1]}"#, Some("is `token_ids` meant as `ids`?")),
-            ("/v1/embeddings", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `input`?")),
-            ("/vertex", r#"{"inputs":"a"}"#, Some("is `inputs` meant as `instances`?")),
-        ];
-        for (path, body, expected) in table {
-            let answer = server.post(path, body, &[]).await;
-            assert_eq!(answer.status, 422, "{path} {body}");
-            let question = answer.body.split_once(": is ").map(|(_, rest)| format!("is {rest}"));
-            let question = question.and_then(|text| text.split('"').next().map(str::to_owned));
-            assert_eq!(question.as_deref(), expected, "{path} {body}: {}", answer.body);
-        }
     }
 }

@@ -1,0 +1,329 @@
+//! The queries of one item as rows of tiles: their scores, weights and sums of values.
+//!
+//! Input: packed keys and values, a step at a time. Output: the weighted means of the values. What must hold:
+//! a row's result depends on its own query and keys only.
+
+use super::keys::{KEYS_PER_STEP, KeyPiece, KeyStep, Keys};
+use crate::{
+    attention::{Heads, PlacedToken, Scoring},
+    cpu::{
+        disentangled::DisentangledScores,
+        packed_keys::{PackedHead, PackedKeys, PackedSize},
+        workspace::Workspace,
+    },
+    kernels::{
+        activation,
+        ahead::Ahead,
+        compute::Compute,
+        elementwise,
+        layout::COLUMNS,
+        pack::{self, OperandFormat, int16},
+        softmax::{self, RunningSoftmax, StepFactors},
+        tile::{self, MAX_ROWS, Start, TileKernel, TileOperands, ZEROS},
+    },
+};
+use std::{f32::consts::LOG2_E, ops::Range};
+use text_embeddings_backend_core::Segment;
+
+/// The scales of columns that have none of their own.
+const ONES: [f32; COLUMNS] = [1.0; COLUMNS];
+/// The number of heads of a query that are packed together.
+const HEADS_AT_ONCE: usize = 16;
+
+/// Consecutive queries.
+#[derive(Clone, Copy)]
+pub(super) struct QueryBlock {
+    pub(super) queries: usize,
+    /// The first query's row among all queries.
+    pub(super) first_row: usize,
+    /// The first query's position in its text.
+    pub(super) position: usize,
+}
+
+/// The queries of one item and one key head, as rows `[query, group]` of tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles<'a> {
+    compute: &'a Compute,
+    /// The format of keys and values.
+    format: OperandFormat,
+    /// The format of queries and weights.
+    row_format: OperandFormat,
+    /// The products of queries with keys, and of weights with values.
+    kernel: TileKernel,
+    heads: Heads,
+    scoring: Scoring<'a>,
+    disentangled: Option<&'a DisentangledScores<'a>>,
+    /// The key head.
+    head: usize,
+    /// The first query's row among all queries.
+    first_row: usize,
+    /// The first query's position in its text.
+    position: usize,
+    /// The number of query heads that share the key head.
+    group: usize,
+    rows: usize,
+    block_rows: usize,
+    /// The number of words of a query.
+    query_words: usize,
+    /// The number of panels of a head's values.
+    panels: usize,
+}
+
+impl<'a> Tiles<'a> {
+    /// For the first key head.
+    pub(super) fn new(compute: &'a Compute, keys: Keys<'a>, part: QueryBlock) -> Self {
+        let QueryBlock { queries, first_row, position } = part;
+        let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
+        let group = heads.queries / heads.keys;
+        let rows = queries * group;
+        let row_format = format.of_rows(compute.set);
+        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, row_format)));
+        let (query_words, panels) = (row_format.words(heads.size), heads.size.div_ceil(COLUMNS));
+        Self {
+            compute,
+            format,
+            row_format,
+            kernel: TileKernel::new(compute.set, row_format, format),
+            heads,
+            scoring,
+            disentangled,
+            head: 0,
+            first_row,
+            position,
+            group,
+            rows,
+            block_rows,
+            query_words,
+            panels,
+        }
+    }
+
+    /// The same queries, for another key head.
+    pub(super) fn of_key_head(self, head: usize) -> Self {
+        Self { head, ..self }
+    }
+
+    /// The index of a row's query.
+    fn query(&self, row: usize) -> usize {
+        // A division would take longer than the comparison.
+        if self.group == 1 { row } else { row / self.group }
+    }
+
+    /// The row ranges of the blocks.
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (rows, block_rows) = (self.rows, self.block_rows);
+        (0..rows).step_by(block_rows).map(move |first| first..rows.min(first + block_rows))
+    }
+
+    /// The columns of a row's values among a query's heads.
+    fn columns(&self, row: usize) -> Range<usize> {
+        let start = (self.head * self.group + row % self.group) * self.heads.size;
+        start..start + self.heads.size
+    }
+
+    /// The range of some rows' words among the packed queries of all key heads.
+    fn words(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
+        let before = head * self.rows;
+        (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
+    }
+
+    /// The packed keys and values of a head, for a piece's segment.
+    fn packed<'k>(
+        &self,
+        step: KeyStep<'k>,
+        piece: &KeyPiece,
+    ) -> (PackedSize, PackedHead<&'k [u32], &'k [f32]>) {
+        let size = PackedSize::new(self.format, piece.all.len(), self.heads);
+        (size, step.packed.head(piece.segment, self.head, size))
+    }
+
+    /// Reserves memory for the item's queries and result, for all heads.
+    pub(super) fn reserve(&self, workspace: &mut Workspace, values: usize) {
+        workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
+        workspace.query_scales.resize(self.heads.keys * self.rows, 1.0);
+        workspace.words.resize(HEADS_AT_ONCE * self.query_words, 0);
+        workspace.out.resize(values, 0.0);
+        workspace.totals.reserve(self.rows * self.panels);
+        workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
+        workspace.weights.resize(self.block_rows * KEYS_PER_STEP);
+        workspace.tile.reserve(self.block_rows);
+    }
+
+    /// Packs all heads of a query, which `Workspace::values` holds.
+    pub(super) fn place_query(&self, workspace: &mut Workspace, query: usize) {
+        for (chunk, values) in workspace.values.chunks(HEADS_AT_ONCE * self.heads.size).enumerate() {
+            let mut heads = [&[][..]; HEADS_AT_ONCE];
+            let count = values.len() / self.heads.size;
+            heads.iter_mut().zip(values.chunks(self.heads.size)).for_each(|(to, from)| *to = from);
+            let (words, mut scales) =
+                (&mut workspace.words[..count * self.query_words], [1.0; HEADS_AT_ONCE]);
+            pack::rows(self.compute.set, self.row_format, &heads[..count], words, &mut scales);
+            for (index, (words, scale)) in words.chunks(self.query_words).zip(scales).enumerate() {
+                let head = chunk * HEADS_AT_ONCE + index;
+                let (key_head, row) = (head / self.group, query * self.group + head % self.group);
+                let first = row - row % self.block_rows;
+                let block = first..self.rows.min(first + self.block_rows);
+                workspace.query_scales[key_head * self.rows + row] = scale;
+                let queries = &mut workspace.queries.as_mut_slice()[self.words(key_head, &block)];
+                pack::place(words, queries, row - first, block.len());
+            }
+        }
+    }
+
+    /// Resets the running softmaxes.
+    pub(super) fn start(&self, workspace: &mut Workspace) {
+        for (state, value) in [
+            (&mut workspace.max, f32::NEG_INFINITY),
+            (&mut workspace.sum, 0.0),
+            (&mut workspace.correction, 0.0),
+            (&mut workspace.step_sum, 0.0),
+        ] {
+            state.clear();
+            state.resize(self.rows, value);
+        }
+        workspace.totals.rows()[..self.rows * self.panels].fill([0.0; COLUMNS]);
+    }
+
+    /// Takes in the keys of a step, for a text that ends with the segment `last`.
+    pub(super) fn attend(&self, workspace: &mut Workspace, step: KeyStep<'_>, last: &Segment) {
+        workspace.value_scales.clear();
+        if self.format.is_scaled() {
+            for (piece, panels) in step.pieces() {
+                let (_, PackedHead { value_scales, .. }) = self.packed(step, piece);
+                let scales = &value_scales[panels.start * COLUMNS..panels.end * COLUMNS];
+                workspace.value_scales.extend_from_slice(scales);
+            }
+        }
+        let visible =
+            |row: usize| self.scoring.mask.visible(self.position + self.query(row), step.first, step.tokens);
+        for rows in self.blocks() {
+            // Windows move to the right with the rows. So no row sees keys beyond the last row's end or
+            // before the first row's start.
+            let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
+            if from < to {
+                let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
+                workspace.visible.clear();
+                workspace.visible.extend(rows.clone().map(|row| {
+                    let Range { start, end } = visible(row);
+                    start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
+                }));
+                let first = step.first + seen.start;
+                let from = seen.start.min(workspace.value_scales.len());
+                let step = KeyStep { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
+                self.weigh(workspace, rows.clone(), step, from, last);
+                self.add_values(workspace, rows, step);
+            }
+        }
+    }
+
+    /// Computes the weights of a step's keys for a block's rows, and packs them as a block. The scales of the
+    /// step's values begin at the index `first_scale`.
+    fn weigh(
+        &self,
+        workspace: &mut Workspace,
+        rows: Range<usize>,
+        step: KeyStep<'_>,
+        first_scale: usize,
+        last: &Segment,
+    ) {
+        let set = self.compute.set;
+        let block = &workspace.queries.as_slice()[self.words(self.head, &rows)];
+        let panels = step.panels().len();
+        let count = panels * COLUMNS;
+        let scores = &mut workspace.scores.rows()[..panels * rows.len()];
+        let mut of_panels = scores.chunks_exact_mut(rows.len());
+        for (piece, panels) in step.pieces() {
+            let (size, PackedHead { keys, key_scales, .. }) = self.packed(step, piece);
+            let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
+            let mut key_scales = key_scales.as_chunks().0.iter().skip(panels.start);
+            for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
+                let operands = TileOperands { a: block, b: keys };
+                self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
+                if let Some(of_keys) = key_scales.next() {
+                    let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
+                    elementwise::dequantise(set, scores, of_rows, of_keys, &[0; COLUMNS], &ZEROS);
+                }
+            }
+        }
+        if let Some(cap) = self.scoring.soft_cap {
+            activation::soft_cap(set, scores.as_flattened_mut(), cap * self.scoring.divisor);
+        }
+        if let Some(bias) = self.scoring.bias {
+            let mut biases = [&[][..]; MAX_ROWS];
+            for (biases, row) in biases.iter_mut().zip(rows.clone()) {
+                let head = self.head * self.group + row % self.group;
+                *biases = bias.biases_of(head, self.position + self.query(row), step.first, count);
+            }
+            softmax::add_biases(set, scores, &biases[..rows.len()]);
+        }
+        if let Some(disentangled) = self.disentangled {
+            // In models with such scores, a text is one segment.
+            let row = last.rows.start + step.first - last.position;
+            let first = PlacedToken { row, position: step.first };
+            workspace.biases.clear();
+            workspace.biases.resize(rows.len() * count, 0.0);
+            for (biases, row) in workspace.biases.chunks_exact_mut(count).zip(rows.clone()) {
+                let query = PlacedToken { row: self.first_row + row, position: self.position + row };
+                disentangled.write(self.head, query, first, &mut biases[..step.tokens]);
+            }
+            let mut biases = [&[][..]; MAX_ROWS];
+            biases.iter_mut().zip(workspace.biases.chunks_exact(count)).for_each(|(to, from)| *to = from);
+            softmax::add_biases(set, scores, &biases[..rows.len()]);
+        }
+        let mut running = RunningSoftmax {
+            max: &mut workspace.max[rows.clone()],
+            sum: &mut workspace.sum[rows.clone()],
+            correction: &mut workspace.correction[rows.clone()],
+            step_sum: &mut workspace.step_sum[rows.clone()],
+        };
+        let lines = &mut workspace.weights.as_mut_slice().as_chunks_mut().0[..2 * scores.len()];
+        let of_scores = LOG2_E / self.scoring.divisor;
+        let factors = StepFactors { of_scores, of_weights: &workspace.value_scales[first_scale..] };
+        softmax::step(set, scores, &workspace.visible, factors, &mut running, lines);
+        if self.row_format.is_scaled() {
+            int16::round_block(set, lines, &mut workspace.step_sum[rows]);
+        } else {
+            pack::block(set, self.row_format, lines, rows.len());
+        }
+    }
+
+    /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
+    fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>) {
+        // For one panel's keys: the words of a column of values, and the words of a block's weights.
+        let (set, words) = (self.compute.set, COLUMNS / self.format.per_word());
+        let block_words = rows.len() * self.row_format.words(COLUMNS);
+        let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
+        let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
+        for (panel, totals) in totals.chunks_exact_mut(rows.len()).enumerate() {
+            let mut weights = workspace.weights.as_slice();
+            let mut start = Start::Zeros;
+            for (piece, keys) in step.pieces() {
+                let (size, PackedHead { values, .. }) = self.packed(step, piece);
+                let values = &values[panel * size.column * COLUMNS..]
+                    [keys.start * words * COLUMNS..keys.end * words * COLUMNS];
+                let (of_piece, rest) = weights.split_at(keys.len() * block_words);
+                let operands = TileOperands { a: of_piece, b: values };
+                self.kernel.multiply(rows.len(), operands, start, Ahead::NOTHING, tile);
+                (weights, start) = (rest, Start::Sums);
+            }
+            if self.format.is_scaled() {
+                let scales = &workspace.step_sum[rows.clone()];
+                elementwise::dequantise(set, &mut tile[..rows.len()], scales, &ONES, &[0; COLUMNS], &ZEROS);
+            }
+            softmax::scale_and_add(set, tile, factors, totals);
+        }
+    }
+
+    /// Writes the weighted means of the values to their places in `Workspace::out`.
+    pub(super) fn finish(&self, workspace: &mut Workspace) {
+        let width = self.heads.queries * self.heads.size;
+        for rows in self.blocks() {
+            let totals = &workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
+            let count = rows.len();
+            for (index, row) in rows.enumerate() {
+                let out = &mut workspace.out[self.query(row) * width..][self.columns(row)];
+                softmax::mean(self.compute.set, &totals[index..], count, 1.0 / workspace.sum[row], out);
+            }
+        }
+    }
+}
