@@ -42,7 +42,8 @@ pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<(
     result.map_err(candle_core::Error::wrap)
 }
 
-/// The types that a device which candle drives computes in, for weights that are `stored_rounded` or not.
+/// The types that a device which candle drives computes in. With `needs_range`, values may be too large for
+/// float16.
 ///
 /// # Errors
 ///
@@ -52,9 +53,9 @@ pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<(
     not(feature = "cuda"),
     expect(clippy::unnecessary_wraps, unused_variables, reason = "only NVIDIA's GPUs have 16 bits")
 )]
-pub(crate) fn number_support(stored_rounded: bool) -> Result<NumberSupport, BackendError> {
+pub(crate) fn number_support(needs_range: bool) -> Result<NumberSupport, BackendError> {
     #[cfg(feature = "cuda")]
-    return Ok(NumberSupport::Gpu { has_bfloat16: crate::cuda::device::has_bfloat16()?, stored_rounded });
+    return Ok(NumberSupport::Gpu { has_bfloat16: crate::cuda::device::has_bfloat16()?, needs_range });
     #[cfg(not(feature = "cuda"))]
     Ok(NumberSupport::Float32)
 }

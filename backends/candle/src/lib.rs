@@ -234,7 +234,8 @@ fn load_on_cpu(model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
 /// Loads a model onto a device that candle drives.
 #[cfg(feature = "tensors")]
 fn load_on_candle(device: Device, model: OpenModel, options: &LoadOptions) -> Result<Loaded> {
-    let numbers = choose_numbers(options.dtype, device::number_support(model.is_stored_rounded())?)?;
+    let needs_range = model.is_stored_rounded() || model.plan.exceeds_float16;
+    let numbers = choose_numbers(options.dtype, device::number_support(needs_range)?)?;
     let (backend, prefix_cache_bytes) = match numbers.computed {
         #[cfg(feature = "cuda")]
         dtype @ (DType::BFloat16 | DType::Float16) => {

@@ -78,6 +78,13 @@ pub(crate) struct Plan {
     pub(crate) vector_steps: Vec<StepPlan>,
     /// Whether stored bytes are the values themselves, without scales (model2vec).
     pub(crate) unscaled_bytes: bool,
+    /// Whether values on the way may be larger than float16's largest, 65,504: its authors or `transformers`
+    /// rule float16 out.
+    #[cfg_attr(
+        not(any(test, feature = "tensors")),
+        expect(dead_code, reason = "the CPU does not compute in float16")
+    )]
+    pub(crate) exceeds_float16: bool,
     /// Whether values of vectors are rounded to whole numbers from -128 to 127 (pplx-embed).
     pub(crate) quantised_vectors: bool,
     /// The heads after layers, if the model can score after several.
@@ -120,6 +127,7 @@ impl Plan {
             projector: Vec::new(),
             vector_steps: Vec::new(),
             unscaled_bytes: false,
+            exceeds_float16: false,
             quantised_vectors: false,
             layer_heads: None,
             adapters: None,

@@ -26,8 +26,9 @@ pub enum NumberSupport {
     Gpu {
         /// Whether it multiplies bfloat16: NVIDIA's do from compute capability 8.0 on.
         has_bfloat16: bool,
-        /// As for a CPU. Such weights may be too large for float16.
-        stored_rounded: bool,
+        /// Whether values may be too large for float16: the weights are stored in bfloat16, or the
+        /// architecture is known for it.
+        needs_range: bool,
     },
     /// float32 and the 16-bit types: PyTorch.
     Floats,
@@ -54,7 +55,7 @@ impl Numbers {
             },
             NumberSupport::Gpu { .. } | NumberSupport::Floats => match requested {
                 None => match support {
-                    NumberSupport::Gpu { has_bfloat16: true, stored_rounded: true } => BFloat16,
+                    NumberSupport::Gpu { has_bfloat16: true, needs_range: true } => BFloat16,
                     NumberSupport::Gpu { .. } => Float16,
                     _ => Float32,
                 },
@@ -84,7 +85,7 @@ mod tests {
         use DType::{BFloat16, Float16, Float32, Int4, Int8};
         use NumberSupport::{Fixed, Floats};
         let cpu = |fast_16_bits, stored_rounded| NumberSupport::Cpu { fast_16_bits, stored_rounded };
-        let gpu = |has_bfloat16, stored_rounded| NumberSupport::Gpu { has_bfloat16, stored_rounded };
+        let gpu = |has_bfloat16, needs_range| NumberSupport::Gpu { has_bfloat16, needs_range };
         for (requested, support, expected) in [
             (None, cpu(true, true), Ok([BFloat16, BFloat16])),
             (None, cpu(true, false), Ok([Float32, Float32])),

@@ -34,8 +34,8 @@ pub(crate) struct ModelArgs {
     pub(crate) python: Option<PathBuf>,
 
     /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4` [default: bfloat16 if the
-    /// checkpoint is stored in it and the device is faster in 16 bits, else float16 on a GPU, float32 on a
-    /// CPU].
+    /// checkpoint is stored in it and the device is faster in 16 bits, else float32 on a CPU and float16 on
+    /// a GPU, but bfloat16 there for Gemma and T5].
     ///
     /// `fp32`, `fp16` and `bf16` are other names of the first three. For `float16`, a CPU computes in
     /// bfloat16 if it is faster in 16 bits, else in float32. A CPU with AVX2 or VNNI that does not multiply

@@ -233,6 +233,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
         logit_bound: family.logit_bound,
         classification: Some(score_on_last_token(hidden)),
+        exceeds_float16: family.is_gemma(),
         ..base
     })
 }

@@ -92,6 +92,7 @@ pub(super) fn text_plan(value: &Value) -> Result<Plan> {
         views,
         final_norm: Some(NormPlan::rms("norm", hidden, epsilon)),
         vector_steps: vec![StepPlan::Dense(projection.into(), Activation::Identity)],
+        exceeds_float16: true,
         ..base
     })
 }

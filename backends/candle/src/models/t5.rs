@@ -66,6 +66,7 @@ pub(super) fn encoder_plan(value: &Value) -> Result<Plan> {
         views: vec![View { divisor: 1.0, ..View::new(heads, Mask::FULL, position) }],
         layers: (0..config.num_layers).map(|index| plan_layer(&config, index, mlp)).collect(),
         final_norm: Some(NormPlan::rms("encoder.final_layer_norm", config.d_model, config.norm_epsilon())),
+        exceeds_float16: true,
         ..Plan::base(WORDS, [config.vocab_size, config.d_model])
             .with_limits(Some(config.n_positions.unwrap_or(POSITIONS)), config.pad_token_id)
     })

@@ -308,6 +308,16 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
     }
 }
 
+/// Gemma's authors and T5's code in transformers rule float16 out.
+#[test]
+fn the_plan_says_where_float16_is_too_small() {
+    for fixture in fixtures_of_architectures() {
+        let plan = models::plan(&fixture.config, &fixture.choices).unwrap();
+        let is_known = ["gemma", "t5"].iter().any(|name| fixture.name.contains(name));
+        assert_eq!(plan.exceeds_float16, is_known, "{}", fixture.name);
+    }
+}
+
 /// The plan of a fixture's configuration with other fields; those that are null are removed instead.
 fn changed_plan(fixture: &str, fields: &Value) -> String {
     let mut config = json(&format!("architectures/{fixture}/config.json"));
