@@ -81,7 +81,7 @@ impl DecodedBody {
     }
 
     /// The same body, whose readers note the fields that they pass over in `unknown`.
-    pub(super) fn noting(self, unknown: UnknownFields) -> Self {
+    pub(super) fn noting_unknown(self, unknown: UnknownFields) -> Self {
         Self { unknown, ..self }
     }
 

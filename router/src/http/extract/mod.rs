@@ -75,7 +75,7 @@ impl UnparsedBody {
     ) -> Result<R, ApiError> {
         if self.raw.is_read_inline() {
             let body = DecodedBody::new(self.raw.bytes, self.format)?;
-            return Ok(reader(&body.noting(self.unknown)));
+            return Ok(reader(&body.noting_unknown(self.unknown)));
         }
         let RawBody { bytes, encoding, kept } = self.raw;
         let parser = free_parser(kept.as_ref()).await?;
@@ -83,7 +83,7 @@ impl UnparsedBody {
         let work = spawn_blocking(move || {
             let _entered = span.enter();
             let body = encoding.decode_body(bytes).and_then(|bytes| DecodedBody::new(bytes, format));
-            let read = body.map(|body| reader(&body.noting(unknown)));
+            let read = body.map(|body| reader(&body.noting_unknown(unknown)));
             drop((kept, parser));
             read
         });
