@@ -312,7 +312,10 @@ fn a_text_of_any_architecture_does_not_depend_on_its_company() {
 #[test]
 fn the_plan_says_where_float16_is_too_small() {
     for fixture in fixtures_of_architectures() {
-        let plan = models::plan(&fixture.config, &fixture.choices).unwrap();
+        let Ok(plan) = models::plan(&fixture.config, &fixture.choices) else {
+            assert!(REFUSED.iter().any(|(name, _)| *name == fixture.name), "{}", fixture.name);
+            continue;
+        };
         let is_known = ["gemma", "t5"].iter().any(|name| fixture.name.contains(name));
         assert_eq!(plan.exceeds_float16, is_known, "{}", fixture.name);
     }
