@@ -151,6 +151,13 @@ def fp8(block: tuple[int, int] | None, name: str, shape: Callable[[np.ndarray], 
     return store
 
 
+def fp8_powers(matrix: np.ndarray):
+    """With scales that are powers of two, stored as exponents (E8M0)."""
+    tensors, values = fp8((48, 32), "weight_scale_inv", lambda scales: np.exp2(np.ceil(np.log2(scales))))(matrix)
+    exponents = np.log2(tensors["weight_scale_inv"]) + 127
+    return tensors | {"weight_scale_inv": exponents.astype(np.uint8)}, values
+
+
 def compressed(weights: dict) -> dict:
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
 
@@ -183,6 +190,11 @@ METHODS = {
     ),
     "fp8-one-scale": Method(
         {"quant_method": "fp8"}, fp8(None, "weight_scale", lambda scales: scales.max(keepdims=True).reshape(1)), "(FP8)"
+    ),
+    "fp8-powers": Method(
+        {"quant_method": "fp8", "weight_block_size": [48, 32], "scale_fmt": "ue8m0"},
+        fp8_powers,
+        "FP8 in blocks of 48 × 32",
     ),
     "fp8-blocks": Method(
         {"quant_method": "fp8", "weight_block_size": [48, 32]}, fp8((48, 32), "weight_scale_inv"), "FP8 in blocks of 48 × 32"

@@ -17,7 +17,7 @@ MODEL = "tied-f32-bare"
 QUERY = "Which planet is red?"
 TEXTS = ["Mars is red.", "Bread is baked from flour and water 1234.", "naïve 정 can't   <|im_end|>"]
 EXACT = ("--model-type", "listwise-reranker", "--dtype", "float32")
-TYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "int32": "I32", "int64": "I64"}
+TYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint8": "F8_E8M0", "int32": "I32", "int64": "I64"}
 
 
 def tensor(values: np.ndarray) -> models.Tensor:
