@@ -158,6 +158,16 @@ def fp8_powers(matrix: np.ndarray):
     return tensors | {"weight_scale_inv": exponents.astype(np.uint8)}, values
 
 
+def with_activations(store, *names: str):
+    """Adds scales of activations, which the values of the weights do not depend on."""
+
+    def store_all(matrix: np.ndarray):
+        tensors, values = store(matrix)
+        return tensors | dict.fromkeys(names, np.ones(1, np.float32)), values
+
+    return store_all
+
+
 def compressed(weights: dict) -> dict:
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
 
@@ -186,14 +196,16 @@ METHODS = {
         compressed({"num_bits": 8, "type": "int", "strategy": "channel"}), compressed_bytes, "compressed-tensors, 8 bits"
     ),
     "compressed-fp8": Method(
-        compressed({"num_bits": 8, "type": "float", "strategy": "channel"}), fp8(None, "weight_scale"), "(FP8)"
+        compressed({"num_bits": 8, "type": "float", "strategy": "channel"}),
+        with_activations(fp8(None, "weight_scale"), "input_scale", "output_scale", "k_scale"),
+        "(FP8)",
     ),
     "fp8-one-scale": Method(
         {"quant_method": "fp8"}, fp8(None, "weight_scale", lambda scales: scales.max(keepdims=True).reshape(1)), "(FP8)"
     ),
     "fp8-powers": Method(
         {"quant_method": "fp8", "weight_block_size": [48, 32], "scale_fmt": "ue8m0"},
-        fp8_powers,
+        with_activations(fp8_powers, "activation_scale"),
         "FP8 in blocks of 48 × 32",
     ),
     "fp8-blocks": Method(

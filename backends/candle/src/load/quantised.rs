@@ -15,6 +15,8 @@ use text_embeddings_checkpoint::Tensor;
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Bits of a packed word.
 const WORD: u32 = 32;
+/// How names of scales and zeros of activations, keys and values begin.
+const ACTIVATIONS: [&str; 7] = ["activation", "input", "output", "q", "k", "v", "kv"];
 
 /// Packed values of `bits` bits, as words `[rows, columns]`. Each word holds several neighbouring values.
 struct Packed {
@@ -54,8 +56,14 @@ impl Packed {
 }
 
 impl Checkpoint {
-    /// From now on, matrices may be quantised by this scheme.
+    /// From now on, matrices may be quantised by this scheme. Scales of activations are not needed, because
+    /// `--dtype` alone decides how activations are quantised.
     pub(crate) fn quantised_as(self, scheme: Option<Scheme>) -> Self {
+        if scheme.is_some() {
+            for (name, _) in self.tensors.iter().filter(|(name, _)| is_about_activations(name)) {
+                self.tensors.mark_used(name);
+            }
+        }
         Self { scheme, ..self }
     }
 
@@ -76,8 +84,6 @@ impl Checkpoint {
         if is_plain {
             return Ok(None);
         }
-        // The scale of activations. It is not needed, because activations are not quantised here.
-        self.tensors.mark_used(&part_name(base, "input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
             Scheme::CompressedTensors { bits, group, has_zeros, is_ordered } => {
@@ -302,6 +308,13 @@ impl Scales {
         let [rows, columns] = self.size;
         self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
     }
+}
+
+/// Whether a tensor of this name is a scale or a zero of activations, or of keys and values.
+fn is_about_activations(name: &str) -> bool {
+    let part = name.rsplit('.').next().unwrap_or(name);
+    let stem = part.strip_suffix("_scale").or_else(|| part.strip_suffix("_zero_point"));
+    stem.is_some_and(|stem| ACTIVATIONS.contains(&stem))
 }
 
 /// Whether one of these bytes of E4M3 is no number.
