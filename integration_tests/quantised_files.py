@@ -119,6 +119,13 @@ def compressed_bytes(matrix: np.ndarray):
     return {"weight": numbers, "weight_scale": scales}, numbers.astype(np.float32) * scales
 
 
+def compressed_group_bytes(matrix: np.ndarray):
+    numbers, scales, zeros = asymmetric(matrix, 8, GROUP)
+    parts = {"weight": numbers - 128, "weight_zero_point": zeros - 128}
+    tensors = {name: part.astype(np.int8) for name, part in parts.items()} | {"weight_scale": scales}
+    return tensors, widened(numbers, scales, zeros, np.arange(matrix.shape[1]) // GROUP)
+
+
 def e4m3_values() -> np.ndarray:
     """The value of each of the 256 bytes of E4M3."""
     byte = np.arange(256)
@@ -194,6 +201,9 @@ METHODS = {
     ),
     "compressed-bytes": Method(
         compressed({"num_bits": 8, "type": "int", "strategy": "channel"}), compressed_bytes, "compressed-tensors, 8 bits"
+    ),
+    "compressed-bytes-zeros": Method(
+        compressed(OF_GROUPS | {"num_bits": 8, "symmetric": False}), compressed_group_bytes, "compressed-tensors, 8 bits in groups"
     ),
     "compressed-fp8": Method(
         compressed({"num_bits": 8, "type": "float", "strategy": "channel"}),

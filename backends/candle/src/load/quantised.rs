@@ -92,7 +92,7 @@ impl Checkpoint {
                 if self.has(&part_name(base, "weight_packed")) {
                     self.compressed(base, [outputs, inputs], bits, group)
                 } else {
-                    self.bytes(base, [outputs, inputs])
+                    self.bytes(base, [outputs, inputs], group)
                 }
             }
             Scheme::Gptq { bits, group, zero, is_ordered } => {
@@ -120,17 +120,27 @@ impl Checkpoint {
         }))
     }
 
-    fn bytes(&self, base: &str, [outputs, inputs]: [usize; 2]) -> Result<Weight, BackendError> {
-        self.refuse(&format!("{base}.weight_zero_point"))?;
+    fn bytes(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        group: Option<usize>,
+    ) -> Result<Weight, BackendError> {
         let bytes = self.stored(&part_name(base, "weight"), "I8", &[outputs, inputs])?;
-        let scales = self.scales(base, [outputs, 1])?;
+        let group = group.unwrap_or(inputs);
+        let groups = inputs.div_ceil(group);
+        let scales = self.scales(base, [outputs, groups])?;
+        let zeros = part_name(base, "weight_zero_point");
+        let zeros = if self.has(&zeros) { self.stored(&zeros, "I8", &scales.shape)? } else { Vec::new() };
+        let places = self.groups(&part_name(base, "weight_g_idx"), inputs, group, groups)?;
         let widened = Weight::from_rows([outputs, inputs], |row, out| {
-            for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
-                *out = f32::from(byte.cast_signed()) * scales.scale_at(row, 0);
+            for ((out, &byte), &group) in out.iter_mut().zip(&bytes[row * inputs..]).zip(&places) {
+                let zero = zeros.get(scales.place(row, group)).map_or(0, |zero| zero.cast_signed());
+                *out = (f32::from(byte.cast_signed()) - f32::from(zero)) * scales.scale_at(row, group);
             }
         });
         let steps: Vec<f32> = (0..outputs).map(|row| scales.scale_at(row, 0)).collect();
-        let are_steps = steps.iter().all(|step| step.is_normal());
+        let are_steps = groups == 1 && zeros.is_empty() && steps.iter().all(|step| step.is_normal());
         Ok(if are_steps { widened.with_steps(steps) } else { widened })
     }
 
@@ -246,7 +256,7 @@ impl Checkpoint {
         };
         let values = self.tensor(name, &shape)?;
         let values = (0..values.rows()).flat_map(|row| values.row(row)).collect();
-        Ok(Scales { values, size })
+        Ok(Scales { values, size, shape })
     }
 
     /// Packed words `[rows, columns]`.
@@ -285,15 +295,6 @@ impl Checkpoint {
              download it again"
         )))
     }
-
-    fn refuse(&self, name: &str) -> Result<(), BackendError> {
-        if self.has(name) {
-            return Err(BackendError::Load(format!(
-                "tensor `{name}` is not supported: 8-bit matrices must have no zero points"
-            )));
-        }
-        Ok(())
-    }
 }
 
 /// The scales of a matrix.
@@ -301,12 +302,18 @@ struct Scales {
     values: Vec<f32>,
     /// Rows and columns. A single row or column holds for all.
     size: [usize; 2],
+    /// As the tensor has it.
+    shape: Vec<usize>,
 }
 
 impl Scales {
-    fn scale_at(&self, row: usize, column: usize) -> f32 {
+    fn place(&self, row: usize, column: usize) -> usize {
         let [rows, columns] = self.size;
-        self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
+        row.min(rows - 1) * columns + column.min(columns - 1)
+    }
+
+    fn scale_at(&self, row: usize, column: usize) -> f32 {
+        self.values[self.place(row, column)]
     }
 }
 
