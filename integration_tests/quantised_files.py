@@ -165,14 +165,19 @@ def fp8_powers(matrix: np.ndarray):
     return tensors | {"weight_scale_inv": exponents.astype(np.uint8)}, values
 
 
-def with_activations(store, *names: str):
-    """Adds scales of activations, which the values of the weights do not depend on."""
+def with_unused(store, unused: Callable[[np.ndarray], dict[str, np.ndarray]]):
+    """Adds tensors that the values of the weights do not depend on."""
 
     def store_all(matrix: np.ndarray):
         tensors, values = store(matrix)
-        return tensors | dict.fromkeys(names, np.ones(1, np.float32)), values
+        return tensors | unused(matrix), values
 
     return store_all
+
+
+def ones(*names: str):
+    """Scales of activations."""
+    return lambda _matrix: dict.fromkeys(names, np.ones(1, np.float32))
 
 
 def compressed(weights: dict) -> dict:
@@ -183,6 +188,11 @@ OF_GROUPS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GR
 METHODS = {
     "gptq": Method({"quant_method": "gptq", "bits": 4, "group_size": GROUP}, gptq(4, GROUP), f"GPTQ, 4 bits in groups of {GROUP}"),
     "gptq-8-bits": Method({"quant_method": "gptq", "bits": 8, "group_size": -1}, gptq(8, -1), "GPTQ, 8 bits"),
+    "gptq-biases": Method(
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP},
+        with_unused(gptq(4, GROUP), lambda matrix: {"bias": np.zeros(len(matrix), np.float16)}),
+        "GPTQ, 4 bits",
+    ),
     "gptq-by-activations": Method(
         {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True}, gptq(4, GROUP, is_ordered=False), "GPTQ, 4 bits"
     ),
@@ -207,7 +217,7 @@ METHODS = {
     ),
     "compressed-fp8": Method(
         compressed({"num_bits": 8, "type": "float", "strategy": "channel"}),
-        with_activations(fp8(None, "weight_scale"), "input_scale", "output_scale", "k_scale"),
+        with_unused(fp8(None, "weight_scale"), ones("input_scale", "output_scale", "k_scale")),
         "(FP8)",
     ),
     "fp8-one-scale": Method(
@@ -215,7 +225,7 @@ METHODS = {
     ),
     "fp8-powers": Method(
         {"quant_method": "fp8", "weight_block_size": [48, 32], "scale_fmt": "ue8m0"},
-        with_activations(fp8_powers, "activation_scale"),
+        with_unused(fp8_powers, ones("activation_scale")),
         "FP8 in blocks of 48 × 32",
     ),
     "fp8-blocks": Method(

@@ -121,6 +121,7 @@ BROKEN = {
     "GPTQ's order that is missing": (
         "gptq-by-activations", without("g_idx"), ["g_idx`", "desc_act in quantization_config"]
     ),
+    "a bias that counts": ("gptq-biases", endless("_proj.bias", b"\x00\x3c"), ["_proj.bias` in", "not part of this architecture"]),
     "an infinite scale": ("gptq", endless("scales", b"\x00\x7c"), ["scales` in", "holds a NaN or an infinity"]),
     "a byte that is no number": ("fp8-one-scale", endless("q_proj.weight", b"\x7f"), ["q_proj.weight` in", "holds a NaN or an infinity"]),
     "another shape": ("awq", other("qweight", [3, 3]), ["qweight` in", "is I32 [3, 3], but quantization_config asks for I32 ["]),

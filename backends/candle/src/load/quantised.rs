@@ -188,6 +188,7 @@ impl Checkpoint {
         let scales = self.tensor(&part_name(base, "scales"), &[groups, outputs])?;
         let places = self.groups(&part_name(base, "g_idx"), inputs, group, groups)?;
         let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
+        self.pass_over_zeros(&part_name(base, "bias"), outputs)?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
                 let zero = (zeros.across(group, row) + zero) & ((1 << bits) - 1);
@@ -215,6 +216,17 @@ impl Checkpoint {
                 *out = value as f32 * scales[group][row];
             }
         }))
+    }
+
+    /// Passes over a bias of zeros: `AutoGPTQ` stores one where a model has none.
+    fn pass_over_zeros(&self, name: &str, outputs: usize) -> Result<(), BackendError> {
+        if let Some(tensor) = self.tensors.get(name)
+            && tensor.shape() == [outputs]
+            && super::weight(name, tensor, 0..1)?.row(0).iter().all(|value| *value == 0.0)
+        {
+            self.tensors.mark_used(name);
+        }
+        Ok(())
     }
 
     /// The group of each input: from the tensor `name` if the checkpoint has it, else consecutive groups.
