@@ -119,6 +119,13 @@ def compressed_bytes(matrix: np.ndarray):
     return {"weight": numbers, "weight_scale": scales}, numbers.astype(np.float32) * scales
 
 
+def compressed_group_bytes(matrix: np.ndarray):
+    numbers, scales, zeros = asymmetric(matrix, 8, GROUP)
+    parts = {"weight": numbers - 128, "weight_zero_point": zeros - 128}
+    tensors = {name: part.astype(np.int8) for name, part in parts.items()} | {"weight_scale": scales}
+    return tensors, widened(numbers, scales, zeros, np.arange(matrix.shape[1]) // GROUP)
+
+
 def e4m3_values() -> np.ndarray:
     """The value of each of the 256 bytes of E4M3."""
     byte = np.arange(256)
@@ -151,6 +158,28 @@ def fp8(block: tuple[int, int] | None, name: str, shape: Callable[[np.ndarray], 
     return store
 
 
+def fp8_powers(matrix: np.ndarray):
+    """With scales that are powers of two, stored as exponents (E8M0)."""
+    tensors, values = fp8((48, 32), "weight_scale_inv", lambda scales: np.exp2(np.ceil(np.log2(scales))))(matrix)
+    exponents = np.log2(tensors["weight_scale_inv"]) + 127
+    return tensors | {"weight_scale_inv": exponents.astype(np.uint8)}, values
+
+
+def with_unused(store, unused: Callable[[np.ndarray], dict[str, np.ndarray]]):
+    """Adds tensors that the values of the weights do not depend on."""
+
+    def store_all(matrix: np.ndarray):
+        tensors, values = store(matrix)
+        return tensors | unused(matrix), values
+
+    return store_all
+
+
+def ones(*names: str):
+    """Scales of activations."""
+    return lambda _matrix: dict.fromkeys(names, np.ones(1, np.float32))
+
+
 def compressed(weights: dict) -> dict:
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
 
@@ -159,6 +188,11 @@ OF_GROUPS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GR
 METHODS = {
     "gptq": Method({"quant_method": "gptq", "bits": 4, "group_size": GROUP}, gptq(4, GROUP), f"GPTQ, 4 bits in groups of {GROUP}"),
     "gptq-8-bits": Method({"quant_method": "gptq", "bits": 8, "group_size": -1}, gptq(8, -1), "GPTQ, 8 bits"),
+    "gptq-biases": Method(
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP},
+        with_unused(gptq(4, GROUP), lambda matrix: {"bias": np.zeros(len(matrix), np.float16)}),
+        "GPTQ, 4 bits",
+    ),
     "gptq-by-activations": Method(
         {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True}, gptq(4, GROUP, is_ordered=False), "GPTQ, 4 bits"
     ),
@@ -178,11 +212,21 @@ METHODS = {
     "compressed-bytes": Method(
         compressed({"num_bits": 8, "type": "int", "strategy": "channel"}), compressed_bytes, "compressed-tensors, 8 bits"
     ),
+    "compressed-bytes-zeros": Method(
+        compressed(OF_GROUPS | {"num_bits": 8, "symmetric": False}), compressed_group_bytes, "compressed-tensors, 8 bits in groups"
+    ),
     "compressed-fp8": Method(
-        compressed({"num_bits": 8, "type": "float", "strategy": "channel"}), fp8(None, "weight_scale"), "(FP8)"
+        compressed({"num_bits": 8, "type": "float", "strategy": "channel"}),
+        with_unused(fp8(None, "weight_scale"), ones("input_scale", "output_scale", "k_scale")),
+        "(FP8)",
     ),
     "fp8-one-scale": Method(
         {"quant_method": "fp8"}, fp8(None, "weight_scale", lambda scales: scales.max(keepdims=True).reshape(1)), "(FP8)"
+    ),
+    "fp8-powers": Method(
+        {"quant_method": "fp8", "weight_block_size": [48, 32], "scale_fmt": "ue8m0"},
+        with_unused(fp8_powers, ones("activation_scale")),
+        "FP8 in blocks of 48 × 32",
     ),
     "fp8-blocks": Method(
         {"quant_method": "fp8", "weight_block_size": [48, 32]}, fp8((48, 32), "weight_scale_inv"), "FP8 in blocks of 48 × 32"

@@ -368,6 +368,14 @@ REFUSED = {
         recipes(metadata={"qwen3.rope.scaling.type": "yarn"}),
         "`qwen3.rope.scaling.type` is \"yarn\"",
     ),
+    "rotary positions that are stretched by an unnamed rule": (
+        recipes(metadata={"qwen3.rope.scaling.factor": 8.0}),
+        "`qwen3.rope.scaling.factor` is 8.0",
+    ),
+    "an adapter": (
+        recipes(metadata={"general.type": "adapter", "qwen3.embedding_length": None}),
+        "it is an adapter: merge it into its base",
+    ),
     "a BERT that does not see what is behind": (
         of(SERVED / "bert-embedding-mean", metadata={"bert.attention.causal": True}),
         "`bert.attention.causal` is true",

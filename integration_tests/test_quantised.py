@@ -17,7 +17,7 @@ MODEL = "tied-f32-bare"
 QUERY = "Which planet is red?"
 TEXTS = ["Mars is red.", "Bread is baked from flour and water 1234.", "naïve 정 can't   <|im_end|>"]
 EXACT = ("--model-type", "listwise-reranker", "--dtype", "float32")
-TYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "int32": "I32", "int64": "I64"}
+TYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint8": "F8_E8M0", "int32": "I32", "int64": "I64"}
 
 
 def tensor(values: np.ndarray) -> models.Tensor:
@@ -121,6 +121,7 @@ BROKEN = {
     "GPTQ's order that is missing": (
         "gptq-by-activations", without("g_idx"), ["g_idx`", "desc_act in quantization_config"]
     ),
+    "a bias that counts": ("gptq-biases", endless("_proj.bias", b"\x00\x3c"), ["_proj.bias` in", "not part of this architecture"]),
     "an infinite scale": ("gptq", endless("scales", b"\x00\x7c"), ["scales` in", "holds a NaN or an infinity"]),
     "a byte that is no number": ("fp8-one-scale", endless("q_proj.weight", b"\x7f"), ["q_proj.weight` in", "holds a NaN or an infinity"]),
     "another shape": ("awq", other("qweight", [3, 3]), ["qweight` in", "is I32 [3, 3], but quantization_config asks for I32 ["]),

@@ -55,8 +55,8 @@ static BLOCKS: [Encoding; 11] = [
     Encoding::new("IQ4_NL", 32, 18, Some(blocks::iq4_nl)),
 ];
 
-/// Types that appear in files and cannot be computed with. Their sizes are known, so that files with them are
-/// checked like all others.
+/// Types in which no model is stored. Only `F8_E8M0`, a type of scales, can be computed with. Their sizes are
+/// known, so that files with them are checked like all others.
 static OTHERS: [Encoding; 33] = [
     Encoding::new("I8", 1, 1, None),
     Encoding::new("I16", 1, 2, None),
@@ -70,7 +70,7 @@ static OTHERS: [Encoding; 33] = [
     Encoding::new("C64", 1, 8, None),
     Encoding::new("F8_E4M3", 1, 1, None),
     Encoding::new("F8_E5M2", 1, 1, None),
-    Encoding::new("F8_E8M0", 1, 1, None),
+    Encoding::new("F8_E8M0", 1, 1, Some(widen_powers)),
     Encoding::new("F8_E4M3FNUZ", 1, 1, None),
     Encoding::new("F8_E5M2FNUZ", 1, 1, None),
     Encoding::new("Q8_1", 32, 40, None),
@@ -189,6 +189,12 @@ fn widen_bytes(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+fn widen_powers(bytes: &[u8], out: &mut [f32]) {
+    for (out, byte) in out.iter_mut().zip(bytes) {
+        *out = if *byte == u8::MAX { f32::NAN } else { 2_f32.powi(i32::from(*byte) - 127) };
+    }
+}
+
 fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
     for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
         *out = bf16::from_le_bytes(*bytes).to_f32();
@@ -197,6 +203,7 @@ fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]
@@ -210,5 +217,9 @@ mod tests {
         let mut value = [0.0];
         F64.widen(&0.1_f64.to_le_bytes(), &mut value);
         assert_eq!(value.map(f32::to_bits), [0.1_f32.to_bits()]);
+        let mut powers = [0.0; 4];
+        Encoding::named("F8_E8M0").unwrap().widen(&[0, 127, 130, 255], &mut powers);
+        assert_eq!(powers[..3], [2_f32.powi(-127), 1.0, 8.0]);
+        assert!(powers[3].is_nan());
     }
 }

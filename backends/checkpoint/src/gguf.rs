@@ -190,6 +190,11 @@ impl File {
             }
             metadata.0.insert(name, value);
         }
+        if metadata.text("general.type") == Some("adapter") {
+            return Err(
+                source.unsupported("it is an adapter: merge it into its base with `llama-export-lora`")
+            );
+        }
         if metadata.number("split.count").is_some_and(|parts| parts > 1) {
             return Err(source.unsupported(
                 "it is one part of a model that was split: join the parts with `llama-gguf-split --merge`",

@@ -277,16 +277,17 @@ mod tests {
         let doubling: Vec<u8> = [b"\x80\x02)".as_slice(), &b"q\0h\0\x86".repeat(40), b"."].concat();
         let pile: Vec<u8> = [b"\x80\x02".as_slice(), &b"N".repeat(100_000), b"."].concat();
         let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ";
-        let tensor = |rest: &[u8]| {
+        let marked = |rest: &[u8], marks: &[u8]| {
             let start = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(";
-            let program = [start.as_slice(), storage, rest, b"\x89}tRs."].concat();
+            let program = [start.as_slice(), storage, rest, b"\x89}", marks, b"tRs."].concat();
             archive(&[("data.pkl", &program), ("data/0", &[0; 16])], CompressionMethod::Stored)
         };
+        let tensor = |rest: &[u8]| marked(rest, b"");
         let whole = std::fs::read(fixture("zip.bin")).unwrap();
         let old = std::fs::read(fixture("legacy.bin")).unwrap();
         let table: Vec<(&str, Vec<u8>, &str)> = vec![
             ("code", pickled(system), "calls `posix.system`"),
-            ("a whole module", std::fs::read(fixture("module.bin")).unwrap(), "pickle"),
+            ("a whole module", std::fs::read(fixture("module.bin")).unwrap(), "save `model.state_dict()`"),
             (
                 "a view larger than its storage",
                 std::fs::read(fixture("expanded.bin")).unwrap(),
@@ -308,6 +309,11 @@ mod tests {
                 "an endless shape",
                 tensor(b"K\x00J\xff\xff\xff\x7fJ\xff\xff\xff\x7fJ\xff\xff\xff\x7f\x87K\x00K\x00K\x00\x87"),
                 "does not fit",
+            ),
+            (
+                "a tensor whose values are negated",
+                marked(b"K\x00K\x04\x85K\x01\x85", b"}X\x03\0\0\0neg\x88s"),
+                "tensor with marks",
             ),
             ("a negative shape", tensor(b"K\x00J\xff\xff\xff\xff\x85K\x01\x85"), "sizes are not numbers"),
             (

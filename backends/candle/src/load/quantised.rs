@@ -15,6 +15,8 @@ use text_embeddings_checkpoint::Tensor;
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Bits of a packed word.
 const WORD: u32 = 32;
+/// How names of scales and zeros of activations, keys and values begin.
+const ACTIVATIONS: [&str; 7] = ["activation", "input", "output", "q", "k", "v", "kv"];
 
 /// Packed values of `bits` bits, as words `[rows, columns]`. Each word holds several neighbouring values.
 struct Packed {
@@ -54,8 +56,14 @@ impl Packed {
 }
 
 impl Checkpoint {
-    /// From now on, matrices may be quantised by this scheme.
+    /// From now on, matrices may be quantised by this scheme. Scales of activations are not needed, because
+    /// `--dtype` alone decides how activations are quantised.
     pub(crate) fn quantised_as(self, scheme: Option<Scheme>) -> Self {
+        if scheme.is_some() {
+            for (name, _) in self.tensors.iter().filter(|(name, _)| is_about_activations(name)) {
+                self.tensors.mark_used(name);
+            }
+        }
         Self { scheme, ..self }
     }
 
@@ -76,8 +84,6 @@ impl Checkpoint {
         if is_plain {
             return Ok(None);
         }
-        // The scale of activations. It is not needed, because activations are not quantised here.
-        self.tensors.mark_used(&part_name(base, "input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
             Scheme::CompressedTensors { bits, group, has_zeros, is_ordered } => {
@@ -86,7 +92,7 @@ impl Checkpoint {
                 if self.has(&part_name(base, "weight_packed")) {
                     self.compressed(base, [outputs, inputs], bits, group)
                 } else {
-                    self.bytes(base, [outputs, inputs])
+                    self.bytes(base, [outputs, inputs], group)
                 }
             }
             Scheme::Gptq { bits, group, zero, is_ordered } => {
@@ -114,17 +120,27 @@ impl Checkpoint {
         }))
     }
 
-    fn bytes(&self, base: &str, [outputs, inputs]: [usize; 2]) -> Result<Weight, BackendError> {
-        self.refuse(&format!("{base}.weight_zero_point"))?;
+    fn bytes(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        group: Option<usize>,
+    ) -> Result<Weight, BackendError> {
         let bytes = self.stored(&part_name(base, "weight"), "I8", &[outputs, inputs])?;
-        let scales = self.scales(base, [outputs, 1])?;
+        let group = group.unwrap_or(inputs);
+        let groups = inputs.div_ceil(group);
+        let scales = self.scales(base, [outputs, groups])?;
+        let zeros = part_name(base, "weight_zero_point");
+        let zeros = if self.has(&zeros) { self.stored(&zeros, "I8", &scales.shape)? } else { Vec::new() };
+        let places = self.groups(&part_name(base, "weight_g_idx"), inputs, group, groups)?;
         let widened = Weight::from_rows([outputs, inputs], |row, out| {
-            for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
-                *out = f32::from(byte.cast_signed()) * scales.scale_at(row, 0);
+            for ((out, &byte), &group) in out.iter_mut().zip(&bytes[row * inputs..]).zip(&places) {
+                let zero = zeros.get(scales.place(row, group)).map_or(0, |zero| zero.cast_signed());
+                *out = (f32::from(byte.cast_signed()) - f32::from(zero)) * scales.scale_at(row, group);
             }
         });
         let steps: Vec<f32> = (0..outputs).map(|row| scales.scale_at(row, 0)).collect();
-        let are_steps = steps.iter().all(|step| step.is_normal());
+        let are_steps = groups == 1 && zeros.is_empty() && steps.iter().all(|step| step.is_normal());
         Ok(if are_steps { widened.with_steps(steps) } else { widened })
     }
 
@@ -172,6 +188,7 @@ impl Checkpoint {
         let scales = self.tensor(&part_name(base, "scales"), &[groups, outputs])?;
         let places = self.groups(&part_name(base, "g_idx"), inputs, group, groups)?;
         let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
+        self.pass_over_zeros(&part_name(base, "bias"), outputs)?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
                 let zero = (zeros.across(group, row) + zero) & ((1 << bits) - 1);
@@ -199,6 +216,17 @@ impl Checkpoint {
                 *out = value as f32 * scales[group][row];
             }
         }))
+    }
+
+    /// Passes over a bias of zeros: `AutoGPTQ` stores one where a model has none.
+    fn pass_over_zeros(&self, name: &str, outputs: usize) -> Result<(), BackendError> {
+        if let Some(tensor) = self.tensors.get(name)
+            && tensor.shape() == [outputs]
+            && super::weight(name, tensor, 0..1)?.row(0).iter().all(|value| *value == 0.0)
+        {
+            self.tensors.mark_used(name);
+        }
+        Ok(())
     }
 
     /// The group of each input: from the tensor `name` if the checkpoint has it, else consecutive groups.
@@ -240,7 +268,7 @@ impl Checkpoint {
         };
         let values = self.tensor(name, &shape)?;
         let values = (0..values.rows()).flat_map(|row| values.row(row)).collect();
-        Ok(Scales { values, size })
+        Ok(Scales { values, size, shape })
     }
 
     /// Packed words `[rows, columns]`.
@@ -279,15 +307,6 @@ impl Checkpoint {
              download it again"
         )))
     }
-
-    fn refuse(&self, name: &str) -> Result<(), BackendError> {
-        if self.has(name) {
-            return Err(BackendError::Load(format!(
-                "tensor `{name}` is not supported: 8-bit matrices must have no zero points"
-            )));
-        }
-        Ok(())
-    }
 }
 
 /// The scales of a matrix.
@@ -295,13 +314,26 @@ struct Scales {
     values: Vec<f32>,
     /// Rows and columns. A single row or column holds for all.
     size: [usize; 2],
+    /// As the tensor has it.
+    shape: Vec<usize>,
 }
 
 impl Scales {
-    fn scale_at(&self, row: usize, column: usize) -> f32 {
+    fn place(&self, row: usize, column: usize) -> usize {
         let [rows, columns] = self.size;
-        self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
+        row.min(rows - 1) * columns + column.min(columns - 1)
     }
+
+    fn scale_at(&self, row: usize, column: usize) -> f32 {
+        self.values[self.place(row, column)]
+    }
+}
+
+/// Whether a tensor of this name is a scale or a zero of activations, or of keys and values.
+fn is_about_activations(name: &str) -> bool {
+    let part = name.rsplit('.').next().unwrap_or(name);
+    let stem = part.strip_suffix("_scale").or_else(|| part.strip_suffix("_zero_point"));
+    stem.is_some_and(|stem| ACTIVATIONS.contains(&stem))
 }
 
 /// Whether one of these bytes of E4M3 is no number.

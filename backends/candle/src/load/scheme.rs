@@ -80,8 +80,11 @@ impl Scheme {
         if values.is_null() {
             return Ok(None);
         }
-        let settings =
-            QuantizationConfig { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
+        // As `transformers` understands a file without a name.
+        let is_bitsandbytes = ["load_in_4bit", "load_in_8bit"].iter().any(|name| values[name] == true);
+        let unnamed = if is_bitsandbytes { "bitsandbytes" } else { "an unnamed method" };
+        let method = values["quant_method"].as_str().unwrap_or(unnamed);
+        let settings = QuantizationConfig { method, values };
         match settings.method {
             "fp8" | "fbgemm_fp8" => settings.plain_fp8(),
             "gptq" => settings.gptq(),
@@ -176,6 +179,7 @@ const COMPRESSED: &[&str] = &[
     "quant_method",
     "quantization_status",
     "run_compressed",
+    "sparsity_config",
     "use_optimized_inference",
     "version",
 ];
@@ -290,18 +294,33 @@ impl QuantizationConfig<'_> {
             ["int-quantized", "pack-quantized", "float-quantized", "naive-quantized", "mixed-precision"];
         self.check_known(self.values, COMPRESSED)?;
         self.check_text(self.values, "format", &FORMATS)?;
+        // Models that were pruned and store their zeros like other values.
+        let sparsity = &self.values["sparsity_config"];
+        if !is_switched_off(sparsity) && sparsity["format"] != "dense" {
+            return self.refused("sparsity_config", sparsity);
+        }
         let groups = &self.values["config_groups"];
-        let mut all = Vec::new();
+        let mut found = None;
         for group in groups.as_object().into_iter().flat_map(|groups| groups.values()) {
             self.check_text(group, "format", &FORMATS)?;
-            all.push(&group["weights"]);
+            let scheme = match group.get("weights") {
+                // Only activations are quantised.
+                Some(Value::Null) => continue,
+                Some(weights) => self.compressed_weights(weights)?,
+                None => return self.refused("config_groups", groups),
+            };
+            if found.is_some_and(|found| found != scheme) {
+                return self.refused("config_groups that differ:", groups);
+            }
+            found = Some(scheme);
         }
-        let [first, others @ ..] = &all[..] else { return self.refused("config_groups", groups) };
-        if others.iter().any(|other| other != first) {
-            return self.refused("config_groups that differ:", groups);
-        }
-        self.check_known(first, WEIGHTS)?;
-        let actorder = &first["actorder"];
+        found.map_or_else(|| self.refused("config_groups", groups), Ok)
+    }
+
+    /// The scheme of a group's weights in compressed-tensors.
+    fn compressed_weights(&self, weights: &Value) -> Result<Scheme, BackendError> {
+        self.check_known(weights, WEIGHTS)?;
+        let actorder = &weights["actorder"];
         let is_ordered = match (actorder, actorder.as_str()) {
             (Value::Bool(is_on), _) => *is_on,
             // The last two change the order of quantisation, not the groups.
@@ -309,22 +328,22 @@ impl QuantizationConfig<'_> {
             (_, Some("group" | "dynamic")) => true,
             _ => return self.refused("actorder", actorder),
         };
-        let has_zeros = first["symmetric"] == false;
-        let strategy = first["strategy"].as_str().unwrap_or("tensor");
-        match (first["type"].as_str().unwrap_or("int"), strategy) {
-            ("float", "tensor" | "channel") if first["num_bits"] == 8 => Ok(Scheme::Fp8 { block: None }),
-            ("float", "block") if first["num_bits"] == 8 => self.fp8(&first["block_structure"]),
+        let has_zeros = weights["symmetric"] == false;
+        let strategy = weights["strategy"].as_str().unwrap_or("tensor");
+        match (weights["type"].as_str().unwrap_or("int"), strategy) {
+            ("float", "tensor" | "channel") if weights["num_bits"] == 8 => Ok(Scheme::Fp8 { block: None }),
+            ("float", "block") if weights["num_bits"] == 8 => self.fp8(&weights["block_structure"]),
             ("int", "tensor" | "channel") => {
-                let bits = self.bits(&first["num_bits"])?;
+                let bits = self.bits(&weights["num_bits"])?;
                 Ok(Scheme::CompressedTensors { bits, group: None, has_zeros, is_ordered })
             }
             ("int", "group") => Ok(Scheme::CompressedTensors {
-                bits: self.bits(&first["num_bits"])?,
-                group: self.group(&first["group_size"])?,
+                bits: self.bits(&weights["num_bits"])?,
+                group: self.group(&weights["group_size"])?,
                 has_zeros,
                 is_ordered,
             }),
-            _ => self.refused("weights", first),
+            _ => self.refused("weights", weights),
         }
     }
 }
@@ -339,9 +358,12 @@ mod tests {
         Scheme::from_config(&json!({ "quantization_config": config })).map_err(|error| error.to_string())
     }
 
+    fn weights(weights: &Value) -> Value {
+        json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}})
+    }
+
     #[test]
-    fn schemes_are_those_that_config_json_names_and_others_are_refused_by_name() {
-        let weights = |weights: Value| json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}});
+    fn schemes_are_those_that_config_json_names() {
         for (config, expected) in [
             (json!({"quant_method": "fp8", "weight_block_size": [128, 128]}), "FP8 in blocks of 128 × 128"),
             (json!({"quant_method": "fbgemm_fp8"}), "FP8"),
@@ -352,26 +374,43 @@ mod tests {
                 "AWQ, 4 bits in groups of 64",
             ),
             (
-                weights(json!({"num_bits": 8, "type": "int", "strategy": "channel"})),
+                weights(&json!({"num_bits": 8, "type": "int", "strategy": "channel"})),
                 "compressed-tensors, 8 bits",
             ),
             (
-                weights(json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})),
+                weights(&json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})),
                 "compressed-tensors, 4 bits in groups of 128",
             ),
             (
                 weights(
-                    json!({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}),
+                    &json!({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}),
                 ),
                 "FP8 in blocks of 64 × 32",
+            ),
+            (
+                json!({
+                    "quant_method": "compressed-tensors",
+                    "sparsity_config": {"format": "dense", "global_sparsity": 0.1},
+                    "config_groups": {
+                        "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}},
+                        "group_1": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}},
+                        "group_2": {"weights": null, "input_activations": {"num_bits": 8}},
+                    },
+                }),
+                "FP8",
             ),
         ] {
             assert_eq!(scheme(&config).unwrap().unwrap().to_string(), expected);
         }
         assert_eq!(Scheme::from_config(&json!({})).unwrap(), None);
+    }
+
+    #[test]
+    fn other_schemes_are_refused_by_name() {
         for (config, part) in [
             (json!({"quant_method": "bitsandbytes"}), "bitsandbytes is not supported; supported: fp8"),
-            (json!({"bits": 4}), "unnamed is not supported"),
+            (json!({"bits": 4}), "of an unnamed method is not supported"),
+            (json!({"load_in_4bit": true}), "of bitsandbytes is not supported"),
             (json!({"quant_method": "gptq", "bits": 3, "group_size": 128}), "gptq with bits 3"),
             (json!({"quant_method": "gptq", "bits": 4}), "group_size null"),
             (json!({"quant_method": "gptq", "bits": 4, "group_size": 0}), "group_size 0"),
@@ -386,7 +425,12 @@ mod tests {
             (json!({"quant_method": "fp8", "weight_block_size": [128]}), "weight_block_size [128]"),
             (json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), "weight_block_size [0,1]"),
             (json!({"quant_method": "compressed-tensors"}), "config_groups null"),
-            (weights(json!({"num_bits": 4, "type": "float"})), "weights {"),
+            (weights(&json!({"num_bits": 4, "type": "float"})), "weights {"),
+            (weights(&json!(null)), "config_groups {"),
+            (
+                json!({"quant_method": "compressed-tensors", "config_groups": {"W4A16": ["Linear"]}}),
+                "config_groups {",
+            ),
             (json!({"quant_method": "fp8", "foo": 1}), "fp8 with foo 1"),
             (json!({"quant_method": "fp8", "fmt": "e5m2"}), "fmt \"e5m2\""),
             (json!({"quant_method": "fp8", "activation_scheme": "weird"}), "activation_scheme \"weird\""),
@@ -399,8 +443,8 @@ mod tests {
             (json!({"quant_method": "compressed-tensors", "format": "marlin-24"}), "format \"marlin-24\""),
             (json!({"quant_method": "compressed-tensors", "transform_config": {"a": 1}}), "transform_config"),
             (json!({"quant_method": "compressed-tensors", "sparsity_config": {"a": 1}}), "sparsity_config"),
-            (weights(json!({"num_bits": 4, "actorder": "odd"})), "actorder \"odd\""),
-            (weights(json!({"num_bits": 4, "scaled": true})), "scaled true"),
+            (weights(&json!({"num_bits": 4, "actorder": "odd"})), "actorder \"odd\""),
+            (weights(&json!({"num_bits": 4, "scaled": true})), "scaled true"),
         ] {
             let message = scheme(&config).unwrap_err();
             assert!(message.contains(part), "{message}");

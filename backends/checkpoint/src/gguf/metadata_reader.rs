@@ -3,6 +3,7 @@
 use super::File;
 use crate::CheckpointError;
 use serde_json::{Value, json};
+use std::fmt::Debug;
 
 /// The field that says that the tensors have the values that llama.cpp's converter gives them, where
 /// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's and Qwen3.5's norms are larger by 1,
@@ -78,14 +79,22 @@ impl MetadataReader<'_> {
         }
     }
 
-    /// Refuses every scaling of rotary positions.
+    /// The error for an entry with a value that is not supported.
+    fn refused_value(&self, name: &str, value: impl Debug) -> CheckpointError {
+        self.file.unsupported(format!("`{}` is {value:?}, which is not supported", self.key(name)))
+    }
+
+    /// Refuses every scaling of rotary positions. llama.cpp uses a factor without a type, too.
     pub(super) fn check_scaling(&self) -> Result<(), CheckpointError> {
         let scaling = self.file.metadata.text(&self.key("rope.scaling.type"));
         if let Some(kind) = scaling.filter(|kind| *kind != "none") {
-            return Err(self.file.unsupported(format!(
-                "`{}` is {kind:?}, which is not supported",
-                self.key("rope.scaling.type")
-            )));
+            return Err(self.refused_value("rope.scaling.type", kind));
+        }
+        for name in ["rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor"] {
+            // 0 means that there is no factor.
+            if let Some(factor) = self.real_if_given(name).filter(|factor| ![0.0, 1.0].contains(factor)) {
+                return Err(self.refused_value(name, factor));
+            }
         }
         Ok(())
     }

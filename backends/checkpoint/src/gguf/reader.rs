@@ -52,6 +52,7 @@ const EXPECTED_TYPES: [ExpectedType; 5] = [
         fits: |value| matches!(value, MetadataValue::Text(_)),
         ends: &[
             "general.name",
+            "general.type",
             ".rope.scaling.type",
             ".hidden_act",
             "tokenizer.chat_template",
@@ -89,7 +90,14 @@ const EXPECTED_TYPES: [ExpectedType; 5] = [
     ExpectedType {
         name: "a number",
         fits: |value| matches!(value, MetadataValue::Real(_) | MetadataValue::Whole(_)),
-        ends: &[".rope.freq_base", ".rope.freq_base_swa", ".final_logit_softcapping"],
+        ends: &[
+            ".rope.freq_base",
+            ".rope.freq_base_swa",
+            ".rope.scaling.factor",
+            ".rope.scale_linear",
+            ".rope.scaling.attn_factor",
+            ".final_logit_softcapping",
+        ],
     },
     ExpectedType {
         name: "a list of texts",

@@ -12,6 +12,8 @@ use std::{cell::RefCell, collections::HashMap, rc::Rc};
 const MAX_STACK: usize = 1 << 16;
 /// The deepest nesting of tuples. A tensor needs two levels.
 const MAX_TUPLE: usize = 8;
+/// What to do about a file that holds something else.
+const REMEDY: &str = "save `model.state_dict()`, or better as safetensors";
 
 /// A value of the program.
 #[derive(Clone)]
@@ -172,7 +174,8 @@ impl<'p> PickleMachine<'p> {
             }
             _ => {
                 return Err(format!(
-                    "its pickle has the instruction {code:#04x} at byte {}, which no dictionary of tensors needs",
+                    "its pickle has the instruction {code:#04x} at byte {}, which no dictionary of tensors needs: \
+                     {REMEDY}",
                     self.position - 1
                 ));
             }
@@ -329,8 +332,12 @@ fn call(function: &PickleValue, arguments: &PickleValue) -> Result<PickleValue, 
         ("collections OrderedDict", []) => Ok(PickleValue::Dictionary(Rc::default())),
         (
             "torch._utils _rebuild_tensor_v2",
-            [PickleValue::Storage(storage), PickleValue::Number(offset), shape, strides, ..],
+            [PickleValue::Storage(storage), PickleValue::Number(offset), shape, strides, rest @ ..],
         ) => {
+            // Behind whether it has a gradient, and its hooks: marks, such as one that negates all values.
+            if rest.len() > 2 {
+                return Err(format!("its pickle has a tensor with marks, which are not supported: {REMEDY}"));
+            }
             let (offset, shape, strides) = (u64::try_from(*offset).ok(), sizes(shape), sizes(strides));
             let (Some(offset), Some(shape), Some(strides)) = (offset, shape, strides) else {
                 return Err("its pickle has a tensor whose sizes are not numbers".to_owned());
@@ -342,8 +349,7 @@ fn call(function: &PickleValue, arguments: &PickleValue) -> Result<PickleValue, 
         }
         ("torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_parameter", _) => Err(unbalanced()),
         (other, _) => Err(format!(
-            "its pickle calls `{}`, and this server does not run code from files: save \
-             `model.state_dict()`, or better as safetensors",
+            "its pickle calls `{}`, and this server does not run code from files: {REMEDY}",
             other.replace(' ', ".")
         )),
     }
