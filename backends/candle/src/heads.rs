@@ -5,7 +5,7 @@
 //! refused by name.
 
 use crate::{
-    load::{Checkpoint, Part, Weight},
+    load::{Checkpoint, LM_HEAD, Part, Weight},
     operations::{Operations, Precision, Result},
     plan::{Classification, MaskedLm, NormKind, NormPlan, Plan, Reads, StepPlan},
     transformer::Weights,
@@ -252,9 +252,6 @@ fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }
 
-/// The output embedding of decoders that have one apart from their token embedding.
-const HEAD: &str = "lm_head.weight";
-
 /// The rows of the output embedding that give the logits of these tokens.
 fn output_rows(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<Vec<f32>>> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
@@ -269,10 +266,10 @@ fn output_rows(tokens: &[u32], checkpoint: &Checkpoint, plan: &Plan) -> Result<V
         // Reads only this row of a table that may have gigabytes.
         let read = |table: &str| checkpoint.tensor_rows(table, &[*vocabulary, *hidden], row..row + 1);
         let values = read(output_embedding)?.row(0);
-        if *output_embedding != HEAD && checkpoint.has(HEAD) && read(HEAD)?.row(0) != values {
+        if *output_embedding != LM_HEAD && checkpoint.has(LM_HEAD) && read(LM_HEAD)?.row(0) != values {
             return Err(BackendError::Load(format!(
                 "config.json says that the embedding is also the head (`tie_word_embeddings`), but the checkpoint has \
-                 another `{HEAD}`: set it to false, or remove the tensor"
+                 another `{LM_HEAD}`: set it to false, or remove the tensor"
             )));
         }
         rows.push(values);

@@ -286,7 +286,7 @@ struct OpenModel {
 impl OpenModel {
     fn open(options: &LoadOptions) -> Result<Self> {
         let plan = models::plan(&options.config, &options.choices)?;
-        let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
+        let checkpoint = Checkpoint::open(&options.weights)?.renamed_for(&plan)?;
         let scheme = Scheme::from_config(&options.config)?;
         // A copy in plain numbers may still have the original's config.json.
         let scheme = if checkpoint.has_scaled_matrix() { scheme } else { None };

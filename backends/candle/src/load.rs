@@ -11,7 +11,10 @@ mod quantised;
 mod scheme;
 
 pub(crate) use crate::kernels::stored::StoredMatrix as Weight;
-use crate::{kernels::pack::Stored, plan::Adapters};
+use crate::{
+    kernels::pack::Stored,
+    plan::{Adapters, Plan},
+};
 pub(crate) use scheme::Scheme;
 use std::{
     ops::Range,
@@ -23,6 +26,8 @@ use text_embeddings_checkpoint::{
     BF16, CheckpointError, Encoding, F16, F32, Tensor, Tensors, UNSCALED_BYTES,
 };
 
+/// The output embedding of a decoder that stores it apart from its token embedding.
+pub(crate) const LM_HEAD: &str = "lm_head.weight";
 /// How often a long load logs its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// How many values are searched for a NaN at once; at least a row.
@@ -95,22 +100,27 @@ impl Checkpoint {
         Self { unscaled_bytes: are_values, ..self }
     }
 
-    /// Renames the tensors: removes the first of `prefixes` that a name begins with, and replaces old
-    /// spellings.
+    /// Gives the tensors the names of `plan`: removes the first of its prefixes that a name begins with, and
+    /// replaces old spellings. Of a tied model, safetensors' `save_model` stores the output embedding only.
     ///
     /// # Errors
     ///
     /// [`BackendError::Load`] if two tensors then have the same name.
-    pub(crate) fn without_prefixes(self, prefixes: &[&str]) -> Result<Self, BackendError> {
+    pub(crate) fn renamed_for(self, plan: &Plan) -> Result<Self, BackendError> {
         let renamed = self.tensors.renamed(|name| {
-            let short = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+            let short = plan.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
             match short.rsplit_once('.') {
                 Some((norm, "gamma")) => format!("{norm}.weight"),
                 Some((norm, "beta")) => format!("{norm}.bias"),
                 _ => short.to_owned(),
             }
         });
-        renamed.map(Self::from_tensors).map_err(failed)
+        let mut tensors = renamed.map_err(failed)?;
+        if !tensors.has(plan.output_embedding) {
+            let rename = |name: &str| if name == LM_HEAD { plan.output_embedding } else { name }.to_owned();
+            tensors = tensors.renamed(rename).map_err(failed)?;
+        }
+        Ok(Self::from_tensors(tensors))
     }
 
     /// Whether there is a tensor of this name.

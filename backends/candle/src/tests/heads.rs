@@ -217,6 +217,25 @@ fn a_conversion_to_one_label_scores_as_the_causal_model() {
     }
 }
 
+/// safetensors' `save_model` stores tied tensors under the first of their names in the alphabet.
+#[test]
+fn a_tied_model_may_store_the_output_embedding_only() {
+    let mut model = RandomModel::new(44, "model.", DType::F32);
+    let answers = Head::answers(AnswerTokens::difference(7, Some(3)));
+    let mut whole = on_cpu(&model.options(answers.clone()), 2, InstructionSet::best());
+    let mut tensors = candle_core::safetensors::load(&model.weights[0], &Device::Cpu).unwrap();
+    let words = tensors.remove("model.embed_tokens.weight").unwrap();
+    tensors.insert("lm_head.weight".to_owned(), words);
+    let path = model.weights[0].with_file_name("renamed.safetensors");
+    candle_core::safetensors::save(&tensors, &path).unwrap();
+    model.weights = vec![path];
+    let mut renamed = on_cpu(&model.options(answers), 2, InstructionSet::best());
+    let texts = texts(&mut StdRng::seed_from_u64(45), false);
+    let [whole, renamed] = [&mut whole, &mut renamed]
+        .map(|backend| answer(backend.as_mut(), BatchBuilder::new(Packing::SHARED), &texts));
+    assert_eq!(whole, renamed);
+}
+
 #[test]
 fn answers_of_many_tokens_follow_from_their_logits() {
     let mut model = RandomModel::new(48, "model.", DType::F32);

@@ -30,7 +30,7 @@ fn parameters_are_the_values_that_loading_takes_and_work_is_what_the_operations_
         let options = fixture.options("last");
         let plan = models::plan(&fixture.config, &fixture.choices).unwrap();
         let shape = ModelShape { plan: plan.clone() };
-        let checkpoint = Checkpoint::open(&options.weights).unwrap().without_prefixes(plan.prefixes).unwrap();
+        let checkpoint = Checkpoint::open(&options.weights).unwrap().renamed_for(&plan).unwrap();
         let log = Log::default();
         let mut operations = CpuOperations::start(1, InstructionSet::best(), DType::Float32).unwrap();
         operations = operations.timed(log.clone());
