@@ -561,3 +561,8 @@ def test_the_command_and_the_python_client_answer_like_the_server(deciding, tmp_
         assert client.decide(body["state"], body["questions"]) == expected["answers"]
         with pytest.raises(text_embeddings_router.ValidationError, match="at least one question"):
             client.decide("s", {})
+
+
+def test_a_file_without_end_does_not_fill_the_memory():
+    ended = run("decide", "--model-id", "demo", "--state", "/dev/zero", "--questions", "/dev/zero")
+    assert (ended.returncode, ended.stderr) == (1, "Error: `/dev/zero` is longer than 16 MiB: give a shorter one\n")

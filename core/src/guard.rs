@@ -4,13 +4,19 @@
 //! in time. The work cannot be stopped from outside, so its thread continues, too: a process that gets
 //! [`Exceeded`] must end. So a running server has a child process do the work first (`router/src/trial.rs`).
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The interval between checks of the bounds. A text that doubles grows by some tens of megabytes in that
 /// time.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// The name of the threads that do the work.
+const THREAD: &str = "guarded";
 
 /// The limits for some work.
 #[derive(Debug, Clone, Copy)]
@@ -24,15 +30,15 @@ pub struct Bounds {
     pub stack: usize,
 }
 
-/// The bound that some work exceeded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why some work has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exceeded {
     /// The work takes longer than this.
     Time(Duration),
     /// The work takes more bytes than this.
     Memory(u64),
-    /// The work panicked. The panic itself was reported.
-    Panicked,
+    /// The work panicked, with this message.
+    Panicked(String),
     /// The system gives no thread with the stack that the work may need.
     NoThread,
 }
@@ -42,7 +48,7 @@ impl fmt::Display for Exceeded {
         match self {
             Self::Time(time) => write!(formatter, "it takes longer than {time:?}"),
             Self::Memory(bytes) => write!(formatter, "it takes more than {} MiB of memory", bytes >> 20),
-            Self::Panicked => write!(formatter, "it is not understood"),
+            Self::Panicked(message) => write!(formatter, "it is not understood ({message})"),
             Self::NoThread => write!(
                 formatter,
                 "the system gives no thread to read it: raise the limit of processes or of address space"
@@ -60,20 +66,23 @@ pub fn run<T: Send + 'static>(
     bounds: Bounds,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Exceeded> {
+    silence_panics();
     let (start, before) = (Instant::now(), resident());
     let (sender, receiver) = channel();
-    let thread = std::thread::Builder::new().name("guarded".to_owned()).stack_size(bounds.stack);
+    let thread = thread::Builder::new().name(THREAD.to_owned()).stack_size(bounds.stack);
     let started = thread.spawn(move || {
+        // The caller gets a result or an error, whatever the work leaves half changed.
+        let result = panic::catch_unwind(AssertUnwindSafe(work));
         // After a timeout, no receiver waits for the result.
-        drop(sender.send(work()));
+        drop(sender.send(result.map_err(|payload| Exceeded::Panicked(panic_message(&*payload)))));
     });
     if started.is_err() {
         return Err(Exceeded::NoThread);
     }
     loop {
         match receiver.recv_timeout(INTERVAL) {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Disconnected) => return Err(Exceeded::Panicked),
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Disconnected) => return Err(Exceeded::Panicked("no message".to_owned())),
             Err(RecvTimeoutError::Timeout) => {}
         }
         if start.elapsed() > bounds.time {
@@ -85,6 +94,24 @@ pub fn run<T: Send + 'static>(
             return Err(Exceeded::Memory(bounds.memory));
         }
     }
+}
+
+/// Keeps the panics of guarded work off standard error: its error has the message.
+fn silence_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if thread::current().name() != Some(THREAD) {
+                report(panic);
+            }
+        }));
+    });
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
 /// The resident memory of this process in bytes, if the system reports it.
@@ -113,17 +140,18 @@ mod tests {
 
     #[test]
     fn work_gives_its_result_or_panics() {
+        const INDEX: &str = "index out of bounds: the len is 1 but the index is 1";
         assert_eq!(run(BOUNDS, || 7), Ok(7));
-        assert_eq!(
-            run(BOUNDS, || -> u8 { std::panic::resume_unwind(Box::new("x")) }),
-            Err(Exceeded::Panicked)
-        );
+        let panicked = |message: &str| Err(Exceeded::Panicked(message.to_owned()));
+        assert_eq!(run(BOUNDS, || -> u8 { panic::resume_unwind(Box::new("x")) }), panicked("x"));
+        assert_eq!(run(BOUNDS, || [0_u8; 1][std::hint::black_box(1)]), panicked(INDEX));
+        assert_eq!(run(BOUNDS, || -> u8 { panic::resume_unwind(Box::new(7)) }), panicked("no message"));
     }
 
     #[test]
     fn work_without_end_is_left() {
         let bounds = Bounds { time: Duration::from_millis(50), ..BOUNDS };
-        let exceeded = run(bounds, || std::thread::sleep(Duration::from_hours(1)));
+        let exceeded = run(bounds, || thread::sleep(Duration::from_hours(1)));
         assert_eq!(exceeded, Err(Exceeded::Time(bounds.time)));
         assert!(exceeded.is_err_and(|exceeded| exceeded.to_string().contains("50ms")));
     }
@@ -134,7 +162,7 @@ mod tests {
         let bounds = Bounds { memory: 64 << 20, ..BOUNDS };
         let exceeded = run(bounds, || {
             let taken: Vec<u8> = (0..200 << 20).map(|index| index as u8).collect();
-            std::thread::sleep(Duration::from_secs(2));
+            thread::sleep(Duration::from_secs(2));
             taken.len()
         });
         assert_eq!(exceeded, Err(Exceeded::Memory(bounds.memory)));
@@ -147,7 +175,7 @@ mod tests {
         fn recurse(depth: usize) -> usize {
             let page = std::hint::black_box([depth; 512]);
             if depth == 0 {
-                std::thread::sleep(Duration::from_hours(1));
+                thread::sleep(Duration::from_hours(1));
                 return 0;
             }
             recurse(depth - 1) + page[0]

@@ -7,7 +7,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use crate::limits::ClientLimits;
@@ -50,12 +53,19 @@ pub(crate) struct Budgets {
     pub(crate) unread: Budget,
     /// The room for answers.
     pub(crate) unsent: Budget,
+    /// The bytes of all open requests over HTTP/2, without their bodies.
+    pub(crate) open_bytes: AtomicUsize,
 }
 
 impl Budgets {
     pub(crate) fn new(limits: ClientLimits) -> Self {
         let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
-        Self { limits, unread, unsent }
+        Self { limits, unread, unsent, open_bytes: AtomicUsize::new(0) }
+    }
+
+    /// The bytes of all open requests over HTTP/2, without their bodies.
+    pub(crate) fn count_open(&self) -> usize {
+        self.open_bytes.load(Relaxed)
     }
 }
 
@@ -139,7 +149,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     #[derive(Default)]
     struct TestHolder {
@@ -149,11 +159,11 @@ mod tests {
 
     impl Holder for TestHolder {
         fn evict(&self) {
-            self.evicted.store(true, Ordering::Relaxed);
+            self.evicted.store(true, Relaxed);
         }
 
         fn is_overdue(&self, _: u64) -> bool {
-            self.overdue.load(Ordering::Relaxed)
+            self.overdue.load(Relaxed)
         }
     }
 
@@ -166,7 +176,7 @@ mod tests {
     }
 
     fn evicted<const N: usize>(clients: &[(Arc<TestHolder>, Lease); N]) -> [bool; N] {
-        std::array::from_fn(|index| clients[index].0.evicted.load(Ordering::Relaxed))
+        std::array::from_fn(|index| clients[index].0.evicted.load(Relaxed))
     }
 
     #[test]
@@ -205,7 +215,7 @@ mod tests {
         for (_, lease) in &clients {
             lease.set_bytes(20);
         }
-        clients[1].0.overdue.store(true, Ordering::Relaxed);
+        clients[1].0.overdue.store(true, Relaxed);
         budget.evict_overdue(0);
         assert_eq!((evicted(&clients), budget.used_bytes()), ([false, true, false], 40));
     }

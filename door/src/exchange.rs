@@ -22,6 +22,8 @@ pub(crate) struct Exchange {
     pub(crate) protocol: Protocol,
     /// Whether other requests of the same connection may be answered before this one.
     pub(crate) is_multiplexed: bool,
+    /// The bytes that count until the end, whatever the request's state is.
+    bytes_while_open: usize,
     /// The bytes of the request.
     pub(crate) arrivals: Arrivals,
     /// The bytes of the answer.
@@ -38,13 +40,17 @@ impl Exchange {
         budgets: &Arc<Budgets>,
         protocol: Protocol,
         is_multiplexed: bool,
+        bytes_while_open: usize,
     ) -> Arc<Self> {
         watch.begin_request();
+        watch.open_bytes.fetch_add(bytes_while_open, Relaxed);
+        budgets.open_bytes.fetch_add(bytes_while_open, Relaxed);
         Arc::new(Self {
             watch: Arc::clone(watch),
             budgets: Arc::clone(budgets),
             protocol,
             is_multiplexed,
+            bytes_while_open,
             arrivals: Arrivals::new(matches!(protocol, Protocol::Grpc)),
             answer: UnsentAnswer::new(watch, budgets.limits.write),
             owed: AtomicUsize::new(0),
@@ -72,6 +78,8 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        self.watch.open_bytes.fetch_sub(self.bytes_while_open, Relaxed);
+        self.budgets.open_bytes.fetch_sub(self.bytes_while_open, Relaxed);
         self.watch.settle_answers(self.owed.load(Relaxed));
         self.watch.end_request();
     }

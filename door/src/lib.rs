@@ -43,6 +43,7 @@ use self::{
     budget::Budgets,
     download::Download,
     exchange::Exchange,
+    limits::{BUFFER, GRPC_STREAMS, HEADER_LIST, OPEN_REQUEST},
     places::{ConnectionAdmission, ConnectionPlace, ConnectionPlaces},
     socket::{Socket, Watched},
     upload::Upload,
@@ -63,10 +64,6 @@ pub use self::{
 
 /// The shortest and the longest time between two checks of all connections.
 const TICKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// The most bytes of a head over HTTP/1, and of a body that are read ahead.
-const BUFFER: usize = 64 << 10;
-/// The most bytes of a head over HTTP/2.
-const HEADER_LIST: u32 = 16 << 10;
 /// The bytes of a stream that a client may send before they are read.
 const STREAM_WINDOW: u32 = 64 << 10;
 /// The same for all streams of a connection over HTTP.
@@ -77,8 +74,8 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const GRPC_CONNECTION_WINDOW: u32 = 32 << 20;
 /// The most requests of a connection at a time. Clients hold further ones back.
 const STREAMS: u32 = 100;
-/// The same over gRPC: a client has one connection, and a stream may last as long as it likes.
-const GRPC_STREAMS: u32 = 512;
+/// The memory of a header in addition to its name and value.
+const HEADER: usize = 128;
 /// The time between two pings of a quiet client over HTTP/2, and the time for its reply.
 const PING: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(20));
 /// The most connections at a time that get the message that there is no place, and the time for it.
@@ -253,6 +250,7 @@ impl Connection {
         let watched = Watched { socket, watch: Arc::clone(&self.place.watch) };
         let answers = ConnectionService {
             app: self.app.clone(),
+            places: self.place.all_places(),
             watch: Arc::clone(&self.place.watch),
             budgets: Arc::clone(&self.budgets),
             protocol: self.protocol,
@@ -274,6 +272,7 @@ impl Connection {
 /// The service that answers the requests of a connection.
 struct ConnectionService {
     app: Router,
+    places: Arc<ConnectionPlaces>,
     watch: Arc<Watch>,
     budgets: Arc<Budgets>,
     protocol: Protocol,
@@ -286,7 +285,12 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let is_multiplexed = request.version() == Version::HTTP_2;
-        let exchange = Exchange::begin_exchange(&self.watch, &self.budgets, self.protocol, is_multiplexed);
+        let bytes = if is_multiplexed { bytes_while_open(&request) } else { 0 };
+        let exchange =
+            Exchange::begin_exchange(&self.watch, &self.budgets, self.protocol, is_multiplexed, bytes);
+        if is_multiplexed {
+            self.places.close_largest(self.budgets.count_open());
+        }
         let account = Account::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
         request.extensions_mut().insert(account);
@@ -300,6 +304,12 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
             Ok(Response::from_parts(head, Body::new(body)))
         })
     }
+}
+
+/// The memory of a request over HTTP/2 until its answer has ended, without both bodies.
+fn bytes_while_open(request: &Request<Incoming>) -> usize {
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER);
+    OPEN_REQUEST + headers.sum::<usize>()
 }
 
 #[cfg(test)]

@@ -2,6 +2,16 @@
 
 use std::time::Duration;
 
+/// The most bytes of a head over HTTP/1, and of a body that are read ahead.
+pub(crate) const BUFFER: usize = 64 << 10;
+/// The most bytes of a head over HTTP/2.
+pub(crate) const HEADER_LIST: u32 = 16 << 10;
+/// The most calls of a connection at a time over gRPC: a client has one connection, and a stream may last as
+/// long as it likes.
+pub(crate) const GRPC_STREAMS: u32 = 512;
+/// The memory of an open request over HTTP/2, without its headers and bodies: its stream, tasks and states.
+pub(crate) const OPEN_REQUEST: usize = 8 << 10;
+
 /// The limits for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientLimits {
@@ -19,4 +29,13 @@ pub struct ClientLimits {
     pub unread_bytes: usize,
     /// The most bytes of answers that are not read yet.
     pub unsent_bytes: usize,
+}
+
+impl ClientLimits {
+    /// The most bytes of open requests over HTTP/2, without their bodies: as many as the heads of all
+    /// connections over HTTP/1 may take. One connection alone may always have all its streams.
+    pub(crate) fn open_bytes(&self) -> usize {
+        let one = GRPC_STREAMS as usize * (OPEN_REQUEST + HEADER_LIST as usize);
+        self.connections.saturating_mul(BUFFER).max(one)
+    }
 }

@@ -109,6 +109,23 @@ impl ConnectionPlaces {
         }
     }
 
+    /// Closes the connections whose open requests take the most bytes, until the others are within the limit.
+    /// `open` is the sum of all.
+    pub(crate) fn close_largest(&self, open: usize) {
+        let limit = self.limits.open_bytes();
+        if open <= limit {
+            return;
+        }
+        let taken = self.lock_taken();
+        let mut open: usize = taken.watches.values().map(|watch| watch.count_open()).sum();
+        while open > limit
+            && let Some(largest) = taken.watches.values().max_by_key(|watch| watch.count_open())
+        {
+            open -= largest.count_open().min(open);
+            largest.evict();
+        }
+    }
+
     /// Closes connections whose time is up. While the server ends, also those without a request.
     pub(crate) fn evict_overdue(&self, now: u64) {
         let closing = Some(self.closing_since.load(Relaxed)).filter(|&since| since > 0);
@@ -155,6 +172,13 @@ impl Taken {
         let waiting = self.watches.values().filter_map(|watch| Some((watch.closing_rank()?, watch)));
         let waiting = waiting.filter(|((_, since), _)| since + GRACE <= now);
         waiting.min_by_key(|(rank, _)| *rank).map(|(_, watch)| watch)
+    }
+}
+
+impl ConnectionPlace {
+    /// The places of all connections.
+    pub(crate) fn all_places(&self) -> Arc<ConnectionPlaces> {
+        Arc::clone(&self.places)
     }
 }
 
@@ -235,6 +259,24 @@ mod tests {
         wait().await;
         taken.extend((0..LEAVING).map(|_| places.take_place().unwrap()));
         assert!(matches!(places.take_place(), ConnectionAdmission::Soon(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_with_the_most_open_requests_goes_when_all_take_too_much() {
+        let places = places(1000);
+        let limit = places.limits.open_bytes();
+        let taken: Vec<ConnectionPlace> = (0..4).map(|_| places.take_place().unwrap()).collect();
+        for (place, share) in taken.iter().zip([4, 2, 5, 4]) {
+            place.watch.open_bytes.store(limit / share, Relaxed);
+        }
+        places.close_largest(limit);
+        assert!(!is_evicted(&taken[1]).await, "the sum is within the limit");
+        places.close_largest(limit + 1);
+        let mut evicted = Vec::new();
+        for place in &taken {
+            evicted.push(is_evicted(place).await);
+        }
+        assert_eq!(evicted, [false, true, false, false]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,6 +40,8 @@ pub(crate) struct Watch {
     preface: AtomicU8,
     /// The number of requests that have begun and are not answered in full.
     open: AtomicUsize,
+    /// The bytes of the open requests over HTTP/2, without their bodies.
+    pub(crate) open_bytes: AtomicUsize,
     /// The number of complete messages that are not answered yet. While there is one, the client waits for
     /// the server.
     owed: AtomicUsize,
@@ -63,6 +65,7 @@ impl Watch {
             clock,
             preface: AtomicU8::new(0),
             open: AtomicUsize::new(0),
+            open_bytes: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
             waiting_since: AtomicU64::new(now),
             idle_since: AtomicU64::new(now),
@@ -151,6 +154,11 @@ impl Watch {
             Some(since) => (false, since),
             None => (true, self.waiting_since.load(Relaxed)),
         })
+    }
+
+    /// The bytes of its open requests. None count of a connection that is being closed.
+    pub(crate) fn count_open(&self) -> usize {
+        if self.evicted.load(Relaxed) { 0 } else { self.open_bytes.load(Relaxed) }
     }
 
     /// Whether its time is up at `now`.

@@ -29,6 +29,7 @@ TEMPLATES = {
 }
 
 TIMES_1000 = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}], "pair": [], "special_tokens": {}}
 # Attacks by a field of tokenizer.json, and a part of the server's message.
 TOKENIZERS = {
     "a normalizer bomb": ("normalizer", {"type": "Sequence", "normalizers": [TIMES_1000] * 4}, "the normalizer of"),
@@ -36,6 +37,10 @@ TOKENIZERS = {
     "many rules": ("normalizer", {"type": "Sequence", "normalizers": [{**TIMES_1000, "content": "a"}] * 2000}, "go through"),
     "many splits": ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}] * 2000}, "go through"),
     "a long prefix": ("normalizer", {"type": "Prepend", "prepend": "a" * 10_000_000}, "before each text"),
+    "an unknown token": ("post_processor", TEMPLATE, "it is not understood (no entry found for key)"),
+    "words of no characters": ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "it is not understood"),
+    "a token of a large id": ("model", {"type": "WordLevel", "vocab": {"a": 2**32 - 1}, "unk_token": "a"}, "the id 4294967295"),
+    "a text for a list": ("added_tokens", "a" * 10_000_000, " … "),
 }
 
 # Something else than a file at a file's path, and a part of the server's message.
@@ -74,7 +79,8 @@ def test_tokenizers(tmp_path, record):
 
         sentence = refused(tmp_path / "model", change)
         assert words in sentence and "tokenizer.json" in sentence, f"{name}: {sentence}"
-    record("tokenizers whose rules make gigabytes of a word, or hours", len(TOKENIZERS), 0, "exit 1 with a sentence")
+        assert len(sentence) < 2000, name
+    record("tokenizers whose rules make gigabytes of a word, or hours, or a panic", len(TOKENIZERS), 0, "exit 1 with a sentence")
 
 
 def test_padding_of_a_tokenizer_is_left_out(tmp_path, target, record):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+from server import wait_until
 
 CLIENTS, ROUNDS = 32, 10
 LONG_QUERY = "which planet is red " * 95_000
@@ -71,6 +72,19 @@ def test_long_texts_do_not_delay_others(target, bystander, record):
         assert {answer.result().status_code for answer in answers} == {200}
     assert others.lost == []
     record("texts of 1.9 MB", 10, len(others.lost), "small requests come first")
+
+
+def test_long_texts_leave_a_tokenizer_thread_to_others(target, record):
+    """Texts that must not be cut are encoded whole: of these letters, each is a token."""
+    attacked = target("--tokenization-workers", "2")
+    body = {"query": "red", "texts": ["a" * 1_500_000], "truncate": False}
+    with ThreadPoolExecutor(4) as attack:
+        answers = [attack.submit(attacked.post, "/rerank", body) for _ in range(4)]
+        wait_until(lambda: gauge(attacked, "te_requests_in_flight") == 4, 30, "the long texts are not in flight")
+        assert attacked.is_alive()
+        assert not any(answer.done() for answer in answers), "a small request waited for a long one"
+        assert {answer.result().status_code for answer in answers} == {422}
+    record("texts of 1.5 MB that must not be cut", 4, 0, "they leave a tokenizer thread to small requests")
 
 
 def test_a_crowd_is_served_or_told_when_to_come_back(target, record):

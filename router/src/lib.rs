@@ -51,7 +51,7 @@ use std::{
 };
 
 use anyhow::Context;
-use text_embeddings_core::metrics::ModelMetrics;
+use text_embeddings_core::{error::shorten_message, metrics::ModelMetrics};
 use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, ReservedPath, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -94,7 +94,9 @@ pub fn main() -> ExitCode {
         // The reader of the results closed the pipe because it has enough of them, as `head` does.
         Err(error) if commands::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let line = given.explained(&format!("{error:#}").replace('\n', " "));
+            // It may repeat a part of a file, which may be as long as the file.
+            let message = shorten_message(format!("{error:#}").replace('\n', " "));
+            let line = given.explained(&message);
             // If even this cannot be written, there is no other place to report it.
             let _ = writeln!(io::stderr(), "Error: {}", Escaped(&line));
             ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })

@@ -70,7 +70,7 @@ impl Machine {
             threads,
             cores,
             instruction_set: model.instruction_set,
-            tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(1, 64)),
+            tokenization_workers: workers.unwrap_or(cores.saturating_sub(1).clamp(2, 64)),
             cpu_quota,
             residency: Residency::with_limit(if ON_CPU { memory } else { None }),
             memory,
@@ -123,7 +123,7 @@ mod tests {
     fn the_flags_set_the_threads() {
         let machine = |flags: &str| Machine::from_args(&Args::with_flags(flags).unwrap());
         let default = machine("").unwrap();
-        assert!((1..=64).contains(&default.tokenization_workers) && default.threads > 0);
+        assert!((2..=64).contains(&default.tokenization_workers) && default.threads > 0);
         let given = machine("--tokenization-workers 99 --threads 3").unwrap();
         assert_eq!((given.tokenization_workers, given.threads), (99, 3));
         let most = default.cores * MAX_THREADS_PER_CORE;

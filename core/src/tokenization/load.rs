@@ -29,6 +29,10 @@ const MAX_TOKEN: usize = 4096;
 /// The longest word that a `WordPiece` model may split, in characters. The time grows with its square. Models
 /// use 100 to 200.
 const MAX_WORD: usize = 1000;
+/// The largest id of a token. The library goes through all ids up to it. Models have up to a million tokens.
+const MAX_ID: u32 = 1 << 24;
+/// Texts of all kinds of characters, which every tokenizer must survive.
+const TRIAL_TEXTS: [&str; 4] = ["", " ", "Mars is red, and 7 is prime.\n", "e\u{301} ﷺ 火星\u{0}"];
 
 /// Reads the tokenizer of a file.
 ///
@@ -38,18 +42,22 @@ const MAX_WORD: usize = 1000;
 /// one of its rules is refused.
 pub fn load_tokenizer(file: impl Into<ModelFile>) -> Result<Tokenizer, EncoderError> {
     let file = file.into();
-    let mut tokenizer = guard::run(BOUNDS, move || {
+    guard::run(BOUNDS, move || {
         let tokenizer = match file {
             ModelFile::Disk(path) => Tokenizer::from_file(path),
             ModelFile::Memory { bytes, .. } => Tokenizer::from_bytes(bytes),
         };
-        tokenizer.map_err(EncoderError::tokenizer)
+        let mut tokenizer = tokenizer.map_err(EncoderError::tokenizer)?;
+        tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
+        tokenizer.with_padding(None);
+        check(&tokenizer)?;
+        // Rules that make the library panic do so here, where it becomes an error.
+        for text in TRIAL_TEXTS {
+            let (_alone, _paired) = (tokenizer.encode(text, true), tokenizer.encode((text, text), true));
+        }
+        Ok(tokenizer)
     })
-    .map_err(EncoderError::tokenizer)??;
-    tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
-    tokenizer.with_padding(None);
-    check(&tokenizer)?;
-    Ok(tokenizer)
+    .map_err(EncoderError::tokenizer)?
 }
 
 fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
@@ -71,9 +79,14 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
             &format!("`max_input_chars_per_word` is {given}, and at most {MAX_WORD} is supported"),
         ));
     }
-    let max_bytes = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
+    let vocabulary = tokenizer.get_vocab(true);
+    let max_bytes = vocabulary.keys().map(String::len).max().unwrap_or_default();
     if max_bytes > MAX_TOKEN {
         let reason = format!("a token has {max_bytes} bytes, and at most {MAX_TOKEN} are supported");
+        return Err(refuse_part("model", &reason));
+    }
+    if let Some(id) = vocabulary.values().find(|id| **id > MAX_ID) {
+        let reason = format!("a token has the id {id}, and at most {MAX_ID} is supported");
         return Err(refuse_part("model", &reason));
     }
     Ok(())
@@ -212,7 +225,8 @@ mod tests {
         let twenty = replace(&string("a"), 20);
         let table = |longest: usize| {
             let texts = format!("ab\0{}\0", "x".repeat(longest));
-            BASE64_STANDARD.encode([&8_u32.to_le_bytes(), &[0; 8][..], texts.as_bytes()].concat())
+            // An index of 256 empty places, which no text leaves.
+            BASE64_STANDARD.encode([&1024_u32.to_le_bytes(), &[0; 1024][..], texts.as_bytes()].concat())
         };
         let precompiled = |longest| json!({"type": "Precompiled", "precompiled_charsmap": table(longest)});
         let cases = [
@@ -271,19 +285,38 @@ mod tests {
 
     #[test]
     fn models_of_long_words_and_tokens_are_refused() {
-        let model = |longest: usize, token: &str| {
+        let model = |longest: usize, token: &str, id: u32| {
             json!({"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": longest, "vocab": {"x": 0, token: 1}})
+                "max_input_chars_per_word": longest, "vocab": {"x": 0, token: id}})
         };
         let long = "y".repeat(4097);
-        for (longest, token, part) in [(1001, "y", "is 1001"), (100, long.as_str(), "4097 bytes")] {
-            let message = loaded("model", model(longest, token)).unwrap_err();
+        let cases = [
+            (1001, "y", 1, "is 1001"),
+            (100, long.as_str(), 1, "4097 bytes"),
+            (100, "y", u32::MAX, "the id 4294967295"),
+        ];
+        for (longest, token, id, part) in cases {
+            let message = loaded("model", model(longest, token, id)).unwrap_err();
             assert!(message.contains(part) && message.contains("the model of tokenizer.json"), "{message}");
         }
     }
 
     #[test]
     fn a_file_that_is_no_tokenizer_or_makes_the_library_panic_is_an_error() {
-        assert!(loaded("model", json!({"type": "none"})).unwrap_err().contains("tokenizer.json"));
+        let template = |single: Value| {
+            let pair =
+                json!([{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]);
+            json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {}})
+        };
+        for (part, value) in [
+            ("model", json!({"type": "none"})),
+            ("post_processor", template(json!([{"Sequence": {"id": "B", "type_id": 0}}]))),
+            ("post_processor", template(json!([{"SpecialToken": {"id": "x", "type_id": 0}}]))),
+            ("pre_tokenizer", json!({"type": "FixedLength", "length": 0})),
+            ("normalizer", replace(&json!({"String": ""}), 2)),
+        ] {
+            let message = loaded(part, value.clone()).unwrap_err();
+            assert!(message.contains("tokenizer.json"), "{value}: {message}");
+        }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
 //! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
-//! large one is encoded, of whatever model; a panic in a job does not end its thread, and drops everything
-//! that the job holds, so that the waiting side learns that no answer will come; the threads end with the
-//! last [`Tokenization`] on them, after the jobs that were accepted. When another one goes, new threads take
-//! over, because the library of tokenizers keeps the words of each tokenizer until their thread ends.
+//! large one is encoded, of whatever model; long texts leave a thread to the others; a panic in a job does
+//! not end its thread, and drops everything that the job holds, so that the waiting side learns that no
+//! answer will come; the threads end with the last [`Tokenization`] on them, after the jobs that were
+//! accepted. When another one goes, new threads take over, because the library of tokenizers keeps the words
+//! of each tokenizer until their thread ends.
 
 use super::Encoder;
 use crate::{error::Error, queue::PATIENCE};
@@ -17,6 +18,9 @@ use std::{
 };
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// A job of more bytes takes up to seconds. All threads but one may have such jobs at a time.
+const LONG: usize = 64 << 10;
 
 /// A model's encoder, and the threads that encode.
 pub struct Tokenization {
@@ -57,12 +61,16 @@ struct Jobs {
     taken: u64,
     /// The number of encoders that have gone.
     departures: u64,
+    /// The number of threads.
+    workers: usize,
+    /// The number of threads that have a [`LONG`] job.
+    long: usize,
     closed: bool,
 }
 
 /// The next step of a thread.
 enum WorkerStep {
-    Run(Job),
+    Run(SizedJob),
     /// An encoder has gone: a new thread takes over.
     BeginAnew,
     End,
@@ -82,6 +90,7 @@ impl TokenizerThreads {
     pub fn start_threads(workers: usize) -> Result<Self, Error> {
         // On failure, dropping this ends the threads that did start.
         let threads = Self::default();
+        threads.line.lock().workers = workers.max(1);
         for index in 0..workers.max(1) {
             let started = start_thread(Arc::clone(&threads.line), index);
             started.map_err(|error| Error::Tokenizer(format!("cannot start a tokenizer thread: {error}")))?;
@@ -166,16 +175,28 @@ impl Line {
 }
 
 impl Jobs {
-    fn pop(&mut self) -> Option<Job> {
-        let mut first = self.waiting.first_entry()?;
-        let next = first.get_mut().pop_front();
-        if first.get().is_empty() {
-            first.remove();
+    /// The next job.
+    fn pop(&mut self) -> Option<SizedJob> {
+        let takes_long = self.long + 1 < self.workers || self.workers == 1;
+        let (place, _) = self
+            .waiting
+            .iter()
+            .find(|(_, jobs)| jobs.front().is_some_and(|job| takes_long || !job.is_long()))?;
+        let place = *place;
+        let jobs = self.waiting.get_mut(&place)?;
+        let next = jobs.pop_front()?;
+        if jobs.is_empty() {
+            self.waiting.remove(&place);
         }
-        next.map(|SizedJob { bytes, job }| {
-            self.taken += bytes as u64;
-            job
-        })
+        self.taken += next.bytes as u64;
+        self.long += usize::from(next.is_long());
+        Some(next)
+    }
+}
+
+impl SizedJob {
+    fn is_long(&self) -> bool {
+        self.bytes > LONG
     }
 }
 
@@ -188,10 +209,15 @@ fn run_jobs(line: &Arc<Line>, index: usize) {
     let mut departures = line.lock().departures;
     loop {
         match line.wait_for_step(departures) {
-            WorkerStep::Run(job) => {
+            WorkerStep::Run(next) => {
+                let was_long = next.is_long();
                 // Encoders are immutable, so a panic cannot leave one half changed.
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                if catch_unwind(AssertUnwindSafe(next.job)).is_err() {
                     tracing::error!("a tokenizer job panicked; its request gets an error");
+                }
+                if was_long {
+                    line.lock().long -= 1;
+                    line.changed.notify_one();
                 }
             }
             // If the system refuses a thread, this one goes on.
@@ -223,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_small_request_comes_before_the_rest_of_a_large_one_but_not_for_ever() {
-        let mut jobs = Jobs::default();
+        let mut jobs = Jobs { workers: 1, ..Jobs::default() };
         let (reply, taken) = mpsc::channel();
         let push = |jobs: &mut Jobs, name: &'static str, all: u64, bytes: &[usize]| {
             jobs.arrivals += 1;
@@ -235,17 +261,17 @@ mod tests {
             }
         };
         push(&mut jobs, "large", 300, &[100; 3]);
-        jobs.pop().unwrap()();
+        (jobs.pop().unwrap().job)();
         push(&mut jobs, "small", 10, &[10]);
         push(&mut jobs, "equal", 300, &[100; 3]);
         for _ in 0..2 {
-            jobs.pop().unwrap()();
+            (jobs.pop().unwrap().job)();
         }
         // The large request has waited while enough other bytes were taken.
         jobs.taken += PATIENCE * 300;
         push(&mut jobs, "late", 1, &[1]);
-        while let Some(job) = jobs.pop() {
-            job();
+        while let Some(next) = jobs.pop() {
+            (next.job)();
         }
         let order: Vec<_> = taken.try_iter().collect();
         assert_eq!(order, ["large", "small", "large", "large", "equal", "equal", "equal", "late"]);
@@ -274,6 +300,27 @@ mod tests {
             run(&tokenization, move |_| _ = meeting.wait());
         }
         meeting.wait();
+    }
+
+    #[test]
+    fn long_jobs_leave_a_thread_to_short_ones() {
+        let tokenization = Tokenization::start(small_encoder(1000), 2).unwrap();
+        let (begun, gate) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(std::sync::Barrier::new(2)));
+        for _ in 0..2 {
+            let (begun, gate) = (Arc::clone(&begun), Arc::clone(&gate));
+            tokenization.run(tokenization.place(1), LONG + 1, move |_| {
+                begun.wait();
+                gate.wait();
+            });
+        }
+        begun.wait();
+        let (reply, answer) = mpsc::channel();
+        tokenization.run(tokenization.place(LONG), LONG, move |_| reply.send(()).unwrap());
+        assert_eq!(answer.recv_timeout(TIMEOUT), Ok(()), "the second long job has the other thread");
+        // The second one begins when the first one has ended.
+        gate.wait();
+        begun.wait();
+        gate.wait();
     }
 
     #[test]

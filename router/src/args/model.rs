@@ -147,7 +147,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, default_value = "268435456", value_parser = whole::<usize>, help_heading = "Limits")]
     pub(crate) prefix_cache_bytes: usize,
 
-    /// The threads that tokenize [default: the cores less one, 1 to 64].
+    /// The threads that tokenize [default: the cores less one, 2 to 64].
     #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Threads")]
     pub(crate) tokenization_workers: Option<NonZeroUsize>,
 

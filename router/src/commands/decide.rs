@@ -5,7 +5,7 @@
 //! files become the body of a request.
 
 use std::{
-    fs,
+    fs::File,
     io::{self, Read, Write},
     path::{Path, PathBuf},
 };
@@ -20,6 +20,9 @@ use super::{
     start_engine,
 };
 use crate::{args::ModelArgs, http::answer_decisions};
+
+/// The most bytes of a file. A file without end would fill the memory.
+const MAX_FILE: u64 = 16 << 20;
 
 /// The arguments of `decide`.
 #[derive(Debug, Clone, Args)]
@@ -84,13 +87,16 @@ fn read_json(path: &Path) -> anyhow::Result<String> {
 
 /// The content of a file. A byte order mark at its start and a line break at its end are not part of it.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let text = if is_stdin(path) {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
+    let input: Box<dyn Read> = if is_stdin(path) {
+        Box::new(io::stdin())
     } else {
-        fs::read_to_string(path)
+        Box::new(File::open(path).with_context(|| path.display().to_string())?)
     };
-    let mut text = text.with_context(|| path.display().to_string())?;
+    let mut text = String::new();
+    input.take(MAX_FILE + 1).read_to_string(&mut text).with_context(|| path.display().to_string())?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(anyhow!("{} is longer than 16 MiB: give a shorter one", name_in_messages(path)));
+    }
     if text.ends_with('\n') {
         text.pop();
     }

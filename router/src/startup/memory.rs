@@ -189,7 +189,9 @@ pub(super) fn plan_memory(
     };
     let in_use = held + machine.residency.promised_bytes();
     let model = ModelMemory { loaded: in_use, batch, prefixes, max_length };
-    let plan = MemoryPlan::from_parts(model, available, args, machine.tokenization_workers);
+    // The last free thread takes no long text.
+    let workers = machine.tokenization_workers.saturating_sub(1).max(1);
+    let plan = MemoryPlan::from_parts(model, available, args, workers);
     plan.check_fit(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))

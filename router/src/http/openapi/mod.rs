@@ -10,10 +10,10 @@ mod groups;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
-    Json,
+    body::Bytes,
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -94,9 +94,23 @@ pub(crate) fn api_document() -> utoipa::openapi::OpenApi {
     ApiDescription::openapi()
 }
 
+/// Answers are written once: a client without the key may ask for them as often as it likes.
+static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| to_json_bytes(&api_document()));
+static GROUPED_DESCRIPTION: LazyLock<Bytes> =
+    LazyLock::new(|| to_json_bytes(&groups::by_task(api_document())));
+
+fn to_json_bytes(document: &utoipa::openapi::OpenApi) -> Bytes {
+    // A description has no part that JSON cannot express.
+    serde_json::to_vec(document).unwrap_or_default().into()
+}
+
+fn answer_json(written: &Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], written.clone()).into_response()
+}
+
 /// The description.
-pub(crate) async fn description() -> Json<utoipa::openapi::OpenApi> {
-    Json(api_document())
+pub(crate) async fn description() -> Response {
+    answer_json(&DESCRIPTION)
 }
 
 /// Redirects to the page. The address is relative, because a proxy may add a prefix to the path.
@@ -117,7 +131,7 @@ pub(crate) async fn page(uri: Uri) -> Response {
     match file {
         "" => return ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response(),
         "page.css" => return ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], STYLE).into_response(),
-        GROUPED => return Json(groups::by_task(ApiDescription::openapi())).into_response(),
+        GROUPED => return answer_json(&GROUPED_DESCRIPTION),
         _ => {}
     }
     // By default the page would send the description to swagger.io for validation.
