@@ -74,7 +74,7 @@ pub fn run<T: Send + 'static>(
         // The caller gets a result or an error, whatever the work leaves half changed.
         let result = panic::catch_unwind(AssertUnwindSafe(work));
         // After a timeout, no receiver waits for the result.
-        drop(sender.send(result.map_err(|payload| Exceeded::Panicked(panic_message(&*payload)))));
+        drop(sender.send(result.map_err(|payload| Exceeded::Panicked(panic_message(&*payload).to_owned()))));
     });
     if started.is_err() {
         return Err(Exceeded::NoThread);
@@ -109,9 +109,10 @@ fn silence_panics() {
     });
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+/// The message of a panic.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// The resident memory of this process in bytes, if the system reports it.

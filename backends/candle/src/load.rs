@@ -117,8 +117,10 @@ impl Checkpoint {
         });
         let mut tensors = renamed.map_err(failed)?;
         if !tensors.has(plan.output_embedding) {
-            let rename = |name: &str| if name == LM_HEAD { plan.output_embedding } else { name }.to_owned();
-            tensors = tensors.renamed(rename).map_err(failed)?;
+            let renamed = tensors.renamed(|name| {
+                if name == LM_HEAD { plan.output_embedding.to_owned() } else { name.to_owned() }
+            });
+            tensors = renamed.map_err(failed)?;
         }
         Ok(Self::from_tensors(tensors))
     }

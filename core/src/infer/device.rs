@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    guard::panic_message,
     metrics::{
         BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, BATCH_OUT_OF_MEMORY, BATCH_TOKENS_COMPUTED, ModelMetrics,
         PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, PREFIX_SHARED_TOKENS,
@@ -18,7 +19,6 @@ use crate::{
     queue::{BatchLimits, Entry, NextBatch},
 };
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::Ordering,
     time::{Duration, Instant},
@@ -146,7 +146,7 @@ fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Batc
         Ok(Err(BackendError::OutOfMemory(reason))) => Err(BatchFailure::OutOfMemory(reason)),
         Ok(Err(BackendError::DeviceLost(reason))) => Err(BatchFailure::Lost(reason)),
         Ok(Err(error)) => failed(error.to_string()),
-        Err(panic) => failed(format!("the backend panicked: {}", panic_text(panic.as_ref()))),
+        Err(panic) => failed(format!("the backend panicked: {}", panic_message(panic.as_ref()))),
     }
 }
 
@@ -168,12 +168,6 @@ fn middle_text(lengths: &[usize]) -> usize {
     // Each half has a text.
     let cuts = (1..lengths.len()).zip(distances);
     cuts.min_by_key(|(_, distance)| *distance).map_or(0, |(texts, _)| texts)
-}
-
-/// The message of a panic.
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 #[cfg(test)]
