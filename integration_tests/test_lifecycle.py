@@ -332,6 +332,9 @@ def test_the_log_is_json_when_asked():
     assert all(isinstance(success[f"{step}_ms"], float) for step in ("total", "tokenization", "queue", "inference"))
     (failure,) = [line for line in lines if line.get("kind") == "Validation"]
     assert failure["span"]["request_id"] == mistaken.headers["x-request-id"] and failure["level"] != "ERROR"
+    shown = [json.loads(line) for line in (ROOT / "docs/telemetry.md").read_text().splitlines() if line.startswith('{"')]
+    # The tests' servers have no score cache.
+    assert [line.keys() for line in shown] == [success.keys() | {"cached"}, failure.keys()]
 
 
 def test_the_first_and_the_last_line_of_the_start_say_what_runs():
