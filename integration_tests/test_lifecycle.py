@@ -87,8 +87,12 @@ def test_half_a_header_delays_the_end_no_longer_than_the_drain():
 def test_a_second_signal_drops_the_requests_in_flight():
     with Server("tied-bf16") as server:
         slow = begun(server, [f"{number} {LONG}" for number in range(60)])
+        # As `timeout` does, which signals the process and then its group.
         server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)
         server.wait_for_log("stopping", 10)
+        time.sleep(0.5)
+        assert "second signal" not in server.log()
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("second signal", 10)
         assert server.process.wait(10) == 0
