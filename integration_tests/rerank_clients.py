@@ -24,6 +24,7 @@ from haystack_integrations.components.rankers.jina import JinaRanker
 from haystack_integrations.components.rankers.vllm import VLLMRanker
 from infinity_client.api.default import rerank as infinity
 from infinity_client.models import HTTPValidationError, RerankInput
+from langchain_cohere import CohereRerank
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 from rerankers import Reranker
@@ -198,6 +199,12 @@ def haystack_cohere(question: Question) -> list[Rank]:
     return _haystack_ranks(ranker.run(query=question.query, documents=_documents(question), top_k=top_k))
 
 
+def langchain_cohere(question: Question) -> list[Rank]:
+    ranker = CohereRerank(base_url=question.url, cohere_api_key=question.key, model=MODEL)
+    answer = ranker.rerank(question.texts, question.query, top_n=question.top_n)
+    return [Rank(row["index"], row["relevance_score"]) for row in answer]
+
+
 def of_infinity(question: Question) -> list[Rank]:
     client = infinity_client.AuthenticatedClient(base_url=question.url, token=question.key, raise_on_unexpected_status=True)
     body = RerankInput(query=question.query, documents=list(question.texts), model=MODEL, return_documents=question.echo)
@@ -246,6 +253,7 @@ CLIENTS = {
     "haystack Jina": Client("jina-haystack", haystack_jina, _says("top_n"), RuntimeError),
     "haystack vLLM": Client("vllm-haystack", haystack_vllm, _says("instruction", "top_n"), RuntimeError),
     "haystack Cohere": Client("cohere-haystack", haystack_cohere, _says("top_n"), ApiError),
+    "langchain Cohere": Client("langchain-cohere", langchain_cohere, _says("top_n"), ApiError),
     "infinity-client": Client(
         "infinity-client", of_infinity, _says("instruction", "top_n"), infinity_client.errors.UnexpectedStatus
     ),

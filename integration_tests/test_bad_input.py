@@ -342,6 +342,7 @@ def test_the_work_of_a_client_that_goes_away_is_dropped():
             others = [Background(server.scores, "other", ["a", "b"]) for _ in range(3)]
         dropped = 'te_request_failure{err="dropped"}'
         wait_until(lambda: server.metrics().get(dropped) == 1, 30, "it is not counted as dropped")
+        server.wait_for_log('route="/rerank"}.* dropped: the client went away', 10)
         for other in others:
             assert other.result() == pytest.approx(before, abs=2e-5)
         wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")

@@ -12,6 +12,7 @@ from pathlib import Path
 import cohere
 import httpx
 import huggingface_hub
+import litellm
 import numpy
 import openai
 import pytest
@@ -360,6 +361,14 @@ class TestLangChain:
         server = served(MODEL, "--accept-openai-token-ids")
         with pytest.raises(openai.UnprocessableEntityError, match=f"token id {next(i for i in ids if i >= 1326)}.* below 1326"):
             OpenAIEmbeddings(base_url=f"{server.url}/v1", **options).embed_query(INPUTS[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "path"), [("hosted_vllm/any", "/v1"), ("openai/any", "/v1"), ("infinity/any", ""), ("cohere/any", "/v2/embed")]
+)
+def test_litellms_embeddings(keyed, model, path):
+    answer = litellm.embedding(model=model, input=INPUTS, api_base=keyed.url + path, api_key=KEY)
+    check([row["embedding"] for row in answer.data])
 
 
 def test_the_pinned_clients_are_the_newest():

@@ -87,8 +87,12 @@ def test_half_a_header_delays_the_end_no_longer_than_the_drain():
 def test_a_second_signal_drops_the_requests_in_flight():
     with Server("tied-bf16") as server:
         slow = begun(server, [f"{number} {LONG}" for number in range(60)])
+        # As `timeout` does, which signals the process and then its group.
         server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)
         server.wait_for_log("stopping", 10)
+        time.sleep(0.5)
+        assert "second signal" not in server.log()
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("second signal", 10)
         assert server.process.wait(10) == 0
@@ -332,6 +336,9 @@ def test_the_log_is_json_when_asked():
     assert all(isinstance(success[f"{step}_ms"], float) for step in ("total", "tokenization", "queue", "inference"))
     (failure,) = [line for line in lines if line.get("kind") == "Validation"]
     assert failure["span"]["request_id"] == mistaken.headers["x-request-id"] and failure["level"] != "ERROR"
+    shown = [json.loads(line) for line in (ROOT / "docs/telemetry.md").read_text().splitlines() if line.startswith('{"')]
+    # The tests' servers have no score cache.
+    assert [line.keys() for line in shown] == [success.keys() | {"cached"}, failure.keys()]
 
 
 def test_the_first_and_the_last_line_of_the_start_say_what_runs():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -128,6 +129,20 @@ def test_wrong_models_are_refused_by_name_before_the_port_opens(tmp_path):
     assert "model `e`: `--chat-template` is for re-rankers" in refusal(kind)
     ended = run("--models-file", str(tmp_path / "none.toml"))
     assert ended.returncode == 2 and "none.toml` cannot be read: No such file" in ended.stderr
+
+
+def test_the_log_says_how_much_memory_each_model_takes(several):
+    """The cached prefixes and batches of other models are not loaded, but they need room."""
+    log = several.wait_for_log(r"[\s\S]*Ready: .*", 5)[0]
+    ready = re.findall(r"(\S+): \S+ in \S+ on [^;]*, (\d+) MB loaded", log.splitlines()[-1])
+    assert [name for name, _ in ready] == ["org/embedder", "reranker", "classifier"], log
+    assert all(int(loaded) < 60 for _, loaded in ready), log
+    plans = re.findall(r"Memory: (\d+) MB loaded, at most (\d+) MB for a batch and (\d+) MB of prefixes(?:, (\d+))?", log)
+    room = 0
+    for number, (loaded, batch, prefixes, others) in enumerate(plans):
+        assert int(loaded) < 200 and abs(int(others or 0) - room) <= 2 * number, log
+        room += int(batch) + int(prefixes)
+    assert len(plans) == 3 and room > 250
 
 
 def test_answers_and_metrics_name_the_model(several):

@@ -83,8 +83,9 @@ def test_http_and_grpc_over_tls_and_a_new_certificate(certificate, record):
             server.rerank(second)
         with pytest.raises(requests.exceptions.ConnectionError):
             requests.get(f"http://localhost:{server.port}/health", timeout=60)
-        ended = run("health", "--port", str(server.port), "--tls-cert", paths[0])
-        assert ended.returncode == 0, ended.stderr
+        for address in (("--port", str(server.port)), ("--url", f"https://127.0.0.1:{server.port}")):
+            ended = run("health", *address, "--tls-cert", paths[0])
+            assert ended.returncode == 0, ended.stderr
         # Over TLS, the server also offers HTTP/2.
         context = ssl.create_default_context(cafile=first)
         context.set_alpn_protocols(["h2", "http/1.1"])

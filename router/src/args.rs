@@ -21,7 +21,8 @@ use std::{
 };
 
 use clap::{
-    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
+    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser,
+    builder::{BoolishValueParser, NonEmptyStringValueParser},
     parser::ValueSource,
 };
 use text_embeddings_backend_core::Pool;
@@ -98,7 +99,7 @@ pub(crate) struct Args {
     pub(crate) lora_task: Option<String>,
 
     /// The model's name in OpenAI-style answers [default: the model id, or the name of its folder or file].
-    #[arg(long, env, help_heading = "Model")]
+    #[arg(long, env, help_heading = "Model", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) served_model_name: Option<String>,
 
     /// The name of the prompt that is put before a text if its request names none [default: by the model's
@@ -540,6 +541,7 @@ mod tests {
             ("--max-batch-tokens", "0"),
             ("--payload-limit", "-1"),
             ("--auto-truncate", "maybe"),
+            ("--served-model-name", ""),
         ] {
             let message = Args::with_flags(&format!("{flag}={value}")).unwrap_err().to_string();
             assert!(message.contains(flag) && message.contains(value), "{message}");

@@ -1,13 +1,14 @@
 //! SIGTERM and SIGINT, counted from the start of the process, and SIGXFSZ, which has no effect.
 //!
-//! Output: futures that complete at the first and the second request to stop. What must hold: no signal is
-//! lost, even between two waits. If the process cannot listen for signals, the system's default remains: the
-//! process ends at once.
+//! Output: futures that complete at the first and the second request to stop. What must hold: no request is
+//! lost, even between two waits; signals that come together are one request. If the process cannot listen for
+//! signals, the system's default remains: the process ends at once.
 
 use std::{
     io,
     sync::{Mutex, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -46,6 +47,10 @@ fn try_threads(count: usize) -> io::Result<()> {
     })
 }
 
+/// Signals within this time are one request to stop: `timeout` and others signal their child, then the group
+/// that it is in.
+const TOGETHER: Duration = Duration::from_millis(200);
+
 /// The number of requests to stop so far. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct StopSignals(watch::Receiver<u32>);
@@ -58,12 +63,16 @@ impl StopSignals {
             (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
         {
             tokio::spawn(async move {
+                let mut counted: Option<Instant> = None;
                 loop {
                     tokio::select! {
                         _ = terminate.recv() => {}
                         _ = interrupt.recv() => {}
                     }
-                    sender.send_modify(|count| *count += 1);
+                    if counted.is_none_or(|counted| counted.elapsed() > TOGETHER) {
+                        counted = Some(Instant::now());
+                        sender.send_modify(|count| *count += 1);
+                    }
                 }
             });
         }

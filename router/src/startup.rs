@@ -87,7 +87,7 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
     }
     let config = flags::service_config(args, model, dimensions, flags.calibration);
     tracing::info!(
-        "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {} MB",
+        "Loaded in {steps}: {}, {}, computed in {} by {}{} from {}, on {}; prefix cache of at most {}",
         args.model_id,
         config.model.kind_name(),
         loaded.numbers.computed,
@@ -95,12 +95,12 @@ pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> 
         loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
         computation.weights,
         computer_words(machine, &loaded),
-        loaded.prefix_cache_bytes >> 20
+        megabytes(loaded.prefix_cache_bytes as u64)
     );
     let max_batch = limits.max_batch_tokens.max(config.model.limits.max_input_length);
     let memory = memory::plan_memory(machine, args, max_batch, limits.max_input_length, &loaded)?;
     log_answers(&config.model, dimensions);
-    let summary = summary_words(args, machine, &loaded, memory);
+    let summary = summary_words(args, machine, &loaded, memory, weights);
     let info = Info {
         model_id: args.model_id.clone(),
         served_model_name: served_name(args, &folder),
@@ -169,11 +169,24 @@ fn computer_words(machine: &Machine, loaded: &Loaded) -> String {
     }
 }
 
-/// Model, arithmetic, device and memory in a few words.
-fn summary_words(args: &Args, machine: &Machine, loaded: &Loaded, memory: Option<MemoryPlan>) -> String {
-    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", megabytes(plan.loaded)));
+/// Model, arithmetic, device and memory in a few words. The memory is what the process holds; where it has
+/// several models, the model's `weights`.
+fn summary_words(
+    args: &Args,
+    machine: &Machine,
+    loaded: &Loaded,
+    memory: Option<MemoryPlan>,
+    weights: u64,
+) -> String {
+    let several = machine.turns.is_some();
+    let held = memory.map(|plan| if several { weights } else { plan.loaded });
+    let held = held.map_or_else(String::new, |bytes| format!(", {} loaded", megabytes(bytes)));
+    let model = match &args.served_model_name {
+        Some(name) if several => format!("{name}: {}", args.model_id),
+        _ => args.model_id.clone(),
+    };
     let computer = computer_words(machine, loaded);
-    format!("{} in {} on {computer}{held}", args.model_id, loaded.numbers.computed)
+    format!("{model} in {} on {computer}{held}", loaded.numbers.computed)
 }
 
 /// How the loaded model computes.

@@ -43,7 +43,7 @@ pub enum FilesError {
     /// The Hub cannot be reached, and the cache has no complete copy.
     #[error(
         "cannot reach the Hub at {endpoint} ({reason}), and the cache {cache} has no complete copy of the \
-         model: check the network and HF_ENDPOINT, or give `--model-id` a local directory"
+         model: check the network, HTTPS_PROXY and HF_ENDPOINT, or give `--model-id` a local directory"
     )]
     Unreachable {
         /// The Hub's address.

@@ -33,29 +33,28 @@ pub(crate) struct HealthArgs {
     #[arg(long)]
     url: Option<String>,
 
-    /// The server's certificate file: with it, `--port` is asked over TLS. The certificate is not checked.
+    /// The server's certificate file: with it, `--port` is asked over TLS, and no certificate is checked.
     #[arg(long, env, value_name = "PATH")]
     tls_cert: Option<PathBuf>,
 }
 
 /// Asks the server.
 pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
-    let speaks_tls = args.url.is_none() && args.tls_cert.is_some();
-    let scheme = if speaks_tls { "https" } else { "http" };
+    let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
     let server = args.url.clone().unwrap_or_else(|| format!("{scheme}://127.0.0.1:{}", args.port));
     if !server.starts_with("http://") && !server.starts_with("https://") {
         return Err(Usage(format!("`--url {server}` has no scheme: write http://{server}"), "health").into());
     }
-    ask_route(&format!("{}/health/ready", server.trim_end_matches('/')), speaks_tls)
+    ask_route(&format!("{}/health/ready", server.trim_end_matches('/')), args.tls_cert.is_some())
 }
 
-/// Asks a health route. Over TLS the certificate is not checked.
-pub(super) fn ask_route(address: &str, speaks_tls: bool) -> anyhow::Result<()> {
+/// Asks a health route. With `any_certificate`, the one of TLS is not checked.
+pub(super) fn ask_route(address: &str, any_certificate: bool) -> anyhow::Result<()> {
     block_on("warn", async {
         // A proxy for other machines cannot reach a server on this one.
         let client = Client::builder().timeout(LIMIT).no_proxy();
         // The certificate is for this machine's public name, and the request holds no secret.
-        let client = client.danger_accept_invalid_certs(speaks_tls);
+        let client = client.danger_accept_invalid_certs(any_certificate);
         let client = client.build().context("cannot make a request")?;
         let answer = client.get(address).send().await.map_err(reqwest::Error::without_url);
         let answer = answer.with_context(|| format!("no answer from {address}"))?;

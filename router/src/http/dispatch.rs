@@ -376,6 +376,7 @@ mod tests {
         let body = r#"{"model":"x","query":"q","documents":["a"],"input":"a","inputs":"a"}"#;
         for (path, expected) in [
             ("/embed", format!(r#"{{"error":"{message}","error_type":"Validation"}}"#)),
+            ("/rerank", format!(r#"{{"error":"{message}","error_type":"Validation"}}"#)),
             ("/v1/embeddings", openai_error(message, 404, "Validation")),
             ("/v1/rerank", format!(r#"{{"detail":"{message}","message":"{message}"}}"#)),
         ] {

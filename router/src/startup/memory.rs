@@ -22,9 +22,10 @@ use crate::{
 /// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
-    /// The memory of the process once the model is loaded, and the memory that models loaded before it may
-    /// still take.
+    /// The memory of the process once the model is loaded.
     pub(crate) loaded: u64,
+    /// The batches and prefixes of the models that were loaded before it.
+    pub(crate) others: u64,
     /// The activations of the largest batch.
     pub(crate) batch: u64,
     /// The prefix cache.
@@ -94,6 +95,7 @@ pub(super) fn make_room(machine: &Machine, args: &Args, folder: &ModelFolder) ->
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ModelMemory {
     pub(crate) loaded: u64,
+    pub(crate) others: u64,
     pub(crate) batch: u64,
     pub(crate) prefixes: u64,
     /// The longest input in tokens.
@@ -103,15 +105,17 @@ pub(crate) struct ModelMemory {
 impl MemoryPlan {
     /// The plan for a model of this size and the limits on requests in `args`.
     pub(crate) fn from_parts(model: ModelMemory, available: Available, args: &Args, workers: usize) -> Self {
-        let ModelMemory { loaded, batch, prefixes, max_length } = model;
-        let room = available.bytes.saturating_sub(loaded.saturating_add(batch).saturating_add(prefixes));
-        let requests = args.max_request_bytes(workers, max_length);
-        Self { loaded, batch, prefixes, requests, payload: args.fitting_payload(room, max_length) }
+        let ModelMemory { loaded, others, batch, prefixes, max_length } = model;
+        // The last free tokenizer thread takes no long text.
+        let requests = args.max_request_bytes(workers.saturating_sub(1).max(1), max_length);
+        let plan = Self { loaded, others, batch, prefixes, requests, payload: None };
+        let room = available.bytes.saturating_sub(plan.certain_bytes());
+        Self { payload: args.fitting_payload(room, max_length), ..plan }
     }
 
     /// The memory that it takes without requests.
     pub(crate) fn certain_bytes(&self) -> u64 {
-        self.loaded.saturating_add(self.batch).saturating_add(self.prefixes)
+        [self.others, self.batch, self.prefixes].into_iter().fold(self.loaded, u64::saturating_add)
     }
 
     /// Whether it fits, with one request.
@@ -162,7 +166,11 @@ impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loaded, batch, prefixes, .. } = self;
         let [loaded, batch, prefixes] = [*loaded, *batch, *prefixes].map(megabytes);
-        write!(f, "{loaded} loaded, at most {batch} for a batch and {prefixes} of prefixes")
+        write!(f, "{loaded} loaded, at most {batch} for a batch and {prefixes} of prefixes")?;
+        match self.others {
+            0 => Ok(()),
+            others => write!(f, ", {} for other models", megabytes(others)),
+        }
     }
 }
 
@@ -187,11 +195,9 @@ pub(super) fn plan_memory(
     let (Some(available), Some(held), "cpu") = (machine.memory, memory::held_bytes(), loaded.device) else {
         return Ok(None);
     };
-    let in_use = held + machine.residency.promised_bytes();
-    let model = ModelMemory { loaded: in_use, batch, prefixes, max_length };
-    // The last free thread takes no long text.
-    let workers = machine.tokenization_workers.saturating_sub(1).max(1);
-    let plan = MemoryPlan::from_parts(model, available, args, workers);
+    let others = machine.residency.promised_bytes();
+    let model = ModelMemory { loaded: held, others, batch, prefixes, max_length };
+    let plan = MemoryPlan::from_parts(model, available, args, machine.tokenization_workers);
     plan.check_fit(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))
@@ -214,7 +220,8 @@ mod tests {
     fn a_model_that_cannot_fit_is_refused_with_its_sizes() {
         let available = |bytes| Available { bytes, source: "this container may use" };
         let plan = MemoryPlan {
-            loaded: 700_000_000,
+            loaded: 400_000_000,
+            others: 300_000_000,
             batch: 100_000_000,
             prefixes: 200_000_000,
             requests: 1,
@@ -225,7 +232,7 @@ mod tests {
             MemoryPlan { payload: None, ..plan }.check_fit(available(1_000_000_000), BackendKind::Python);
         let message = no_request.map_err(|error| error.to_string());
         assert!(
-            message.is_err_and(|message| message.contains("too little memory for a single request (700 MB"))
+            message.is_err_and(|message| message.contains("too little memory for a single request (400 MB"))
         );
         for (backend, advice) in [
             (
@@ -244,8 +251,8 @@ mod tests {
             ),
         ] {
             let message = plan.check_fit(available(999_999_999), backend).map_err(|error| error.to_string());
-            let sizes = "there is too little memory (700 MB loaded, at most 100 MB for a batch and 200 MB of \
-                prefixes; this container may use 1000 MB)";
+            let sizes = "there is too little memory (400 MB loaded, at most 100 MB for a batch and 200 MB of \
+                prefixes, 300 MB for other models; this container may use 1000 MB)";
             assert_eq!(message, Err(format!("{sizes}: {advice}")));
         }
         for (backend, dtype, advice) in [

@@ -32,7 +32,7 @@ const MAX_ROUTE: usize = 100;
 
 /// Answers a request within its span, and gives the answer the request's id.
 pub(crate) async fn identified(request: Request, next: Next) -> Response {
-    let id = id(request.headers().get(&REQUEST_ID));
+    let id = request_id(request.headers().get(&REQUEST_ID));
     let is_grpc = request
         .headers()
         .get(CONTENT_TYPE)
@@ -42,7 +42,10 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
     let model = tracing::field::Empty;
     let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route, model);
     let is_typesafes = TYPESAFE_PATHS.iter().any(|path| request.uri().path().ends_with(path));
+    let mut waiting = Unanswered { span: &span, is_answered: false };
     let mut response = next.run(request).instrument(span.clone()).await;
+    waiting.is_answered = true;
+    drop(waiting);
     if is_typesafes {
         response.headers_mut().insert(TYPESAFE_REQUEST_ID, id.clone());
     }
@@ -51,8 +54,24 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
     if is_grpc { response.map(|body| Body::new(Within { body, span })) } else { response }
 }
 
+/// Says in the log that its request was dropped, if it is dropped before the answer.
+struct Unanswered<'a> {
+    span: &'a Span,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.span.in_scope(|| {
+                tracing::info!("dropped: the client went away before the answer, or the server ended");
+            });
+        }
+    }
+}
+
 /// The client's id if it may be used, else a random one.
-fn id(given: Option<&HeaderValue>) -> HeaderValue {
+fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
     given
         .filter(|id| {
             (1..=MAX_ID).contains(&id.len()) && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
@@ -116,10 +135,10 @@ mod tests {
             (&"x".repeat(129), false),
         ] {
             let given = HeaderValue::from_bytes(given.as_bytes()).unwrap();
-            assert_eq!(id(Some(&given)) == given, is_used, "{given:?}");
+            assert_eq!(request_id(Some(&given)) == given, is_used, "{given:?}");
         }
-        let random = id(None);
-        assert!(random.len() == 32 && random != id(None), "{random:?}");
+        let random = request_id(None);
+        assert!(random.len() == 32 && random != request_id(None), "{random:?}");
     }
 
     #[tokio::test]

@@ -361,7 +361,13 @@ async fn without_the_hub_a_complete_copy_is_used_and_no_other() {
     assert_eq!(fetch(&source, &options).await.unwrap(), online);
     let other = ModelSource { revision: "v1".to_owned(), ..source.clone() };
     let message = fetch(&other, &options).await.unwrap_err().to_string();
-    for part in ["cannot reach the Hub at http://127.0.0.1", "refused", "HF_ENDPOINT", "local directory"] {
+    for part in [
+        "cannot reach the Hub at http://127.0.0.1",
+        "refused",
+        "HTTPS_PROXY",
+        "HF_ENDPOINT",
+        "local directory",
+    ] {
         assert!(message.contains(part), "{part}: {message}");
     }
     std::fs::remove_file(online.root.join("model-00002-of-00002.safetensors")).unwrap();

@@ -284,6 +284,7 @@ impl ModelCandidate {
         let weights = self.shape.weight_bytes(dtype, self.stored, set);
         let parts = ModelMemory {
             loaded: weights.saturating_add(tokenizer).saturating_add(PROCESS_BYTES),
+            others: 0,
             batch: self.shape.batch_bytes(batch.max(max_length), dtype, prefixes, set),
             prefixes: prefixes as u64,
             max_length,
