@@ -23,21 +23,19 @@ mod partial;
 mod progress;
 mod rerank;
 mod screen;
+mod tips;
 mod verify;
 
 use std::{ffi::OsString, io, path::Path};
 
-use clap::{
-    Arg, Command, CommandFactory, FromArgMatches, Subcommand,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
+use clap::{Arg, Command, CommandFactory, FromArgMatches, Subcommand};
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
     args::{
         Args, Given, ModelArgs,
         models::{ModelList, ModelsFile, model_list},
-        set_aside_service_links, variables_of,
+        set_aside_service_links,
     },
     config::ServerConfig,
     machine::Machine,
@@ -236,7 +234,7 @@ impl Invocation {
             command = command.mut_args(|argument| argument.env(None::<&'static str>));
         }
         let matches = command.clone().try_get_matches_from(&arguments);
-        let matches = matches.map_err(|error| with_tips(error, &complete, &arguments))?;
+        let matches = matches.map_err(|error| tips::with_tips(error, &complete, &arguments))?;
         let Some((name, of_task)) = matches.subcommand() else {
             let given = Given::new(&complete, &matches);
             let server = Args { ignored_variables, ..Args::from_matches(&matches)? };
@@ -318,56 +316,6 @@ fn variables() -> String {
     format!("Variables without a flag:\n{}", lines.join("\n\n"))
 }
 
-/// clap's error with a tip.
-fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    let tip = detached_value(command, arguments)
-        .or_else(|| unknown_command(&error, arguments))
-        .or_else(|| missing(&error))
-        .or_else(|| variables_of(&error, command, arguments));
-    // clap takes nearly every short word for a misspelt command.
-    error.remove(ContextKind::SuggestedSubcommand);
-    if let Some(tip) = tip {
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    error
-}
-
-/// The tip for a `true` or `false` that follows its flag without the equals sign that this flag needs. clap
-/// takes such a word for a command.
-fn detached_value(command: &Command, arguments: &[OsString]) -> Option<String> {
-    arguments.windows(2).find_map(|pair| {
-        let (flag, value) = (pair[0].to_str()?.strip_prefix("--")?, pair[1].to_str()?);
-        let mut signed = command.get_arguments().filter(|known| known.is_require_equals_set());
-        let is_detached =
-            ["true", "false"].contains(&value) && signed.any(|known| known.get_long() == Some(flag));
-        is_detached.then(|| format!("write `--{flag}={value}`"))
-    })
-}
-
-/// The tip for a word that is no command.
-fn unknown_command(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
-    let name = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
-    let is_unknown = error.kind() == ErrorKind::InvalidSubcommand;
-    is_unknown.then(|| format!("`{SERVE} {name}` serves a model of this name; `--help` lists the commands"))
-}
-
-/// The tip for a missing argument.
-fn missing(error: &clap::Error) -> Option<String> {
-    let names = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::Strings(names)) if error.kind() == ErrorKind::MissingRequiredArgument => names,
-        _ => return None,
-    };
-    let is_missing = |start: &str| names.iter().any(|name| name.starts_with(start));
-    if is_missing("--model-id") {
-        // Someone who names no model may just want to see it work.
-        return Some(format!("to try it without a download, give `--model-id {DEMO_MODEL_ID}`"));
-    }
-    is_missing("<DOCUMENT>").then(|| {
-        "give documents as arguments, or a file of them with `--documents FILE` (`-` for standard input)"
-            .to_owned()
-    })
-}
-
 /// Whether the error is that the reader of standard output went away.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -395,6 +343,7 @@ fn block_on<T>(level: &str, work: impl Future<Output = anyhow::Result<T>>) -> an
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use clap::error::ErrorKind;
 
     fn parse(arguments: &str) -> Result<Invocation, clap::Error> {
         let arguments: Vec<OsString> = arguments.split_whitespace().map(Into::into).collect();
@@ -472,6 +421,9 @@ mod tests {
             ("router --model-id m --pin-threads false", "write `--pin-threads=false`"),
             ("router --pin-threads true --port 1", "write `--pin-threads=true`"),
             ("router rerank --model-id m --query x", "`--documents FILE`"),
+            ("router --max-model-len 512", "here, this is `--max-input-length`"),
+            ("router --gpu-memory-utilization=0.9", "leave it out: docs/migrating.md says why"),
+            ("router --max-batch-token 9", "'--max-batch-tokens'"),
             ("router --payload-limit -1", "a whole number from 1"),
             ("router --max-batch-tokens 0", "must be at least 1"),
             ("router rerank --model-id m --query x --documents f a", "--documents"),
