@@ -27,17 +27,20 @@ impl Ahead {
         Self { words: std::ptr::null(), lines: 0, place: std::ptr::null(), stride: 0, rows: 0 };
 
     /// The part of `words` that the first of `tiles` tiles of `chunks` chunks prefetches.
+    #[inline]
     pub(crate) fn of_tiles(words: &[u32], tiles: usize, chunks: usize) -> Self {
         let lines = words.len().div_ceil(WORDS * tiles.max(1) * chunks.max(1));
         Self { words: words.as_ptr(), lines, ..Self::NOTHING }
     }
 
     /// The part of the tile number `tile`.
+    #[inline]
     pub(crate) fn of_tile(self, tile: usize, chunks: usize) -> Self {
         Self { words: self.words.wrapping_add(tile * chunks * self.lines * WORDS), ..self }
     }
 
     /// Also the places of rows from `place` on, `per_chunk` in each chunk.
+    #[inline]
     pub(crate) fn with_places(self, place: *const f32, stride: usize, per_chunk: usize) -> Self {
         Self { place, stride, rows: per_chunk, ..self }
     }
@@ -45,6 +48,7 @@ impl Ahead {
     /// The parts of two equal calls of `chunks` chunks each. The first prefetches all places. If it
     /// prefetched all words, too, memory would be idle during the second: in BERT-base in `f32`, that took a
     /// quarter of a short text's time.
+    #[inline]
     pub(super) fn split_in_halves(self, chunks: usize) -> [Self; 2] {
         let lines = self.lines.div_ceil(2);
         let words = self.words.wrapping_add(chunks * lines * WORDS);
