@@ -207,7 +207,7 @@ def test_a_port_in_use_is_refused_before_the_model_is_read(flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = refusal(MODELS, flag, port) if flag.startswith("--") else refusal(MODELS, environment={flag: port})
-    assert f"cannot listen on 127.0.0.1:{port} (" in line or f"`{flag} {port}` cannot be opened" in line, line
+    assert f"cannot listen on 127.0.0.1:{port} (" in line, line
 
 
 @pytest.mark.parametrize(

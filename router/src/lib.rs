@@ -150,7 +150,7 @@ async fn start_and_serve(
     if let Some(port) = server.prometheus {
         let keys = if server.key_everywhere { keys.clone() } else { ApiKeys::default() };
         let entrance = Entrance { door: door.clone(), keys };
-        telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
+        telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance)?;
     }
     let signals = StopSignals::listen();
     let hangups = file.as_ref().map(|_| signal(SignalKind::hangup())).transpose()?;

@@ -8,8 +8,8 @@
 //! cannot see a counter's first step.
 
 use std::{
-    io,
     iter::successors,
+    net::SocketAddr,
     sync::{Arc, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
@@ -32,8 +32,7 @@ use text_embeddings_core::{
         REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS, TOKENIZER_REQUESTS, UNREAD_BYTES, UNSENT_BYTES,
     },
 };
-use text_embeddings_door::{Door, HeldNow, Protocol, Stop};
-use tokio::net::TcpListener;
+use text_embeddings_door::{Door, HeldNow, Protocol, Reserved, Stop, reserve_port};
 
 use crate::{auth::ApiKeys, config::PrometheusPort, info, models::Models};
 
@@ -240,16 +239,21 @@ pub(crate) struct Entrance {
 /// # Errors
 ///
 /// If the port that the user gave cannot be opened.
-pub(crate) async fn listen(
+pub(crate) fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,
     metrics: Metrics,
     Entrance { door, keys }: Entrance,
 ) -> anyhow::Result<()> {
-    let opened = TcpListener::bind((address, port.port)).await;
-    let listener = match opened {
+    let addresses = [SocketAddr::new(address, port.port)];
+    let listener = match reserve_port(&addresses, "--prometheus-port").and_then(Reserved::listen) {
         Ok(listener) => listener,
-        Err(error) => return unopened(port, &error),
+        Err(error) if port.explicit => return Err(error),
+        Err(error) => {
+            let elsewhere = if cfg!(feature = "plain-http") { "at /metrics only" } else { "nowhere" };
+            tracing::warn!("{error}; until then the metrics are {elsewhere}");
+            return Ok(());
+        }
     };
     tracing::info!("metrics are served on port {}", listener.local_addr()?.port());
     let app = Router::new().fallback(move |headers: HeaderMap| async move {
@@ -263,14 +267,6 @@ pub(crate) async fn listen(
     Ok(())
 }
 
-fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error) -> anyhow::Result<()> {
-    let message = format!("`--prometheus-port {port}` cannot be opened ({error}): give a free one");
-    anyhow::ensure!(!explicit, message);
-    let elsewhere = if cfg!(feature = "plain-http") { "at /metrics only" } else { "nowhere" };
-    tracing::warn!("{message}; until then the metrics are {elsewhere}");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -278,6 +274,7 @@ mod tests {
     use crate::{args::Args, config::client_limits};
     use std::net::{IpAddr, Ipv4Addr};
     use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
+    use tokio::net::TcpListener;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -400,8 +397,9 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let metrics = Metrics::new(builder().unwrap().build_recorder().handle());
         let asked = PrometheusPort { port, explicit: true };
-        let message = listen(asked, HERE, metrics.clone(), entrance()).await.unwrap_err().to_string();
-        assert!(message.starts_with(&format!("`--prometheus-port {port}` cannot be opened")), "{message}");
-        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, entrance()).await.unwrap();
+        let message = listen(asked, HERE, metrics.clone(), entrance()).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("cannot listen on {HERE}:{port} (")), "{message}");
+        assert!(message.contains("give a free `--prometheus-port`"), "{message}");
+        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, entrance()).unwrap();
     }
 }
