@@ -19,8 +19,9 @@ pub const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// The default on the CPU, for each computing thread, of a large model. New requests wait for the forward
 /// pass that runs: at about 200 tokens per second and thread (0.6B parameters, bfloat16), a pass takes 1.3 s,
-/// where 16,384 tokens on two threads would take 40 s. Two to eight times as many tokens are no faster (up to
-/// 5 % slower), and others wait longer (readings in `docs/performance-details.md`).
+/// where 16,384 tokens on two threads would take 40 s. With twice as many tokens, others wait twice as long,
+/// and a large request takes 8 to 18 % less time next to busy processes, on one machine, and no less on
+/// another (readings in `docs/performance-details.md`).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 /// The multiplications with weights in a small model's batch on the CPU, for each computing thread: as many
 /// as 128 tokens need in BERT-base. In smaller batches, operations take so little time that threads often
