@@ -62,7 +62,7 @@ impl Gpu {
     ) -> std::result::Result<Self, BackendError> {
         let card = card().map_err(failed)?;
         let (major, minor) = card.capability;
-        if dtype == DType::BF16 && !has_bfloat16()? {
+        if dtype == DType::BF16 && major < AMPERE {
             return Err(BackendError::Load(format!(
                 "`--dtype bfloat16` needs compute capability {AMPERE}.0, and this GPU has {major}.{minor}: give float16"
             )));

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     attention::{Heads, Mask},
+    load::LM_HEAD,
     operations::Result,
     plan::{
         AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MlpPlan, NormPlan, NormsPlan, Plan, Position,
@@ -230,7 +231,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
         views,
         layers: layers.map(|index| layer(config, family, index, activation, &norm)).collect(),
         final_norm: Some(norm("norm".to_owned(), hidden)),
-        output_embedding: if tied { WORDS } else { "lm_head.weight" },
+        output_embedding: if tied { WORDS } else { LM_HEAD },
         logit_bound: family.logit_bound,
         classification: Some(score_on_last_token(hidden)),
         exceeds_float16: family.is_gemma(),

@@ -5,6 +5,7 @@
 use super::{head_size, names, parse, parts::LayerTensors, refuse, require, rotary::rope};
 use crate::{
     attention::{Heads, Mask},
+    load::LM_HEAD,
     operations::Result,
     plan::{
         AttentionPlan, HeadNormsPlan, LayerPlan, MixerPlan, MlpPlan, NormPlan, Plan, Position,
@@ -79,7 +80,7 @@ pub(super) fn hybrid_plan(value: &Value) -> Result<Plan> {
         views: vec![View::new(heads, mask, Position::Rotary(rope))],
         layers: layers.map(|(index, attends)| layer.plan_layer(index, attends)).collect(),
         final_norm: Some(NormPlan::rms("embedding_norm", hidden, config.norm_eps)),
-        output_embedding: if tied { WORDS } else { "lm_head.weight" },
+        output_embedding: if tied { WORDS } else { LM_HEAD },
         ..Plan::base(WORDS, [config.vocab_size, hidden])
             .with_limits(config.max_position_embeddings, config.pad_token_id)
     })
