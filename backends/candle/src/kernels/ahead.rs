@@ -1,7 +1,7 @@
 //! Prefetching: hints to bring memory near before it is read or written.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use super::layout::WORDS;
 
@@ -85,6 +85,19 @@ pub(crate) fn bring_near<T>(address: *const T) {
     // SAFETY: every CPU of this architecture has the instruction, and it has no visible effect.
     unsafe {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+}
+
+/// Prefetches a line of rows into the first-level cache: the one with this index from the first line of
+/// `chunk` on. A chunk has a line of each row. All lines of the next one are needed at once, so a tile
+/// requests one after the other while it multiplies a chunk. Only a hint, which ARM ignores.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is done there"))]
+pub(super) fn bring_line(chunk: *const u32, index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(chunk.wrapping_add(index * WORDS).cast());
     }
 }
 

@@ -1,13 +1,10 @@
 //! Work on one row at a time between products: norms, rotary positions, means, and the mixing of rows before
 //! they become bytes. [`super::activation`] has the activations.
 //!
-//! The compiler vectorises loops over slices for each instruction set. Only `spread` and `copy_rows` use
-//! registers explicitly.
+//! The compiler vectorises loops over slices for each instruction set. Only `spread` uses registers
+//! explicitly.
 
-use super::{
-    places::SpacedRows,
-    simd::{Simd, dispatch, mul_add},
-};
+use super::simd::{Simd, dispatch, mul_add};
 
 /// The sum of `f` over the elements, in 64 interleaved partial sums: four of the widest registers, so that an
 /// addition waits for the fourth one before it.
@@ -262,69 +259,6 @@ dispatch! {
     }
 }
 
-dispatch! {
-    /// Copies the first values of each row to its place in `out`, as many as the place has. With `stream`,
-    /// whole registers bypass the caches if the memory is aligned, and [`fence_stores`] must follow. Large
-    /// results would be evicted from the caches before they are read.
-    fn copy_rows(rows: &[[f32; 32]], out: &mut SpacedRows<'_>, stream: bool) {
-        let stream = stream && out.are_aligned(size_of::<S>());
-        for (row, out) in rows.iter().zip(out.iter_mut()) {
-            let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
-            for (values, out) in row.chunks_exact(S::LANES).zip(whole.chunks_exact_mut(S::LANES)) {
-                // SAFETY: both chunks have as many values as a register, and only aligned memory is streamed
-                // to.
-                unsafe {
-                    let values = S::load(values.as_ptr());
-                    if stream { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
-                }
-            }
-            for (out, &value) in rest.iter_mut().zip(&row[whole.len()..]) {
-                *out = value;
-            }
-        }
-    }
-}
-
-dispatch! {
-    /// Orders stores that bypassed the caches before all later accesses, for all threads.
-    fn fence_stores() {
-        // SAFETY: the CPU has the instruction set.
-        unsafe { S::fence() };
-    }
-}
-
-dispatch! {
-    /// Adds the first values of each row to its place in `out`, as many as the place has.
-    fn add_rows(rows: &[[f32; 32]], out: &mut SpacedRows<'_>) {
-        for (row, out) in rows.iter().zip(out.iter_mut()) {
-            for (out, &value) in out.iter_mut().zip(row) {
-                *out += value;
-            }
-        }
-    }
-}
-
-dispatch! {
-    /// Turns the sums of products of integers into `f32` in place. The input holds the bits of `i32`. From
-    /// each sum it subtracts the column's correction (for bytes, their `InstructionSet::byte_excess`),
-    /// multiplies the result by the scales of the row and of the column, and adds the bias.
-    fn dequantise(
-        rows: &mut [[f32; 32]],
-        scales: &[f32],
-        of_columns: &[f32; 32],
-        corrections: &[i32; 32],
-        bias: &[f32; 32],
-    ) {
-        for (sums, &scale) in rows.iter_mut().zip(scales) {
-            let of_columns = of_columns.iter().zip(corrections).zip(bias);
-            for (sum, ((&of_column, &correction), &bias)) in sums.iter_mut().zip(of_columns) {
-                let products = sum.to_bits().cast_signed().wrapping_sub(correction) as f32;
-                *sum = mul_add::<FUSED>(products, scale * of_column, bias);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::InstructionSet;
@@ -457,31 +391,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rows_of_tiles_are_added_and_copied_at_every_width() {
-        let mut rng = StdRng::seed_from_u64(8);
-        for set in InstructionSet::available() {
-            for columns in 1..=32 {
-                let rows: [[f32; 32]; 5] =
-                    [(); 5].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
-                let before = random(&mut rng, 5 * columns);
-                let mut out = before.clone();
-                add_rows(set, &rows, &mut SpacedRows::of_slice(&mut out, columns));
-                let row = |row: &[f32; 32]| row[..columns].to_vec();
-                let copied: Vec<f32> = rows.iter().flat_map(row).collect();
-                let sum = |(&a, &b): (&f32, &f32)| f64::from(a) + f64::from(b);
-                let expected: Vec<f64> = copied.iter().zip(&before).map(sum).collect();
-                assert_close(&out, &expected, &format!("{set} {columns}"));
-                for stream in [false, true] {
-                    out.fill(f32::NAN);
-                    copy_rows(set, &rows, &mut SpacedRows::of_slice(&mut out, columns), stream);
-                    fence_stores(set);
-                    assert!(out == copied, "{set} {columns}");
-                }
-            }
-        }
-    }
-
     /// A row times the transform's matrix. Its values are ±1, by the bits that two indices have in common.
     fn spread_reference(row: &[f32]) -> Vec<f64> {
         let apart = row.len() >> stages(row.len());
@@ -531,30 +440,5 @@ mod tests {
         let lengths = [0, 1, 15, 16, 31, 32, 33, 34, 70, 96, 128, 3072, 9728, 12288];
         let expected = [0, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 7, 9, 9];
         assert_eq!(lengths.map(stages), expected);
-    }
-
-    #[test]
-    fn sums_of_bytes_become_values() {
-        let mut rng = StdRng::seed_from_u64(10);
-        for set in InstructionSet::available() {
-            let sums: [[i32; 32]; 3] =
-                [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-40_000_000..40_000_000)));
-            let corrections: [i32; 32] = std::array::from_fn(|_| rng.random_range(-9_000_000..9_000_000));
-            let of_columns: [f32; 32] = std::array::from_fn(|_| rng.random_range(0.0..0.01));
-            // More scales than there are rows.
-            let scales = [0.03, 0.5, 2.0, 7.0];
-            let mut out = sums.map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned())));
-            let bias: [f32; 32] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
-            dequantise(set, &mut out, &scales, &of_columns, &corrections, &bias);
-            for ((row, sums), scale) in out.iter().zip(sums).zip(scales) {
-                for (column, &got) in row.iter().enumerate() {
-                    let product =
-                        f64::from(sums[column] - corrections[column]) * f64::from(scale * of_columns[column]);
-                    let expected = product + f64::from(bias[column]);
-                    let tolerance = 2e-7 * (product.abs() + expected.abs());
-                    assert!((f64::from(got) - expected).abs() <= tolerance, "{set}: {got} for {expected}");
-                }
-            }
-        }
     }
 }

@@ -8,13 +8,14 @@
 use super::{
     ahead::{self, Ahead},
     compute::Compute,
-    elementwise,
     epilogue::Epilogue,
+    instruction_set::InstructionSet,
     layout::{COLUMNS, WORDS},
     matrix::Matrix,
     operand::{CACHED_BYTES, Operand, OperandBlocks, OperandRows},
     pack::{self, OperandFormat, Words},
     places::{SharedPointer, SpacedRows},
+    results::{self, Placing, SumScaling},
     tile::{self, Start, Sums, TileKernel, TileOperands},
     tile_order::{PanelSlice, TileOrder},
 };
@@ -62,12 +63,29 @@ struct SumPlaces {
 // SAFETY: the memory is not accessed through the pointer.
 unsafe impl Sync for SumPlaces {}
 
-/// The complete sums of a tile: the index of its first row among the rows that are multiplied, its panel, and
-/// its rows.
+/// The complete sums of a tile.
 struct Tile<'a> {
+    /// The index of its first row among the rows that are multiplied.
     first_row: usize,
     panel: usize,
     sums: &'a mut [[f32; COLUMNS]],
+    /// For sums of integers.
+    scaling: Option<SumScaling<'a>>,
+}
+
+impl Tile<'_> {
+    /// The values of the sums.
+    fn scaled_values(&mut self, set: InstructionSet) -> &mut [[f32; COLUMNS]] {
+        if let Some(scaling) = self.scaling.take() {
+            results::scale_sums(set, self.sums, scaling);
+        }
+        self.sums
+    }
+
+    /// Brings the values to their places.
+    fn place_rows(&self, set: InstructionSet, out: &mut SpacedRows<'_>, placing: Placing) {
+        results::place_rows(set, self.sums, self.scaling, out, placing);
+    }
 }
 
 impl Compute {
@@ -112,27 +130,26 @@ impl Compute {
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
+        let placing = if stream { Placing::Stream } else { Placing::Replace };
         let results = Results { values: out, width: COLUMNS, prefetches: !stream };
-        self.write_rows(&x.whole(), weight, results, |tile, out| {
-            elementwise::copy_rows(self.set, tile, out, stream);
-        });
+        self.write_rows(&x.whole(), weight, results, |tile, out| tile.place_rows(self.set, out, placing));
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
         let results = Results { values: out, width: COLUMNS, prefetches: true };
-        self.write_rows(&x.whole(), weight, results, |sums, out| {
-            elementwise::add_rows(self.set, sums, out);
+        self.write_rows(&x.whole(), weight, results, |tile, out| {
+            tile.place_rows(self.set, out, Placing::Add);
         });
     }
 
-    /// Calls `write` with the rows of each tile and their places among the results.
+    /// Calls `write` with each tile and the places of its rows among the results.
     fn write_rows(
         &self,
         x: &OperandBlocks<'_>,
         weight: &Matrix,
         Results { values: out, width, prefetches }: Results<'_>,
-        write: impl Fn(&mut [[f32; COLUMNS]], &mut SpacedRows<'_>) + Sync,
+        write: impl Fn(&mut Tile<'_>, &mut SpacedRows<'_>) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
         // Every panel must begin within the rows. That is not so if a step is used with a weight that was
@@ -148,7 +165,7 @@ impl Compute {
             // begins within them (asserted). Each pair of row and panel belongs to one item, so only this
             // tile writes there.
             let mut places = unsafe { out.rows(start, columns, width.min(columns - first), tile.sums.len()) };
-            write(tile.sums, &mut places);
+            write(tile, &mut places);
         });
     }
 
@@ -176,18 +193,20 @@ impl Compute {
         }
         let words = SharedPointer(words.as_mut_ptr());
         self.tiles(&x.whole(), weight, None, |tile| {
-            let first = tile.panel * width / per_word;
-            epilogue.run(self.set, tile.sums);
+            let (first_row, panel) = (tile.first_row, tile.panel);
+            let first = panel * width / per_word;
+            let values = tile.scaled_values(self.set);
+            epilogue.run(self.set, values);
             // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
-            let columns = width.min(inner - tile.panel * width);
-            for (row, activated) in tile.sums.iter_mut().enumerate() {
+            let columns = width.min(inner - panel * width);
+            for (row, activated) in values.iter_mut().enumerate() {
                 if columns < width {
                     activated[columns..].fill(0.0);
                 }
                 let mut packed = [0; COLUMNS];
                 let packed = &mut packed[..width / per_word];
                 pack::row(self.set, format, &activated[..width], 0, packed, &mut 0.0);
-                let row = tile.first_row + row;
+                let row = first_row + row;
                 // The blocks of `x` may have another height.
                 let first_row = row - row % block_rows;
                 let in_block = block_rows.min(rows - first_row);
@@ -235,8 +254,8 @@ impl Compute {
                 let per_item = self.rows_per_item(step.rows()) * inner;
                 let results = Results { values: &mut *values, width: epilogue.width(), prefetches: true };
                 self.write_rows(&step, weight, results, |tile, out| {
-                    epilogue.run(self.set, tile);
-                    elementwise::copy_rows(self.set, tile, out, false);
+                    epilogue.run(self.set, tile.scaled_values(self.set));
+                    tile.place_rows(self.set, out, Placing::Replace);
                 });
                 let rows = values.chunks_mut(per_item);
                 self.threads.for_each(rows.zip(parts.by_ref()), |(values, mut rows)| {
@@ -254,7 +273,7 @@ impl Compute {
         let maxima = Mutex::new(vec![[f32::NEG_INFINITY; COLUMNS]; weight.panels]);
         self.tiles(&x.whole(), weight, None, |tile| {
             let mut best = [f32::NEG_INFINITY; COLUMNS];
-            for row in tile.sums.iter() {
+            for row in tile.scaled_values(self.set).iter() {
                 best.iter_mut().zip(row).for_each(|(best, product)| *best = best.max(*product));
             }
             let mut maxima = maxima.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,17 +330,17 @@ impl Compute {
                     if slice + 1 < order.slices {
                         continue;
                     }
-                    if let Some((scales, corrections)) = weight.scales.get(panel) {
-                        let (of_rows, bias) = (&x.scales[first_row..], bias.unwrap_or(&tile::ZEROS));
-                        elementwise::dequantise(self.set, sums, of_rows, scales, corrections, bias);
-                    }
-                    finish(&mut Tile { first_row: first_row - before, panel, sums });
+                    let scaling = weight.scales.get(panel).map(|(of_columns, corrections)| {
+                        let (of_rows, biases) = (&x.scales[first_row..], bias.unwrap_or(&tile::ZEROS));
+                        SumScaling { of_rows, of_columns, corrections, biases }
+                    });
+                    finish(&mut Tile { first_row: first_row - before, panel, sums, scaling });
                 }
             }
             SUMS.set(sums);
             BYTES.set(bytes);
             // Once for all tiles: each fence waits for memory.
-            elementwise::fence_stores(self.set);
+            results::fence_stores(self.set);
         });
     }
 }
@@ -331,7 +350,6 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
         super::{
-            instruction_set::InstructionSet,
             matrix::{ColumnOrder, WeightFormat},
             nibbles::{self, GROUP, NibbleGroup},
             pack::Stored,

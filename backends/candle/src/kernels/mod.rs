@@ -16,8 +16,8 @@
 //!   makes consecutive ranges and asserts that they end within the rows.
 //! - Registers are loaded and stored within slices: whole registers come from `chunks_exact`, `as_chunks` or
 //!   fixed arrays. A compile-time assertion checks that panels consist of whole registers.
-//! - Non-temporal stores go to aligned memory: `copy_rows` checks the destination's address. A thread orders
-//!   them before it ends its share of a product.
+//! - Non-temporal stores go to aligned memory: `results::place_rows` checks the destination's address. A
+//!   thread orders them before it ends its share of a product.
 //! - Memory is initialised: `CacheLines` and `Pages` are zeroed when they are made, and only hand out slices
 //!   of that memory.
 
@@ -49,6 +49,7 @@ pub(crate) mod pack;
 pub(crate) mod pages;
 pub(crate) mod peak;
 mod places;
+pub(crate) mod results;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 pub(crate) mod stored;

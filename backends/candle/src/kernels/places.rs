@@ -50,8 +50,10 @@ impl SharedPointer<f32> {
 pub(crate) struct SpacedRows<'a> {
     first: *mut f32,
     stride: usize,
-    width: usize,
-    count: usize,
+    /// The number of values of a row.
+    pub(super) width: usize,
+    /// The number of rows.
+    pub(super) count: usize,
     values: PhantomData<&'a mut [f32]>,
 }
 
@@ -71,12 +73,10 @@ impl SpacedRows<'_> {
         self.first.addr().is_multiple_of(bytes) && (self.stride * size_of::<f32>()).is_multiple_of(bytes)
     }
 
-    /// Row after row.
+    /// The address of a row's first value.
     #[inline(always)]
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        let Self { first, stride, width, count, .. } = *self;
-        // SAFETY: who made the rows vouches that they exist and do not overlap, and that nothing else
-        // accesses them.
-        (0..count).map(move |row| unsafe { slice::from_raw_parts_mut(first.add(row * stride), width) })
+    pub(super) fn row_start(&mut self, index: usize) -> *mut f32 {
+        debug_assert!(index < self.count);
+        self.first.wrapping_add(index * self.stride)
     }
 }

@@ -47,6 +47,8 @@ pub(crate) trait Simd: Copy {
     /// `self * factor + addend`, fused if the instruction set can.
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
+    /// The bits of the lanes as `i32`, less the integers at `pointer`, as values.
+    unsafe fn less_integers(self, pointer: *const i32) -> Self;
     /// The larger value of each lane. If the value in `self` is NaN, the value in `other`.
     unsafe fn max(self, other: Self) -> Self;
     /// The first `count` values of `self`, followed by the other lanes of `rest`.
@@ -123,6 +125,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn less_integers(self, pointer: *const i32) -> Self {
+        // SAFETY: the caller guarantees four integers at `pointer`; the array has the alignment of one.
+        let integers = unsafe { pointer.cast::<[i32; 4]>().read_unaligned() };
+        Self(std::array::from_fn(|i| self.0[i].to_bits().cast_signed().wrapping_sub(integers[i]) as f32))
     }
 
     #[inline(always)]

@@ -15,9 +15,9 @@ use crate::{
         activation,
         ahead::Ahead,
         compute::Compute,
-        elementwise,
         layout::COLUMNS,
         pack::{self, OperandFormat, int16},
+        results::{self, SumScaling},
         softmax::{self, RunningSoftmax, StepFactors},
         tile::{self, MAX_ROWS, Start, TileKernel, TileOperands, ZEROS},
     },
@@ -241,7 +241,7 @@ impl<'a> Tiles<'a> {
                 self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
                 if let Some(of_keys) = key_scales.next() {
                     let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
-                    elementwise::dequantise(set, scores, of_rows, of_keys, &[0; COLUMNS], &ZEROS);
+                    results::scale_sums(set, scores, scaling(of_rows, of_keys));
                 }
             }
         }
@@ -308,7 +308,7 @@ impl<'a> Tiles<'a> {
             }
             if self.format.is_scaled() {
                 let scales = &workspace.step_sum[rows.clone()];
-                elementwise::dequantise(set, &mut tile[..rows.len()], scales, &ONES, &[0; COLUMNS], &ZEROS);
+                results::scale_sums(set, &mut tile[..rows.len()], scaling(scales, &ONES));
             }
             softmax::scale_and_add(set, tile, factors, totals);
         }
@@ -326,4 +326,9 @@ impl<'a> Tiles<'a> {
             }
         }
     }
+}
+
+/// The scaling of sums with these scales of rows and columns.
+fn scaling<'a>(of_rows: &'a [f32], of_columns: &'a [f32; COLUMNS]) -> SumScaling<'a> {
+    SumScaling { of_rows, of_columns, corrections: &[0; COLUMNS], biases: &ZEROS }
 }

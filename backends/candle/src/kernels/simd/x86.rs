@@ -5,19 +5,20 @@ use std::arch::x86_64::{
     __m256, __m256i, __m512, _CMP_LT_OQ, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss,
     _mm_movehl_ps, _mm_sfence, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
     _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_max_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps,
-    _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_ps,
+    _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_cvtepi32_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_max_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_stream_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_reduce_add_ps,
+    _mm512_reduce_max_ps, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_epi32, _mm512_sub_ps,
 };
 
 macro_rules! register {
     ($name:ident, $half:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $load_first:ident,
      $store_first:ident, $stream:ident, $fmadd:ident, $load_words:ident, $shift:ident, $and:ident,
-     $splat_word:ident, $cast:ident, $add:ident, $max:ident, $first:ident, $exp2:ident, $largest:ident, $sum:ident) => {
+     $splat_word:ident, $cast:ident, $cast_to_words:ident, $sub_words:ident, $convert:ident, $add:ident, $max:ident, $first:ident, $exp2:ident, $largest:ident, $sum:ident) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
@@ -93,6 +94,12 @@ macro_rules! register {
             }
 
             #[inline(always)]
+            unsafe fn less_integers(self, pointer: *const i32) -> Self {
+                // SAFETY: the caller guarantees the instruction set and the integers at `pointer`.
+                Self(unsafe { $convert($sub_words($cast_to_words(self.0), $load_words(pointer.cast()))) })
+            }
+
+            #[inline(always)]
             unsafe fn max(self, other: Self) -> Self {
                 // SAFETY: as above.
                 Self(unsafe { $max(self.0, other.0) })
@@ -142,6 +149,9 @@ register!(
     _mm256_and_si256,
     _mm256_set1_epi32,
     _mm256_castsi256_ps,
+    _mm256_castps_si256,
+    _mm256_sub_epi32,
+    _mm256_cvtepi32_ps,
     _mm256_add_ps,
     _mm256_max_ps,
     first_256,
@@ -166,6 +176,9 @@ register!(
     _mm512_and_si512,
     _mm512_set1_epi32,
     _mm512_castsi512_ps,
+    _mm512_castps_si512,
+    _mm512_sub_epi32,
+    _mm512_cvtepi32_ps,
     _mm512_add_ps,
     _mm512_max_ps,
     first_512,

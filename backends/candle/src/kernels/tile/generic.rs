@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::simd::{Avx2, Avx512};
 use crate::kernels::{
-    ahead::Ahead,
+    ahead::{Ahead, bring_line},
     layout::{COLUMNS, Origin, WORDS},
     simd::{Portable, Simd},
 };
@@ -89,6 +89,7 @@ unsafe fn multiply_tile<const ROWS: usize, S: Simd, const REGISTERS: usize, cons
                     if !COLUMN_PAIRS || half == 1 {
                         b = b.add(COLUMNS);
                     }
+                    bring_line(a, ROWS + 2 * pair + half);
                     for row in 0..ROWS {
                         let factor = S::splat(*a.add(row * WORDS + 2 * pair + half).cast());
                         for r in 0..REGISTERS {
