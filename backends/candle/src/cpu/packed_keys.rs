@@ -7,6 +7,7 @@
 //! belong to, so that a text's panels are the same in every batch. A segment's first panel therefore begins
 //! with keys of earlier segments.
 
+use super::workspace::{WORKSPACE, Workspace};
 use crate::attention::Heads;
 use crate::kernels::{
     ahead,
@@ -213,61 +214,38 @@ impl HeadPacking<'_> {
     /// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
     fn pack_keys<'a>(&self, row: impl Fn(usize) -> &'a [f32], keys: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
-        let mut words = vec![0; COLUMNS * size.key];
-        for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
-            let mut rows = [&[][..]; COLUMNS];
-            let rows = self.rows_of_panel(&row, panel, &mut rows);
-            let words = &mut words[..rows.len() * size.key];
-            let scales = scales.get_mut(panel * COLUMNS..).unwrap_or_default();
-            pack::rows(compute.set, format, rows, words, scales);
-            pack::panel(compute.set, words, size.key, out);
-        }
+        WORKSPACE.with_borrow_mut(|Workspace { words, .. }| {
+            words.resize(COLUMNS * size.key, 0);
+            for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
+                ahead::bring_values_near(out);
+                let mut rows = [&[][..]; COLUMNS];
+                let rows = self.rows_of_panel(&row, panel, &mut rows);
+                let words = &mut words[..rows.len() * size.key];
+                let scales = scales.get_mut(panel * COLUMNS..).unwrap_or_default();
+                pack::rows(compute.set, format, rows, words, scales);
+                pack::panel(compute.set, words, size.key, out);
+            }
+        });
         scales.iter_mut().skip(tokens).for_each(|scale| *scale = 1.0);
     }
 
     /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
     fn pack_values<'a>(&self, row: impl Fn(usize) -> &'a [f32], values: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
-        for (panel, scales) in scales.chunks_exact_mut(COLUMNS).enumerate() {
+        for panel in 0..tokens.div_ceil(COLUMNS) {
+            let lines = &mut values[panel * COLUMNS / format.per_word() * COLUMNS..];
+            let stride = size.column * COLUMNS;
+            for lines in lines.chunks(stride) {
+                ahead::bring_values_near(&lines[..COLUMNS / format.per_word() * COLUMNS]);
+            }
             let mut rows = [&[][..]; COLUMNS];
             let rows = self.rows_of_panel(&row, panel, &mut rows);
-            scales[rows.len()..].fill(1.0);
-            int16::write_scales(compute.set, rows, scales);
-        }
-        for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
-            let of_panel = |token: usize| {
-                let row = row(token);
-                &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
-            };
-            for (word, out) in out.as_chunks_mut::<COLUMNS>().0.iter_mut().enumerate() {
-                let first = word * format.per_word();
-                if first >= tokens {
-                    out.fill(0);
-                    continue;
-                }
-                if first + AHEAD < tokens {
-                    ahead::bring_values_near(of_panel(first + AHEAD));
-                }
-                let values = of_panel(first);
-                if format.per_word() == 2 {
-                    let padding = [0.0; COLUMNS];
-                    let second =
-                        if first + 1 < tokens { of_panel(first + 1) } else { &padding[..values.len()] };
-                    let (used, rest) = out.split_at_mut(values.len());
-                    if format.is_scaled() {
-                        let scales = [scales[first], scales[first + 1]];
-                        int16::interleave(compute.set, [values, second], scales, used);
-                    } else {
-                        pack::interleave(compute.set, values, second, used);
-                    }
-                    rest.fill(0);
-                } else if let Ok(values) = <&[f32; COLUMNS]>::try_from(values) {
-                    // A copy whose size the compiler knows.
-                    *out = values.map(f32::to_bits);
-                } else {
-                    *out = std::array::from_fn(|at| values.get(at).map_or(0, |value| value.to_bits()));
-                }
+            let scales = scales.get_mut(panel * COLUMNS..).unwrap_or_default();
+            if format.is_scaled() {
+                int16::write_scales(compute.set, rows, scales);
             }
+            pack::pack_lines(compute.set, format, rows, scales, lines, stride);
         }
+        scales.iter_mut().skip(tokens).for_each(|scale| *scale = 1.0);
     }
 }

@@ -108,6 +108,6 @@ pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
 }
 
 /// Prefetches values.
-pub(crate) fn bring_values_near(values: &[f32]) {
+pub(crate) fn bring_values_near<T>(values: &[T]) {
     values.chunks(WORDS).for_each(|line| bring_near(line.as_ptr()));
 }

@@ -4,6 +4,7 @@
 //! Input: rows of `f32`. Output: an [`Operand`]. What must hold: only one [`OperandRows`] writes each row.
 
 use super::{
+    ahead,
     instruction_set::InstructionSet,
     layout::WORDS,
     pack::{self, OperandFormat, Words},
@@ -201,6 +202,8 @@ impl OperandRows<'_> {
             }
             return;
         }
+        // They come near while the row is packed. Each is in a cache line of its own.
+        (0..lines.count).for_each(|chunk| ahead::bring_near(lines.line_at(chunk)));
         SCRATCH.with_borrow_mut(|words| {
             words.resize(self.row_words, 0);
             let mut scale = 1.0;

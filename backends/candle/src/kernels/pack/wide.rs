@@ -4,7 +4,7 @@
 //! identical, except that subnormal values become zeros.
 
 use super::super::nibbles::GROUP_WORDS;
-use super::{COLUMNS, ROUND, WORDS};
+use super::{COLUMNS, ROUND, WORDS, values_from};
 use std::arch::x86_64::{
     __m256i, __m512, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
     _mm512_add_epi32, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
@@ -88,21 +88,13 @@ fn interleaved(first: &[f32; LANES], second: &[f32; LANES]) -> __m512i {
 
 /// [`super::interleave`] with the CPU's own conversion.
 #[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
-    for ((first, second), words) in first.chunks(LANES).zip(second.chunks(LANES)).zip(words.chunks_mut(LANES))
-    {
-        if let (Ok(first), Ok(second), Ok(words)) =
-            (first.try_into(), second.try_into(), <&mut [u32; LANES]>::try_from(&mut *words))
-        {
+pub(super) fn interleave(rows: &[&[f32]], first: usize, lines: &mut [[u32; COLUMNS]]) {
+    for (word, line) in lines.iter_mut().enumerate() {
+        let (a, b) = (values_from(rows, 2 * word, first), values_from(rows, 2 * word + 1, first));
+        let halves = a.as_chunks().0.iter().zip(b.as_chunks().0);
+        for ((a, b), words) in halves.zip(line.as_chunks_mut::<LANES>().0) {
             // SAFETY: there is memory for sixteen words.
-            unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), interleaved(first, second)) };
-        } else {
-            let mut all = [0; LANES];
-            // SAFETY: as above.
-            unsafe {
-                _mm512_storeu_si512(all.as_mut_ptr().cast(), interleaved(&padded(first), &padded(second)));
-            }
-            words.copy_from_slice(&all[..words.len()]);
+            unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), interleaved(a, b)) };
         }
     }
 }
