@@ -89,7 +89,9 @@ unsafe fn multiply_tile<const ROWS: usize, S: Simd, const REGISTERS: usize, cons
                     if !COLUMN_PAIRS || half == 1 {
                         b = b.add(COLUMNS);
                     }
-                    bring_line(a, ROWS + 2 * pair + half);
+                    if S::LANES == 16 {
+                        bring_line(a, ROWS + 2 * pair + half);
+                    }
                     for row in 0..ROWS {
                         let factor = S::splat(*a.add(row * WORDS + 2 * pair + half).cast());
                         for r in 0..REGISTERS {

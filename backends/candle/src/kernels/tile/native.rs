@@ -28,10 +28,11 @@ macro_rules! tile {
         ) {
             /// The registers of a row's sums.
             const REGISTERS: usize = $registers;
+            const IS_WIDE: bool = $lanes == 16;
             /// The words of a row that are multiplied before a branch: with more of them, loads of columns
             /// wait less for the second-level cache. AVX2 has too few registers: the compiler would move sums
             /// to memory.
-            const UNROLLED: usize = if $lanes == 16 { 4 } else { 1 };
+            const UNROLLED: usize = if IS_WIDE { 4 } else { 1 };
             // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` and `b` on, `ROWS`
             // rows from `start` on, and memory for as many rows at `to`. `to` may be the same memory: it is
             // read before it is written.
@@ -51,7 +52,9 @@ macro_rules! tile {
                                 column[r] = $load(b.add(r * $lanes).cast());
                             }
                             b = b.add(COLUMNS);
-                            bring_line(a, ROWS + word);
+                            if IS_WIDE {
+                                bring_line(a, ROWS + word);
+                            }
                             for row in 0..ROWS {
                                 let factors: $register = $splat((*a.add(row * WORDS + word)).cast_signed());
                                 for r in 0..REGISTERS {
