@@ -4,10 +4,11 @@
 //! results. What must hold: a result depends on its own sum, scales and bias only.
 
 use super::{
-    layout::COLUMNS,
+    layout::{COLUMNS, WORDS},
     places::SpacedRows,
     simd::{Simd, dispatch},
 };
+use std::ops::Range;
 
 /// Turns the bits of `i32` sums into values: `(sum - correction) · (scale of the row · scale of the column) +
 /// bias`.
@@ -120,20 +121,21 @@ impl Put for Add {
     }
 }
 
-/// [`place_rows`] for one kind of it.
+/// [`place_rows`] for one kind of it, and the rows in a range.
 ///
 /// # Safety
 ///
 /// The CPU has the registers' instruction set.
 #[inline(always)]
-unsafe fn put_all<S: Simd, P: Put>(
+unsafe fn put_rows<S: Simd, P: Put>(
     rows: &[[f32; COLUMNS]],
     scaling: Option<SumScaling<'_>>,
     out: &mut SpacedRows<'_>,
+    range: Range<usize>,
 ) {
     let of_rows = scaling.map_or(&[][..], |scaling| scaling.of_rows);
-    let (width, count) = (out.width.min(COLUMNS), out.count);
-    assert!(count <= rows.len() && (scaling.is_none() || count <= of_rows.len()));
+    let (width, end) = (out.width.min(COLUMNS), range.end);
+    assert!(end <= out.count && end <= rows.len() && (scaling.is_none() || end <= of_rows.len()));
     // A register's columns of all rows, then the next ones: their scales stay in registers.
     for at in (0..width).step_by(S::LANES) {
         // SAFETY: the caller guarantees the instruction set. `at` is a multiple of a register below
@@ -143,12 +145,13 @@ unsafe fn put_all<S: Simd, P: Put>(
             let (from, lanes) = (rows.as_ptr().cast::<f32>().add(at), width - at);
             if let Some(scaling) = &scaling {
                 let of_columns = ColumnScaling::<S>::of_columns(scaling, at);
-                for (index, &of_row) in of_rows[..count].iter().enumerate() {
+                for index in range.clone() {
+                    let of_row = *of_rows.as_ptr().add(index);
                     let values = of_columns.scale_values(S::load(from.add(index * COLUMNS)), of_row);
                     P::put_values(values, out.row_start(index).add(at), lanes);
                 }
             } else {
-                for index in 0..count {
+                for index in range.clone() {
                     P::put_values(S::load(from.add(index * COLUMNS)), out.row_start(index).add(at), lanes);
                 }
             }
@@ -164,15 +167,22 @@ dispatch! {
         out: &mut SpacedRows<'_>,
         placing: Placing,
     ) {
+        let all = 0..out.count;
         // SAFETY: `dispatch` chooses registers of an instruction set that this CPU has. Only aligned memory
         // is streamed to.
         unsafe {
             match placing {
                 Placing::Stream if out.are_aligned(size_of::<S>()) => {
-                    put_all::<S, Replace<true>>(rows, scaling, out);
+                    // Parts of a cache line must follow each other, to leave the CPU together. So registers
+                    // that are shorter finish one row before the next.
+                    let together = if S::LANES < WORDS { 1 } else { all.len().max(1) };
+                    for first in all.clone().step_by(together) {
+                        let range = first..all.end.min(first + together);
+                        put_rows::<S, Replace<true>>(rows, scaling, out, range);
+                    }
                 }
-                Placing::Replace | Placing::Stream => put_all::<S, Replace<false>>(rows, scaling, out),
-                Placing::Add => put_all::<S, Add>(rows, scaling, out),
+                Placing::Replace | Placing::Stream => put_rows::<S, Replace<false>>(rows, scaling, out, all),
+                Placing::Add => put_rows::<S, Add>(rows, scaling, out, all),
             }
         }
     }
@@ -205,7 +215,7 @@ dispatch! {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::InstructionSet, *};
+    use super::{super::InstructionSet, super::lines::CacheLines, *};
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     /// Sums of integers in five rows, and scalings with more rows.
@@ -278,10 +288,14 @@ mod tests {
                 let scaling = is_scaled.then(|| sample.scaling());
                 let before: Vec<f32> = (0..5 * columns).map(|_| rng.random_range(-3.0..3.0)).collect();
                 for placing in [Placing::Replace, Placing::Stream, Placing::Add] {
-                    let mut out = before.clone();
-                    place_rows(set, &rows, scaling, &mut SpacedRows::of_slice(&mut out, columns), placing);
+                    // Aligned, so that some widths are streamed to.
+                    let mut out = CacheLines::default();
+                    out.resize(before.len());
+                    let out = out.as_mut_slice();
+                    out.copy_from_slice(&before);
+                    place_rows(set, &rows, scaling, &mut SpacedRows::of_slice(out, columns), placing);
                     fence_stores(set);
-                    for (at, (got, before)) in out.into_iter().zip(&before).enumerate() {
+                    for (at, (&mut got, before)) in out.iter_mut().zip(&before).enumerate() {
                         let value = values[at / columns][at % columns];
                         let expected = if placing == Placing::Add { before + value } else { value };
                         assert!(
