@@ -232,12 +232,11 @@ impl HeadPacking<'_> {
     /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
     fn pack_values<'a>(&self, row: impl Fn(usize) -> &'a [f32], values: &mut [u32], scales: &mut [f32]) {
         let Self { compute, format, tokens, size } = *self;
+        // The words of a panel's tokens in a panel of the head, and of all tokens.
+        let (words, stride) = (COLUMNS / format.per_word() * COLUMNS, size.column * COLUMNS);
         for panel in 0..tokens.div_ceil(COLUMNS) {
-            let lines = &mut values[panel * COLUMNS / format.per_word() * COLUMNS..];
-            let stride = size.column * COLUMNS;
-            for lines in lines.chunks(stride) {
-                ahead::bring_values_near(&lines[..COLUMNS / format.per_word() * COLUMNS]);
-            }
+            let lines = &mut values[panel * words..];
+            lines.chunks(stride).for_each(|lines| ahead::bring_values_near(&lines[..words]));
             let mut rows = [&[][..]; COLUMNS];
             let rows = self.rows_of_panel(&row, panel, &mut rows);
             let scales = scales.get_mut(panel * COLUMNS..).unwrap_or_default();

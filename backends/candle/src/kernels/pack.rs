@@ -527,7 +527,9 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(18);
         for set in InstructionSet::available() {
             for (count, width) in (1..=COLUMNS).map(|count| (count, 1 + (count * 29) % 100)) {
-                let rows: Vec<Vec<f32>> = (0..count).map(|_| random(&mut rng, width)).collect();
+                let mut rows: Vec<Vec<f32>> = (0..count).map(|_| random(&mut rng, width)).collect();
+                // Small rows between others, so that each needs its own scale.
+                rows.iter_mut().skip(1).step_by(2).flatten().for_each(|value| *value *= 1e-6);
                 let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
                 for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int16] {
                     let mut scales = vec![1.0; count];

@@ -18,7 +18,8 @@ use std::arch::x86_64::{
 macro_rules! register {
     ($name:ident, $half:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $load_first:ident,
      $store_first:ident, $stream:ident, $fmadd:ident, $load_words:ident, $shift:ident, $and:ident,
-     $splat_word:ident, $cast:ident, $cast_to_words:ident, $sub_words:ident, $convert:ident, $add:ident, $max:ident, $first:ident, $exp2:ident, $largest:ident, $sum:ident) => {
+     $splat_word:ident, $cast:ident, $cast_to_words:ident, $sub_words:ident, $convert:ident, $add:ident,
+     $max:ident, $first:ident, $exp2:ident, $largest:ident, $sum:ident) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
