@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     budget::{Budget, Holder, Lease},
+    lock::lock_state,
     watch::Watch,
 };
 
@@ -63,7 +64,7 @@ impl UnsentAnswer {
 
     /// A part of `bytes` bytes is made.
     pub(crate) fn hold_part(&self, budget: &Budget, bytes: usize) {
-        let mut held = self.lock_bytes();
+        let mut held = lock_state(&self.held);
         if held.lease.is_none() {
             self.reader.take_part();
         }
@@ -75,7 +76,7 @@ impl UnsentAnswer {
     /// A part of `bytes` bytes is taken, or thrown away.
     pub(crate) fn release_part(&self, bytes: usize) {
         self.take_part();
-        let mut held = self.lock_bytes();
+        let mut held = lock_state(&self.held);
         held.bytes -= bytes;
         let bytes = held.bytes;
         match &held.lease {
@@ -87,10 +88,5 @@ impl UnsentAnswer {
     /// The client takes something of a part.
     pub(crate) fn take_part(&self) {
         self.reader.take_part();
-    }
-
-    fn lock_bytes(&self) -> MutexGuard<'_, HeldBytes> {
-        // No code that runs under the lock can leave the state inconsistent.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -16,7 +16,10 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::budget::{Budget, Holder, Lease};
+use crate::{
+    budget::{Budget, Holder, Lease},
+    lock::lock_state,
+};
 
 /// The memory for a message in addition to its bytes: the call's buffers, its decoded form and its task.
 const MESSAGE: usize = 1 << 10;
@@ -65,7 +68,7 @@ impl Arrivals {
 
     /// `ended` messages are complete, and `arriving` bytes of a body or of the next message have arrived.
     pub(crate) fn receive_bytes(&self, budget: &Budget, ended: &[usize], arriving: usize) {
-        let mut held = self.lock_held();
+        let mut held = lock_state(&self.held);
         held.arriving = arriving;
         held.messages.extend(ended.iter().map(|length| length + MESSAGE));
         held.complete += ended.iter().map(|length| length + MESSAGE).sum::<usize>();
@@ -74,21 +77,21 @@ impl Arrivals {
 
     /// The handler keeps the bytes of the body.
     pub(crate) fn keep_bytes(&self, budget: &Budget) {
-        let mut held = self.lock_held();
+        let mut held = lock_state(&self.held);
         held.is_kept = true;
         self.update_lease(&mut held, budget, false);
     }
 
     /// A permit covers the oldest message.
     pub(crate) fn release_first(&self, budget: &Budget) {
-        let mut held = self.lock_held();
+        let mut held = lock_state(&self.held);
         held.complete -= held.messages.pop_front().unwrap_or_default();
         self.update_lease(&mut held, budget, true);
     }
 
     /// Nothing of the request is held any more, and later bytes of it are not kept.
     pub(crate) fn discard_bytes(&self, budget: &Budget) {
-        let mut held = self.lock_held();
+        let mut held = lock_state(&self.held);
         held.messages = VecDeque::new();
         (held.complete, held.arriving, held.is_kept) = (0, 0, false);
         self.update_lease(&mut held, budget, false);
@@ -96,7 +99,7 @@ impl Arrivals {
 
     /// Whether the body's bytes count.
     pub(crate) fn are_kept(&self) -> bool {
-        self.lock_held().is_kept
+        lock_state(&self.held).is_kept
     }
 
     /// Ready when the request must end.
@@ -119,10 +122,5 @@ impl Arrivals {
         if bytes > 0 {
             held.lease.get_or_insert_with(|| budget.new_lease(self.eviction.clone())).set_bytes(bytes);
         }
-    }
-
-    fn lock_held(&self) -> MutexGuard<'_, Held> {
-        // No code that runs under the lock can leave the state inconsistent.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

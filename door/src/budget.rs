@@ -7,13 +7,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::AtomicUsize},
 };
 
-use crate::limits::ClientLimits;
+use crate::{limits::ClientLimits, lock::lock_state};
 
 /// The holder of a lease's bytes.
 pub(crate) trait Holder: Send + Sync {
@@ -62,11 +59,6 @@ impl Budgets {
         let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
         Self { limits, unread, unsent, open_bytes: AtomicUsize::new(0) }
     }
-
-    /// The bytes of all open requests over HTTP/2, without their bodies.
-    pub(crate) fn count_open(&self) -> usize {
-        self.open_bytes.load(Relaxed)
-    }
 }
 
 impl Budget {
@@ -77,7 +69,7 @@ impl Budget {
 
     /// A new lease of zero bytes.
     pub(crate) fn new_lease(&self, holder: Arc<dyn Holder>) -> Lease {
-        let mut state = self.0.lock_ledger();
+        let mut state = lock_state(&self.0.state);
         let id = state.next;
         state.next += 1;
         state.entries.insert(id, Holding { bytes: 0, holder });
@@ -86,7 +78,7 @@ impl Budget {
 
     /// Evicts the holders whose time is up.
     pub(crate) fn evict_overdue(&self, now: u64) {
-        let mut state = self.0.lock_ledger();
+        let mut state = lock_state(&self.0.state);
         let overdue = state.entries.iter().filter(|(_, entry)| entry.holder.is_overdue(now));
         let overdue: Vec<u64> = overdue.map(|(id, _)| *id).collect();
         for id in overdue {
@@ -96,14 +88,7 @@ impl Budget {
 
     /// The bytes that are leased.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.0.lock_ledger().used
-    }
-}
-
-impl SharedLedger {
-    fn lock_ledger(&self) -> MutexGuard<'_, Ledger> {
-        // No code that runs under the lock can leave the state inconsistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_state(&self.0.state).used
     }
 }
 
@@ -126,7 +111,7 @@ impl Lease {
     /// Sets the number of held bytes. Without room for them, leases are evicted from the oldest on, in the
     /// end this one. An evicted lease holds nothing.
     pub(crate) fn set_bytes(&self, bytes: usize) {
-        let mut state = self.budget.0.lock_ledger();
+        let mut state = lock_state(&self.budget.0.state);
         let Some(entry) = state.entries.get_mut(&self.id) else { return };
         let before = std::mem::replace(&mut entry.bytes, bytes);
         state.used = state.used - before + bytes;
@@ -139,7 +124,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut state = self.budget.0.lock_ledger();
+        let mut state = lock_state(&self.budget.0.state);
         if let Some(entry) = state.entries.remove(&self.id) {
             state.used -= entry.bytes;
         }
@@ -149,7 +134,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     #[derive(Default)]
     struct TestHolder {

@@ -12,6 +12,7 @@ mod download;
 mod exchange;
 mod files;
 mod limits;
+mod lock;
 mod messages;
 mod places;
 mod ports;
@@ -28,7 +29,13 @@ mod upload;
 mod upload_error;
 mod watch;
 
-use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use axum::{Router, body::Body, extract::Request, http::Version, response::Response};
 use hyper::body::Incoming;
@@ -250,7 +257,7 @@ impl Connection {
         let watched = Watched { socket, watch: Arc::clone(&self.place.watch) };
         let answers = ConnectionService {
             app: self.app.clone(),
-            places: self.place.all_places(),
+            places: Arc::clone(&self.place.places),
             watch: Arc::clone(&self.place.watch),
             budgets: Arc::clone(&self.budgets),
             protocol: self.protocol,
@@ -289,7 +296,7 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
         let exchange =
             Exchange::begin_exchange(&self.watch, &self.budgets, self.protocol, is_multiplexed, bytes);
         if is_multiplexed {
-            self.places.close_largest(self.budgets.count_open());
+            self.places.close_largest(self.budgets.open_bytes.load(Relaxed));
         }
         let account = Account::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));

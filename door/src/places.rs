@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     limits::ClientLimits,
+    lock::lock_state,
     watch::{Clock, Watch},
 };
 
@@ -59,7 +60,8 @@ pub(crate) enum ConnectionAdmission {
 
 /// The place of one connection.
 pub(crate) struct ConnectionPlace {
-    places: Arc<ConnectionPlaces>,
+    /// The places of all connections.
+    pub(crate) places: Arc<ConnectionPlaces>,
     id: u64,
     /// The state of the connection.
     pub(crate) watch: Arc<Watch>,
@@ -79,7 +81,7 @@ impl ConnectionPlaces {
     /// A place for a new connection. If all are taken, the connection that has waited longest for its client
     /// is closed.
     pub(crate) fn take_place(self: &Arc<Self>) -> ConnectionAdmission {
-        let mut taken = self.lock_taken();
+        let mut taken = lock_state(&self.taken);
         if taken.watches.len() >= self.limits.connections {
             let now = self.clock.now();
             let Some(watch) = taken.first_to_go(now) else {
@@ -104,7 +106,7 @@ impl ConnectionPlaces {
 
     /// Closes the connection that has waited longest for its client, if there is one.
     pub(crate) fn make_way(&self) {
-        if let Some(watch) = self.lock_taken().first_to_go(self.clock.now()) {
+        if let Some(watch) = lock_state(&self.taken).first_to_go(self.clock.now()) {
             watch.evict();
         }
     }
@@ -116,7 +118,7 @@ impl ConnectionPlaces {
         if open <= limit {
             return;
         }
-        let taken = self.lock_taken();
+        let taken = lock_state(&self.taken);
         let mut open: usize = taken.watches.values().map(|watch| watch.count_open()).sum();
         while open > limit
             && let Some(largest) = taken.watches.values().max_by_key(|watch| watch.count_open())
@@ -129,7 +131,7 @@ impl ConnectionPlaces {
     /// Closes connections whose time is up. While the server ends, also those without a request.
     pub(crate) fn evict_overdue(&self, now: u64) {
         let closing = Some(self.closing_since.load(Relaxed)).filter(|&since| since > 0);
-        for watch in self.lock_taken().watches.values() {
+        for watch in lock_state(&self.taken).watches.values() {
             let has_left = closing
                 .zip(watch.idle_since())
                 .is_some_and(|(closing, idle)| now > closing.max(idle) + GOODBYE);
@@ -146,23 +148,18 @@ impl ConnectionPlaces {
 
     /// The number of places that are taken.
     pub(crate) fn count_taken(&self) -> usize {
-        self.lock_taken().watches.len()
+        lock_state(&self.taken).watches.len()
     }
 
     /// Completes when no place is taken.
     pub(crate) async fn until_empty(&self) {
         loop {
             let freed = self.freed.notified();
-            if self.lock_taken().watches.is_empty() {
+            if lock_state(&self.taken).watches.is_empty() {
                 return;
             }
             freed.await;
         }
-    }
-
-    fn lock_taken(&self) -> MutexGuard<'_, Taken> {
-        // No code that runs under the lock can leave it inconsistent.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,16 +172,9 @@ impl Taken {
     }
 }
 
-impl ConnectionPlace {
-    /// The places of all connections.
-    pub(crate) fn all_places(&self) -> Arc<ConnectionPlaces> {
-        Arc::clone(&self.places)
-    }
-}
-
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        self.places.lock_taken().watches.remove(&self.id);
+        lock_state(&self.places.taken).watches.remove(&self.id);
         self.places.freed.notify_waiters();
     }
 }
