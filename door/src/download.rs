@@ -33,15 +33,9 @@ pub(crate) struct Download {
     /// The rest of a part that is counted.
     rest: Bytes,
     /// A frame that was polled early and is not counted, or the body's end.
-    early: Option<EarlyFrame>,
+    early: Poll<Option<Result<Frame<Bytes>, axum::Error>>>,
     /// Over gRPC: the message that the next bytes belong to.
     message: PartialMessage,
-}
-
-/// The outcome of asking for a frame early.
-enum EarlyFrame {
-    Frame(Result<Frame<Bytes>, axum::Error>),
-    End,
 }
 
 /// Bytes that count until their last piece is sent.
@@ -58,7 +52,7 @@ impl AsRef<[u8]> for Counted {
 
 impl Download {
     pub(crate) fn new(body: AnyBody, exchange: Arc<Exchange>) -> Self {
-        Self { body, exchange, rest: Bytes::new(), early: None, message: PartialMessage::default() }
+        Self { body, exchange, rest: Bytes::new(), early: Poll::Pending, message: PartialMessage::default() }
     }
 
     /// Takes the first part of the answer if it is there already. Over HTTP/2, the connection asks for it
@@ -68,10 +62,10 @@ impl Download {
             if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
                 match frame.map(|frame| frame.map(Frame::into_data)) {
                     Some(Ok(Ok(bytes))) if !bytes.is_empty() => self.take_part(bytes),
-                    Some(Ok(Ok(bytes))) => self.early = Some(EarlyFrame::Frame(Ok(Frame::data(bytes)))),
-                    Some(Ok(Err(frame))) => self.early = Some(EarlyFrame::Frame(Ok(frame))),
-                    Some(Err(error)) => self.early = Some(EarlyFrame::Frame(Err(error))),
-                    None => self.early = Some(EarlyFrame::End),
+                    Some(Ok(Ok(bytes))) => self.early = Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                    Some(Ok(Err(frame))) => self.early = Poll::Ready(Some(Ok(frame))),
+                    Some(Err(error)) => self.early = Poll::Ready(Some(Err(error))),
+                    None => self.early = Poll::Ready(None),
                 }
             }
             Poll::Ready(())
@@ -114,11 +108,8 @@ impl Body for Download {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(self.next_piece())));
         }
-        if let Some(early) = self.early.take() {
-            return Poll::Ready(match early {
-                EarlyFrame::Frame(frame) => Some(frame),
-                EarlyFrame::End => None,
-            });
+        if self.early.is_ready() {
+            return std::mem::replace(&mut self.early, Poll::Pending);
         }
         let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
         match frame?.into_data() {
@@ -135,8 +126,11 @@ impl Body for Download {
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_early = matches!(self.early, Some(EarlyFrame::Frame(_)));
-        self.rest.is_empty() && !has_early && (self.early.is_some() || self.body.is_end_stream())
+        let is_ended = match &self.early {
+            Poll::Ready(frame) => frame.is_none(),
+            Poll::Pending => self.body.is_end_stream(),
+        };
+        self.rest.is_empty() && is_ended
     }
 
     fn size_hint(&self) -> SizeHint {
