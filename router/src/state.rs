@@ -31,34 +31,10 @@ pub(crate) struct AppState {
     pub(crate) stop: Stop,
 }
 
-/// Whether the server should get requests.
-#[cfg(feature = "plain-http")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readiness {
-    /// The model is loaded and checked, and it computes.
-    Ready,
-    /// The server was asked to stop.
-    Stopping,
-    /// The model does not compute.
-    Unhealthy,
-}
-
 impl AppState {
     /// The model of requests that reach these handlers. If there are several models, each has handlers of its
     /// own, and the first model answers requests that concern no model.
     pub(crate) fn served(&self) -> &Served {
         self.models.first_model()
-    }
-
-    /// Whether the server should get requests. A server that is still loading has no state and no open port.
-    #[cfg(feature = "plain-http")]
-    pub(crate) async fn readiness(&self) -> Readiness {
-        if self.stop.is_asked() {
-            Readiness::Stopping
-        } else if self.models.are_healthy().await {
-            Readiness::Ready
-        } else {
-            Readiness::Unhealthy
-        }
     }
 }

@@ -16,7 +16,7 @@ use axum::{
 use text_embeddings_core::error::Error;
 
 use super::{error::ApiError, error_shapes::ErrorBody, schemas::TAG};
-use crate::state::{AppState, Readiness};
+use crate::state::AppState;
 
 /// Whether the server can compute.
 #[utoipa::path(get, path = "/health", tag = TAG, security(()), responses(
@@ -59,10 +59,13 @@ pub(crate) async fn live() -> StatusCode {
     (status = 503, description = "The server cannot compute, or it is stopping", body = ErrorBody)
 ))]
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
-    match state.readiness().await {
-        Readiness::Ready => Ok(StatusCode::OK),
-        Readiness::Stopping => Err(ApiError::stopping()),
-        Readiness::Unhealthy => Err(Error::Unhealthy.into()),
+    // A server that is still loading has no open port.
+    if state.stop.is_asked() {
+        Err(ApiError::stopping())
+    } else if state.models.are_healthy().await {
+        Ok(StatusCode::OK)
+    } else {
+        Err(Error::Unhealthy.into())
     }
 }
 
