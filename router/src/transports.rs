@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::{Router, extract::Request, middleware};
-use text_embeddings_door::Listener;
+use text_embeddings_door::{Listener, Protocol};
 use tower_service::Service;
 
 #[cfg(feature = "grpc")]
@@ -121,7 +121,7 @@ impl CurrentApplications {
         #[cfg(feature = "grpc")]
         if let Some(listener) = second {
             let app = self.app_of_now(|applications| applications.second.clone().unwrap_or_default());
-            ports.push(OpenPort { listener, protocol: grpc::PROTOCOL, app });
+            ports.push(OpenPort { listener, protocol: Protocol::Grpc, app });
         }
         #[cfg(not(feature = "grpc"))]
         drop(second);
@@ -130,10 +130,7 @@ impl CurrentApplications {
     }
 
     fn first_port(&self, listener: Listener) -> OpenPort {
-        #[cfg(feature = "plain-http")]
-        let protocol = http::PROTOCOL;
-        #[cfg(not(feature = "plain-http"))]
-        let protocol = grpc::PROTOCOL;
+        let protocol = if cfg!(feature = "plain-http") { Protocol::Http } else { Protocol::Grpc };
         OpenPort { listener, protocol, app: self.app_of_now(|applications| applications.first.clone()) }
     }
 
@@ -145,10 +142,6 @@ impl CurrentApplications {
             let Ok(response) = app.call(request).await;
             response
         });
-        with_ids(app)
+        app.layer(middleware::from_fn(identified))
     }
-}
-
-fn with_ids(app: Router) -> Router {
-    app.layer(middleware::from_fn(identified))
 }

@@ -36,8 +36,6 @@ use tonic::{
 };
 use tonic_health::pb::health_server::HealthServer;
 
-use text_embeddings_door::Protocol;
-
 use crate::{auth::ApiKeys, state::AppState};
 use dispatch::CallDispatcher;
 
@@ -50,10 +48,7 @@ const UNAUTHENTICATED: &str = "No valid auth token";
 #[derive(Clone)]
 struct Grpc(AppState);
 
-/// The protocol of this module's clients.
-pub(crate) const PROTOCOL: Protocol = Protocol::Grpc;
-
-/// The service that answers them. Several models have services each, among which `dispatch` chooses.
+/// The services that answer calls. Several models have services each, among which `dispatch` chooses.
 ///
 /// # Errors
 ///

@@ -61,8 +61,6 @@ use axum::{
 };
 use text_embeddings_backend_core::{ModelType, Pool};
 
-use text_embeddings_door::Protocol;
-
 use crate::state::AppState;
 use dispatch::RequestDispatcher;
 use error::ApiError;
@@ -74,9 +72,6 @@ use unknown_fields::FieldRules;
 
 pub(crate) use decide::answer_decisions;
 pub(crate) use settings::HttpSettings;
-
-/// The protocol of this module's clients.
-pub(crate) const PROTOCOL: Protocol = Protocol::Http;
 
 /// The router of all routes. Several models have a router each, among which `dispatch` chooses.
 pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
