@@ -36,7 +36,7 @@ pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode
     let args = list.models.iter().find(|args| args.model_name() == name);
     let args = args.context("it is not in the models file")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(find_files(args))?.try_texts()?;
+    runtime.block_on(find_files(args))?.read_texts()?;
     Ok(ExitCode::SUCCESS)
 }
 

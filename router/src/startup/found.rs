@@ -30,17 +30,12 @@ pub(crate) struct FoundModel {
 }
 
 impl FoundModel {
-    /// Reads tokenizer and templates as [`super::start_found`] does, and keeps nothing.
+    /// The model without its weights, and its encoder.
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with them.
-    pub(crate) fn try_texts(&self) -> anyhow::Result<()> {
-        self.read_texts().map(drop)
-    }
-
-    /// The model without its weights, and its encoder.
-    pub(super) fn read_texts(&self) -> anyhow::Result<(Model, Encoder)> {
+    /// Whatever is wrong with tokenizer and templates.
+    pub(crate) fn read_texts(&self) -> anyhow::Result<(Model, Encoder)> {
         let tokenizer = tokenizer(&self.folder)?;
         let model = Model::resolve(&self.folder, &tokenizer, &self.flags)?;
         let encoder = model.encoder(&self.folder, tokenizer, &self.flags)?;
