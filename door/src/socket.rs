@@ -35,12 +35,6 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
 impl Listener {
     /// The next connection, not encrypted yet. `make_way` is called if the system has no descriptor for it.
     pub(crate) async fn accept(&self, make_way: impl Fn()) -> Socket {

@@ -12,7 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{ClientLimits, Door, Protocol, Stop};
+use crate::{ClientLimits, Door, Listener, Protocol, Stop};
 
 /// Limits that no test reaches unless it changes one.
 pub(crate) const LIMITS: ClientLimits = ClientLimits {
@@ -43,7 +43,7 @@ impl Server {
         let (due, opened) = (stop.clone(), door.clone());
         let served = tokio::spawn(async move {
             let serve = async {
-                opened.open(listener.into(), protocol, app, due).await;
+                opened.open(Listener::Tcp(listener), protocol, app, due).await;
                 opened.close().await;
             };
             tokio::select! {

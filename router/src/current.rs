@@ -43,21 +43,17 @@ pub(crate) struct CurrentModels {
     pub(crate) failure: Arc<LastFailure>,
 }
 
-/// The limits on requests that wait for a load.
-pub(crate) struct LoadLimits {
-    /// The most of them.
-    pub(crate) max_waiting: usize,
-    /// The longest wait; unlimited if absent.
-    pub(crate) patience: Option<Duration>,
-}
-
 impl CurrentModels {
-    /// These models, and the requests that will wait for others.
-    pub(crate) fn from_models(models: Models, limits: &LoadLimits) -> (Self, mpsc::Receiver<LoadOrder>) {
-        let (orders, received) =
-            mpsc::channel(limits.max_waiting.clamp(1, tokio::sync::Semaphore::MAX_PERMITS));
+    /// These models, and the requests that will wait for others: at most `max_waiting`, no longer than
+    /// `patience`.
+    pub(crate) fn from_models(
+        models: Models,
+        max_waiting: usize,
+        patience: Option<Duration>,
+    ) -> (Self, mpsc::Receiver<LoadOrder>) {
+        let (orders, received) = mpsc::channel(max_waiting.clamp(1, tokio::sync::Semaphore::MAX_PERMITS));
         let models = watch::Sender::new(models);
-        (Self { models, orders, patience: limits.patience, failure: Arc::default() }, received)
+        (Self { models, orders, patience, failure: Arc::default() }, received)
     }
 
     /// The models that answer now.

@@ -60,7 +60,7 @@ use crate::{
     auth::ApiKeys,
     commands::{Invocation, ServeArgs},
     config::{ServerConfig, Shutdown, client_limits, descriptors},
-    current::{CurrentModels, LoadLimits},
+    current::CurrentModels,
     device_turn::DeviceTurns,
     machine::Machine,
     models::{Models, PendingModel, Served},
@@ -69,7 +69,7 @@ use crate::{
     serve::Ended,
     signals::StopSignals,
     state::AppState,
-    telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
+    telemetry::{logging::Escaped, traces::Traces},
     transports::{CurrentApplications, Listeners, Transports},
 };
 
@@ -144,13 +144,11 @@ async fn start_and_serve(
     }
     let names: Vec<ModelMetrics> =
         list.models.iter().map(|args| machine.metrics_of(args.model_name())).collect();
-    let metrics = telemetry::metrics::start(&names)?;
-    metrics.watch_door(door.clone());
+    let metrics = telemetry::metrics::start(&names, door.clone())?;
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
         let keys = if server.key_everywhere { keys.clone() } else { ApiKeys::default() };
-        let entrance = Entrance { door: door.clone(), keys };
-        telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance)?;
+        telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), keys)?;
     }
     let signals = StopSignals::listen();
     let hangups = file.as_ref().map(|_| signal(SignalKind::hangup())).transpose()?;
@@ -171,8 +169,8 @@ async fn start_and_serve(
     let drain = server.shutdown.drain;
     let stop = stop_when_asked(signals.clone(), parent, server.shutdown);
     let patience = startup::flags::device_timeout(&args);
-    let limits = LoadLimits { max_waiting: args.max_concurrent_requests.get(), patience };
-    let (current, orders) = CurrentModels::from_models(models.clone(), &limits);
+    let max_waiting = args.max_concurrent_requests.get();
+    let (current, orders) = CurrentModels::from_models(models.clone(), max_waiting, patience);
     let fitting = models.all_models().iter().filter_map(|served| served.max_payload).min();
     let server = Arc::new(server.for_payload(fitting));
     let state =

@@ -39,7 +39,7 @@ use crate::{
     args::Args,
     auth::ApiKeys,
     config::{ServerConfig, client_limits},
-    current::{CurrentModels, LoadLimits},
+    current::CurrentModels,
     file_versions::FileVersions,
     info::{Computation, Info},
     machine::Machine,
@@ -78,7 +78,7 @@ impl Running {
         let models: Vec<Args> = flags.split("--and").map(model_args).collect();
         let args = &models[0];
         let door = Door::new(client_limits(&args.door, args.payload_limit.get(), None).unwrap());
-        let state = state(&models, &control, stopped);
+        let state = state(&models, &control, stopped, door.clone());
         let (traces, current, stopped) = (state.traces.clone(), state.current.clone(), state.stop.clone());
         let transports = Transports::resolve(args).unwrap();
         let applications =
@@ -116,20 +116,19 @@ fn model_args(flags: &str) -> Args {
 }
 
 /// The state of a server with these models. The flags of the first are the server's.
-fn state(models: &[Args], control: &Control, stop: Stop) -> AppState {
+fn state(models: &[Args], control: &Control, stop: Stop, door: Door) -> AppState {
     let args = &models[0];
     let server = ServerConfig::resolve(args).unwrap();
     let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
     let models = models.iter().map(|args| Arc::new(served(args, control))).collect();
     let models = Models::new(models, &[], Vec::new()).unwrap();
-    let limits = LoadLimits { max_waiting: 1, patience: None };
     AppState {
-        current: CurrentModels::from_models(models.clone(), &limits).0,
+        current: CurrentModels::from_models(models.clone(), 1, None).0,
         models,
         server: Arc::new(server),
         keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
         traces,
-        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
+        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle(), door),
         stop,
     }
 }

@@ -7,6 +7,7 @@
 use std::{fmt::Debug, net::SocketAddr, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
+use text_embeddings_door::Listener;
 use tokio::net::TcpListener;
 use tonic::{
     Code, Response, Status, Streaming,
@@ -45,7 +46,7 @@ impl Server {
         let address = second.local_addr().unwrap();
         let running = Running::start(
             flags,
-            Listeners { first: first.into(), second: Some(second.into()), socket: None },
+            Listeners { first: Listener::Tcp(first), second: Some(Listener::Tcp(second)), socket: None },
             drain,
         );
         let control = running.control.clone();

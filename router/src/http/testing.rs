@@ -7,6 +7,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use serde_json::json;
+use text_embeddings_door::Listener;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -86,7 +87,7 @@ impl Server {
         let address = first.local_addr().unwrap();
         let running = Running::start(
             flags,
-            Listeners { first: first.into(), second: second.map(Into::into), socket: None },
+            Listeners { first: Listener::Tcp(first), second: second.map(Listener::Tcp), socket: None },
             drain,
         );
         Self { address, control: running.control.clone(), running }

@@ -10,7 +10,7 @@
 use std::{
     iter::successors,
     net::SocketAddr,
-    sync::{Arc, OnceLock, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -32,7 +32,7 @@ use text_embeddings_core::{
         REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS, TOKENIZER_REQUESTS, UNREAD_BYTES, UNSENT_BYTES,
     },
 };
-use text_embeddings_door::{Door, HeldNow, Protocol, Reserved, Stop, reserve_port};
+use text_embeddings_door::{Door, HeldNow, Listener, Protocol, Reserved, Stop, reserve_port};
 
 use crate::{auth::ApiKeys, config::PrometheusPort, info, models::Models};
 
@@ -57,7 +57,7 @@ pub(crate) struct Metrics {
     /// Empty while the models load.
     served: Arc<RwLock<Option<WatchedModels>>>,
     /// The door of all ports.
-    door: Arc<OnceLock<Door>>,
+    door: Door,
 }
 
 /// The part that is known when the models are loaded.
@@ -69,16 +69,10 @@ struct WatchedModels {
 }
 
 impl Metrics {
-    /// The metrics of a recorder.
-    pub(crate) fn new(recorded: PrometheusHandle) -> Self {
+    /// The metrics of a recorder, with the gauges of this door.
+    pub(crate) fn new(recorded: PrometheusHandle, door: Door) -> Self {
         let process = metrics_process::Collector::default();
-        Self { recorded, process, served: Arc::default(), door: Arc::default() }
-    }
-
-    /// Has the gauges of this door, the first time that it is called.
-    pub(crate) fn watch_door(&self, door: Door) {
-        // It is called once.
-        let _ = self.door.set(door);
+        Self { recorded, process, served: Arc::default(), door }
     }
 
     /// Has the gauges of these models' engines, which are loaded, and buckets up to their longest input.
@@ -93,13 +87,11 @@ impl Metrics {
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
         self.process.collect();
-        if let Some(door) = self.door.get() {
-            let HeldNow { connections, unread_bytes, unsent_bytes } = door.held_now();
-            let all_models = ModelMetrics::default();
-            all_models.set_amount(CONNECTIONS, connections);
-            all_models.set_amount(UNREAD_BYTES, unread_bytes);
-            all_models.set_amount(UNSENT_BYTES, unsent_bytes);
-        }
+        let HeldNow { connections, unread_bytes, unsent_bytes } = self.door.held_now();
+        let all_models = ModelMetrics::default();
+        all_models.set_amount(CONNECTIONS, connections);
+        all_models.set_amount(UNREAD_BYTES, unread_bytes);
+        all_models.set_amount(UNSENT_BYTES, unsent_bytes);
         let watched = self.served.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(WatchedModels { engines, max_length }) = watched else {
             return self.recorded.render();
@@ -159,11 +151,11 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
 /// # Errors
 ///
 /// If the process has a recorder already.
-pub(crate) fn start(models: &[ModelMetrics]) -> anyhow::Result<Metrics> {
+pub(crate) fn start(models: &[ModelMetrics], door: Door) -> anyhow::Result<Metrics> {
     let handle = builder()?.install_recorder().context("the metrics cannot start")?;
     text_embeddings_core::metrics::describe();
     set_to_zero(models);
-    let metrics = Metrics::new(handle.clone());
+    let metrics = Metrics::new(handle.clone(), door);
     metrics.process.describe();
     let upkeep = handle;
     tokio::spawn(async move {
@@ -225,16 +217,9 @@ pub(crate) fn set_to_zero(models: &[ModelMetrics]) {
     metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "commit" => commit).set(1.0);
 }
 
-/// The access to the second port.
-pub(crate) struct Entrance {
-    /// The door of all ports.
-    pub(crate) door: Door,
-    /// The keys, if the metrics require one.
-    pub(crate) keys: ApiKeys,
-}
-
 /// Opens the second port and serves the metrics there until the process ends. A port in use is an error if
 /// the user gave it; the default port in use is only logged, because several servers may share a machine.
+/// Without `keys`, the metrics require none.
 ///
 /// # Errors
 ///
@@ -243,7 +228,7 @@ pub(crate) fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,
     metrics: Metrics,
-    Entrance { door, keys }: Entrance,
+    keys: ApiKeys,
 ) -> anyhow::Result<()> {
     let addresses = [SocketAddr::new(address, port.port)];
     let listener = match reserve_port(&addresses, "--prometheus-port").and_then(Reserved::listen) {
@@ -256,6 +241,7 @@ pub(crate) fn listen(
         }
     };
     tracing::info!("metrics are served on port {}", listener.local_addr()?.port());
+    let door = metrics.door.clone();
     let app = Router::new().fallback(move |headers: HeaderMap| async move {
         if keys.may_pass(&headers) {
             metrics.answer().into_response()
@@ -263,7 +249,7 @@ pub(crate) fn listen(
             (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], UNAUTHORIZED).into_response()
         }
     });
-    tokio::spawn(async move { door.open(listener.into(), Protocol::Http, app, Stop::never()).await });
+    tokio::spawn(async move { door.open(Listener::Tcp(listener), Protocol::Http, app, Stop::never()).await });
     Ok(())
 }
 
@@ -277,11 +263,6 @@ mod tests {
     use tokio::net::TcpListener;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-    fn entrance() -> Entrance {
-        let args = Args::try_from(["text-embeddings-router"]).unwrap();
-        Entrance { door: Door::new(client_limits(&args.door, 1, None).unwrap()), keys: ApiKeys::default() }
-    }
 
     #[test]
     fn durations_and_amounts_have_their_buckets() {
@@ -395,11 +376,13 @@ mod tests {
     async fn a_port_in_use_is_an_error_only_if_it_was_asked_for() {
         let taken = TcpListener::bind((HERE, 0)).await.unwrap();
         let port = taken.local_addr().unwrap().port();
-        let metrics = Metrics::new(builder().unwrap().build_recorder().handle());
+        let args = Args::try_from(["text-embeddings-router"]).unwrap();
+        let door = Door::new(client_limits(&args.door, 1, None).unwrap());
+        let metrics = Metrics::new(builder().unwrap().build_recorder().handle(), door);
         let asked = PrometheusPort { port, explicit: true };
-        let message = listen(asked, HERE, metrics.clone(), entrance()).unwrap_err().to_string();
+        let message = listen(asked, HERE, metrics.clone(), ApiKeys::default()).unwrap_err().to_string();
         assert!(message.starts_with(&format!("cannot listen on {HERE}:{port} (")), "{message}");
         assert!(message.contains("give a free `--prometheus-port`"), "{message}");
-        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, entrance()).unwrap();
+        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, ApiKeys::default()).unwrap();
     }
 }
