@@ -91,7 +91,6 @@ pub(crate) fn is_compressed(path: &Path) -> bool {
 /// Reads documents from a stream.
 pub(crate) struct Parser {
     name: String,
-    format: InputFormat,
     kind: ParserInput,
 }
 
@@ -103,25 +102,15 @@ enum ParserInput {
 /// Lines of text or of JSON.
 struct LineReader {
     stream: Box<dyn BufRead + Send>,
-    content: LineContent,
+    /// The format, which is one without records.
+    format: InputFormat,
+    /// The field with the text, of a line that is an object.
+    field: TextField,
     /// The byte at which the next line begins.
     place: u64,
     /// The number of lines so far.
     line: u64,
     buffer: Vec<u8>,
-}
-
-/// The content of a line.
-#[derive(Debug, Clone)]
-enum LineContent {
-    /// A document.
-    Text(TextField),
-    /// A JSON object with the text in this field.
-    Json(TextField),
-    /// The same as an element of a list, which may also be a text alone.
-    Element(TextField),
-    /// By the first line: either; the field is for JSON.
-    Unknown(TextField),
 }
 
 /// Records of separated values.
@@ -153,24 +142,20 @@ impl Parser {
             }
             _ => anyhow!("{name} cannot be read: check the path and its permissions: {error}"),
         })?;
-        let content: fn(TextField) -> LineContent = match format {
-            InputFormat::Txt => LineContent::Text,
-            InputFormat::Jsonl => LineContent::Json,
-            InputFormat::Json => LineContent::Element,
-            InputFormat::ByFirstLine => LineContent::Unknown,
-            InputFormat::Csv | InputFormat::Tsv => {
-                let separator = match format {
-                    InputFormat::Tsv => b'\t',
-                    _ => find_separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?),
-                };
-                let mut records = Records::new(stream, separator, place);
-                let header = Arc::new(records.read_header(field, &name)?);
-                let kind = ParserInput::Records { records: Box::new(records), header, separator };
-                return Ok(Self { name, format, kind });
+        let separator = match format {
+            InputFormat::Tsv => b'\t',
+            InputFormat::Csv => {
+                find_separator(stream.fill_buf().with_context(|| format!("{name} cannot be read"))?)
+            }
+            InputFormat::Txt | InputFormat::Jsonl | InputFormat::Json | InputFormat::ByFirstLine => {
+                let kind = ParserInput::Lines(LineReader::new(stream, format, field.clone(), place));
+                return Ok(Self { name, kind });
             }
         };
-        let kind = ParserInput::Lines(LineReader::new(stream, content(field.clone()), place));
-        Ok(Self { name, format, kind })
+        let mut records = Records::new(stream, separator, place);
+        let header = Arc::new(records.read_header(field, &name)?);
+        let kind = ParserInput::Records { records: Box::new(records), header, separator };
+        Ok(Self { name, kind })
     }
 
     /// The next document; none at the end.
@@ -183,9 +168,8 @@ impl Parser {
 
     /// The words for a document in messages, without its number.
     pub(crate) fn document_unit(&self) -> String {
-        let unit = match self.kind {
-            ParserInput::Lines(LineReader { content: LineContent::Element(_), .. }) => "element",
-            ParserInput::Lines(_) => "line",
+        let unit = match &self.kind {
+            ParserInput::Lines(lines) => lines.line_unit(),
             ParserInput::Records { .. } => "record",
         };
         format!("{}, {unit}", self.name)
@@ -194,12 +178,12 @@ impl Parser {
     /// A function that reads a single document again, from a file at its place. The document's number is
     /// wrong.
     pub(crate) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<Document> + Send> {
-        let Self { name, format, kind } = self;
+        let Self { name, kind } = self;
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
             let kind = match &kind {
-                ParserInput::Lines(lines) => {
-                    ParserInput::Lines(LineReader::new(stream, lines.content.clone(), place))
+                ParserInput::Lines(LineReader { format, field, .. }) => {
+                    ParserInput::Lines(LineReader::new(stream, *format, field.clone(), place))
                 }
                 ParserInput::Records { header, separator, .. } => ParserInput::Records {
                     records: Box::new(Records::new(stream, *separator, place)),
@@ -207,7 +191,7 @@ impl Parser {
                     separator: *separator,
                 },
             };
-            let document = Self { name: name.clone(), format, kind }.next_document()?;
+            let document = Self { name: name.clone(), kind }.next_document()?;
             let document = document.filter(|document| document.place == place);
             document.with_context(|| format!("{name} was changed while it was read"))
         })
@@ -215,8 +199,13 @@ impl Parser {
 }
 
 impl LineReader {
-    fn new(stream: Box<dyn BufRead + Send>, content: LineContent, place: u64) -> Self {
-        Self { stream, content, place, line: 0, buffer: Vec::new() }
+    fn new(stream: Box<dyn BufRead + Send>, format: InputFormat, field: TextField, place: u64) -> Self {
+        Self { stream, format, field, place, line: 0, buffer: Vec::new() }
+    }
+
+    /// The word for a line in messages. The elements of a list come as lines (`json_list.rs`).
+    fn line_unit(&self) -> &'static str {
+        if self.format == InputFormat::Json { "element" } else { "line" }
     }
 
     /// The document of the next line that is not blank; absent at the end.
@@ -231,19 +220,19 @@ impl LineReader {
             }
             self.place += read;
             self.line += 1;
-            let line = self.line;
-            let unit = if matches!(self.content, LineContent::Element(_)) { "element" } else { "line" };
+            let (unit, line) = (self.line_unit(), self.line);
             let at = || format!("{name}, {unit} {line}");
             ensure!(read <= MAX_RECORD, "{} {TOO_LONG}", at());
             let text = read_utf8(trim_end(&self.buffer)).with_context(at)?;
             if text.trim().is_empty() {
                 continue;
             }
-            if let LineContent::Unknown(field) = &self.content {
-                self.content = content_by(text, field).with_context(at)?;
+            if self.format == InputFormat::ByFirstLine {
+                self.format = format_by(text).with_context(at)?;
             }
-            let (text, fields) = match &self.content {
-                LineContent::Element(field) if text.trim_start().starts_with('"') => {
+            let field = &self.field;
+            let (text, fields) = match self.format {
+                InputFormat::Json if text.trim_start().starts_with('"') => {
                     let text = serde_json::from_str(text);
                     let text: String = text
                         .map_err(|error| anyhow!("is not JSON ({error}); the texts are in `{}`", field.name))
@@ -251,12 +240,8 @@ impl LineReader {
                     let fields = Field::from_text(field, &text);
                     (text, fields)
                 }
-                LineContent::Json(field) | LineContent::Element(field) => {
-                    read_json(text, field).with_context(at)?
-                }
-                LineContent::Text(field) | LineContent::Unknown(field) => {
-                    (text.to_owned(), Field::from_text(field, text))
-                }
+                InputFormat::Json | InputFormat::Jsonl => read_json(text, field).with_context(at)?,
+                _ => (text.to_owned(), Field::from_text(field, text)),
             };
             let index = index_of(line - 1).with_context(at)?;
             return Ok(Some(Document { index, place: begin, text, fields }));
@@ -264,19 +249,19 @@ impl LineReader {
     }
 }
 
-/// The content of lines that begin with `line`. JSON in another form than one object per line is refused,
+/// The format of lines that begin with `line`. JSON in another form than one object per line is refused,
 /// because it would be scored as plain text.
-fn content_by(line: &str, field: &TextField) -> anyhow::Result<LineContent> {
+fn format_by(line: &str) -> anyhow::Result<InputFormat> {
     const REMEDY: &str = "put an object such as {\"text\": \"…\"} on each line, or give `--format json` if this is a list, \
          `--format txt` if it is text";
     let trimmed = line.trim();
     ensure!(!matches!(trimmed, "{" | "[" | "[{"), "begins JSON over several lines: {REMEDY}");
     Ok(match serde_json::from_str(trimmed) {
-        Ok(Value::Object(_)) => LineContent::Json(field.clone()),
+        Ok(Value::Object(_)) => InputFormat::Jsonl,
         Ok(Value::Array(list)) if list.iter().any(Value::is_object) => {
             bail!("is a list of JSON objects: {REMEDY}")
         }
-        _ => LineContent::Text(field.clone()),
+        _ => InputFormat::Txt,
     })
 }
 
