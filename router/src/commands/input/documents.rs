@@ -53,15 +53,13 @@ enum DocumentStream {
     /// From memory.
     Arguments { texts: Vec<String>, field: TextField, next: usize },
     /// From a stream.
-    Stream { parser: Parser, texts: TextSource, length: Option<u64> },
-}
-
-/// The file from which the texts of a stream can be read again.
-pub(crate) enum TextSource {
-    /// The file itself.
-    File(File),
-    /// A temporary copy of a stream that can be read only once; absent if its texts are not needed again.
-    Copy(Option<File>),
+    Stream {
+        parser: Parser,
+        /// Where its texts can be read again: the file itself, or a temporary copy of a stream that can be
+        /// read only once; absent if they are not needed again.
+        texts: Option<File>,
+        length: Option<u64>,
+    },
 }
 
 /// Reads documents again, in any order.
@@ -147,10 +145,7 @@ impl Documents {
         match self.stream {
             DocumentStream::Arguments { texts, field, .. } => Ok(Texts::Arguments(texts, field)),
             DocumentStream::Stream { parser, texts, .. } => {
-                let file = match texts {
-                    TextSource::File(file) => file,
-                    TextSource::Copy(copy) => copy.context("the documents were not kept")?,
-                };
+                let file = texts.context("the documents were not kept")?;
                 Ok(Texts::File { file, again: parser.into_reader() })
             }
         }
@@ -184,7 +179,7 @@ impl DocumentStream {
         }
         let stream = BufReader::with_capacity(BUFFER, file.try_clone().with_context(advice)?);
         let parser = Parser::new(Box::new(stream), format, field, name)?;
-        Ok(Self::Stream { parser, texts: TextSource::File(file), length: Some(metadata.len()) })
+        Ok(Self::Stream { parser, texts: Some(file), length: Some(metadata.len()) })
     }
 
     /// The documents of a stream that can be read only once, or that is not read as it is stored.
@@ -199,9 +194,9 @@ impl DocumentStream {
             InputFormat::Json => Box::new(JsonList::new(BufReader::with_capacity(BUFFER, stream))),
             _ => stream,
         };
-        let (stream, copy) = copy_stream(stream, again)?;
+        let (stream, texts) = copy_stream(stream, again)?;
         let parser = Parser::new(stream, format, field, name)?;
-        Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None })
+        Ok(Self::Stream { parser, texts, length: None })
     }
 
     /// The next document; none at the end.
