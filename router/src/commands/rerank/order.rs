@@ -42,43 +42,32 @@ impl Eq for Scored {}
 
 /// The documents that are kept.
 #[derive(Debug)]
-pub(super) enum Ranking {
-    /// All of them.
-    All(Vec<Scored>),
-    /// The best, at most this many. The worst of them is the heap's greatest.
-    Best(BinaryHeap<Scored>, usize),
+pub(super) struct Ranking {
+    /// The worst of them is the heap's greatest.
+    best: BinaryHeap<Scored>,
+    limit: usize,
 }
 
 impl Ranking {
     /// Keeps the best `limit`, or all.
     pub(super) fn new(limit: Option<usize>) -> Self {
-        limit.map_or_else(|| Self::All(Vec::new()), |limit| Self::Best(BinaryHeap::new(), limit))
+        Self { best: BinaryHeap::new(), limit: limit.unwrap_or(usize::MAX) }
     }
 
     /// Adds a document, and drops the worst if there are too many.
     pub(super) fn push(&mut self, scored: Scored) {
-        match self {
-            Self::All(all) => all.push(scored),
-            Self::Best(best, limit) if best.len() < *limit => best.push(scored),
-            Self::Best(best, _) => {
-                if let Some(mut worst) = best.peek_mut()
-                    && scored < *worst
-                {
-                    *worst = scored;
-                }
-            }
+        if self.best.len() < self.limit {
+            self.best.push(scored);
+        } else if let Some(mut worst) = self.best.peek_mut()
+            && scored < *worst
+        {
+            *worst = scored;
         }
     }
 
     /// The documents, the best first.
     pub(super) fn into_sorted(self) -> Vec<Scored> {
-        match self {
-            Self::All(mut all) => {
-                all.sort_unstable();
-                all
-            }
-            Self::Best(best, _) => best.into_sorted_vec(),
-        }
+        self.best.into_sorted_vec()
     }
 }
 

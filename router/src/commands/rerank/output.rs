@@ -154,15 +154,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// Ends the output.
-    pub(super) fn finish(self) -> io::Result<()> {
-        match self {
-            Self::Json(mut out, begun) => {
-                out.write_all(if begun { b"]\n" } else { b"[]\n" })?;
-                out.flush()
-            }
-            Self::Jsonl(mut out) | Self::Table { mut out, .. } => out.flush(),
-            Self::Csv(mut out, ..) => out.flush(),
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        if let Self::Json(out, begun) = &mut self {
+            out.write_all(if *begun { b"]\n" } else { b"[]\n" })?;
         }
+        self.flush()
     }
 
     /// Flushes the rows so far.
