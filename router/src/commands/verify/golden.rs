@@ -46,14 +46,19 @@ pub(super) struct Expected {
 }
 
 /// Golden scores from one place.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Goldens {
+    /// The names of the model in any case; none for a user's file.
+    names: Vec<String>,
     /// Who measured them, and how.
     pub(super) source: String,
     /// The pairs.
+    #[serde(rename = "goldens")]
     pub(super) pairs: Vec<Golden>,
     /// Whether they are one request, with one query: a listwise re-ranker's documents.
+    #[serde(default)]
     pub(super) together: bool,
+    #[serde(default)]
     uncertainty: f64,
 }
 
@@ -69,18 +74,7 @@ pub(super) struct Tolerances {
 #[derive(Deserialize)]
 struct PublishedTable {
     tolerances: BTreeMap<String, Tolerances>,
-    models: Vec<GoldenModel>,
-}
-
-#[derive(Deserialize)]
-struct GoldenModel {
-    names: Vec<String>,
-    source: String,
-    #[serde(default)]
-    uncertainty: f64,
-    #[serde(default)]
-    together: bool,
-    goldens: Vec<Golden>,
+    models: Vec<Goldens>,
 }
 
 fn table() -> anyhow::Result<PublishedTable> {
@@ -94,22 +88,16 @@ pub(super) fn tolerances(dtype: &str) -> anyhow::Result<Tolerances> {
 
 /// The published scores of the model with this name.
 pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
-    let models = table()?
-        .models
-        .into_iter()
-        .filter(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
+    let mut found = table()?.models;
+    found.retain(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
     let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
-    let all = models.map(|GoldenModel { source, uncertainty, together, mut goldens, .. }| {
-        for golden in &mut goldens {
-            // Qwen's scores were measured with Qwen's own instruction, whatever the model's files or flags
-            // say.
-            if golden.instruction.is_none() && is_qwen {
-                golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
-            }
+    for golden in found.iter_mut().flat_map(|model| &mut model.pairs) {
+        // Qwen's scores were measured with Qwen's own instruction, whatever the model's files or flags say.
+        if golden.instruction.is_none() && is_qwen {
+            golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
         }
-        Goldens { source, pairs: goldens, together, uncertainty }
-    });
-    Ok(all.collect())
+    }
+    Ok(found)
 }
 
 /// The pairs of a user's file, which is an array.
@@ -130,7 +118,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
     for (number, golden) in goldens.iter().enumerate() {
         golden.bounds(0.0).with_context(|| format!("{name}, pair {}", number + 1))?;
     }
-    Ok(Goldens { source: path.display().to_string(), pairs: goldens, together: false, uncertainty: 0.0 })
+    let (names, source) = (Vec::new(), path.display().to_string());
+    Ok(Goldens { names, source, pairs: goldens, together: false, uncertainty: 0.0 })
 }
 
 impl Goldens {
@@ -194,7 +183,7 @@ mod tests {
     #[test]
     fn every_published_pair_is_whole() {
         for model in table().unwrap().models {
-            assert!(!model.source.is_empty() && !model.goldens.is_empty(), "{:?}", model.names);
+            assert!(!model.source.is_empty() && !model.pairs.is_empty(), "{:?}", model.names);
             for goldens in model.names.iter().flat_map(|name| published(name).unwrap()) {
                 for golden in &goldens.pairs {
                     assert!(!golden.query.is_empty() && !golden.document.is_empty(), "{golden:?}");
