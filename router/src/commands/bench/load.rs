@@ -81,7 +81,7 @@ pub(super) struct LoadResult {
     pub(super) rate: Option<f64>,
     /// From the first request to the last answer.
     pub(super) elapsed: Duration,
-    /// Of the requests that succeeded.
+    /// Of the requests that succeeded, sorted in the end.
     pub(super) latencies: Vec<Duration>,
     /// Pairs that were scored.
     pub(super) pairs: u64,
@@ -172,6 +172,7 @@ impl LoadTest {
         let mut measured = run_clients(&phase).await?;
         interrupted.abort();
         measured.elapsed = phase.start.elapsed();
+        measured.latencies.sort_unstable();
         Ok(measured)
     }
 }

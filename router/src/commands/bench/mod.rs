@@ -26,7 +26,6 @@ use crate::{
     secret::Secret,
 };
 use load::{LoadTest, RunLimit};
-use report::Report;
 use workload::Workload;
 
 /// The arguments of `bench`.
@@ -157,15 +156,14 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
             writeln!(io::stderr(), "{}", load.describe())?;
         }
         load.run().await
-    })
-    .map(Report::new)?;
+    })?;
     let mut out = io::stdout().lock();
     match args.output {
         ReportFormat::Text => write!(out, "{}", report.text())?,
         ReportFormat::Json => writeln!(out, "{}", report.json())?,
     }
     out.flush()?;
-    ensure!(report.succeeded() > 0, "no request was answered: {}", report.errors());
+    ensure!(!report.latencies.is_empty(), "no request was answered: {}", report.error_words());
     if let Some(path) = &args.histogram {
         fs::write(path, report.histogram()).with_context(|| {
             format!("`--histogram {}` cannot be written: check its folder", path.display())
@@ -180,12 +178,17 @@ impl BenchArgs {
         if let Some(path) = &self.workload {
             return Workload::read(path);
         }
-        let (texts, query_words) = (self.texts.get(), self.query_words.get());
-        let seed = self.seed.unwrap_or_else(rand::random);
-        Workload::generated(route, texts, self.words, query_words, seed).ok_or_else(|| {
+        if !workload::ROUTES.contains(&route) {
             let known = workload::ROUTES.join(", ");
             let text = format!("bodies for `{route}` are not known, only for {known}: give `--workload`");
-            Usage(text, "bench").into()
+            return Err(Usage(text, "bench").into());
+        }
+        Ok(Workload::Generated {
+            route: route.to_owned(),
+            texts: self.texts.get(),
+            words: self.words,
+            query_words: self.query_words.get(),
+            seed: self.seed.unwrap_or_else(rand::random),
         })
     }
 }
@@ -243,5 +246,15 @@ mod tests {
         for (url, route) in [("a:1", None), ("ftp://a", None), ("http://a", Some("embed"))] {
             assert!(BenchTarget::new(url, route).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn bodies_for_an_unknown_route_are_refused() {
+        let command = BenchArgs::augment_args(clap::Command::new("bench"));
+        let matches = command.get_matches_from(["bench", "--url", "http://a"]);
+        let args = <BenchArgs as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
+        assert!(args.workload("/rerank").is_ok());
+        let message = args.workload("/health").err().unwrap().to_string();
+        assert!(message.contains("`/health`") && message.contains("`--workload`"), "{message}");
     }
 }

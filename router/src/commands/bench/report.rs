@@ -16,11 +16,6 @@ use super::{
 /// The percentiles of the latencies: the name and the share of each.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
-/// A load's results.
-pub(super) struct Report {
-    measured: LoadResult,
-}
-
 #[derive(Serialize)]
 struct JsonReport<'a> {
     mode: &'static str,
@@ -40,45 +35,29 @@ struct JsonReport<'a> {
     latency_ms: BTreeMap<&'static str, f64>,
 }
 
-impl Report {
-    /// Sorts the latencies.
-    pub(super) fn new(mut measured: LoadResult) -> Self {
-        measured.latencies.sort_unstable();
-        Self { measured }
-    }
-
-    /// The requests that were answered with success.
-    pub(super) fn succeeded(&self) -> usize {
-        self.measured.latencies.len()
-    }
-
+impl LoadResult {
     /// The errors in words.
-    pub(super) fn errors(&self) -> String {
-        let errors: Vec<_> = self
-            .measured
-            .errors
-            .iter()
-            .map(|(class, times)| format!("{class} ({})", amount(times, "time")))
-            .collect();
+    pub(super) fn error_words(&self) -> String {
+        let errors: Vec<_> =
+            self.errors.iter().map(|(class, times)| format!("{class} ({})", amount(times, "time"))).collect();
         if errors.is_empty() { "none".to_owned() } else { errors.join(", ") }
     }
 
     /// The histogram as SVG.
     pub(super) fn histogram(&self) -> String {
-        let marks = PERCENTILES
-            .map(|(name, share)| Mark { name, latency: percentile(&self.measured.latencies, share) });
+        let marks =
+            PERCENTILES.map(|(name, share)| Mark { name, latency: percentile(&self.latencies, share) });
         let rates = format!(
             "{}, {:.1}/s, {}",
-            amount(self.succeeded(), "request"),
+            amount(self.latencies.len(), "request"),
             self.numbers().requests_per_second,
-            self.measured.what
+            self.what
         );
-        histogram::svg(&self.measured.latencies, &marks, &rates)
+        histogram::svg(&self.latencies, &marks, &rates)
     }
 
     fn numbers(&self) -> JsonReport<'_> {
-        let LoadResult { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } =
-            &self.measured;
+        let Self { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } = self;
         let seconds = elapsed.as_secs_f64();
         let mut latency_ms: BTreeMap<_, _> = PERCENTILES
             .into_iter()
@@ -120,7 +99,7 @@ impl Report {
         let mut text = format!(
             "{} ({}) in {:.1} s, {how}\n\n",
             amount(numbers.requests, "request"),
-            self.measured.what,
+            self.what,
             numbers.seconds
         );
         let mut row = |name: &str, value: String| {
@@ -128,7 +107,7 @@ impl Report {
             let _ = writeln!(text, "{name:<12}{value}");
         };
         row("requests/s", format!("{:>10.1}", numbers.requests_per_second));
-        row(&format!("{}/s", self.measured.unit), format!("{:>10.1}", numbers.pairs_per_second));
+        row(&format!("{}/s", self.unit), format!("{:>10.1}", numbers.pairs_per_second));
         row(
             "tokens/s",
             numbers
@@ -138,7 +117,7 @@ impl Report {
         for name in ["p50", "p90", "p95", "p99", "max"] {
             row(name, format!("{:>10.1} ms", numbers.latency_ms[name]));
         }
-        row("errors", format!("{:>10}", self.errors()));
+        row("errors", format!("{:>10}", self.error_words()));
         if numbers.late > 0 {
             let _ = write!(
                 text,
@@ -190,19 +169,19 @@ mod tests {
 
     #[test]
     fn rates_are_of_what_succeeded() {
-        let report = Report::new(LoadResult {
+        let report = LoadResult {
             what: "2 texts".to_owned(),
             unit: "pairs",
             concurrency: 4,
             elapsed: Duration::from_secs(2),
-            latencies: [30, 10, 20].map(Duration::from_millis).to_vec(),
+            latencies: [10, 20, 30].map(Duration::from_millis).to_vec(),
             pairs: 6,
             tokens: Some(50),
             errors: [("429".to_owned(), 2), ("timeout".to_owned(), 1)].into(),
             late: 5,
             rate: Some(3.0),
             last_failure: None,
-        });
+        };
         let numbers: Value = serde_json::from_str(&report.json()).unwrap();
         let expected = json!({
             "mode": "open", "concurrency": 4, "rate": 3.0, "seconds": 2.0, "requests": 6, "succeeded": 3,
