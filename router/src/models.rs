@@ -286,10 +286,14 @@ impl Models {
         if let Some(pending) = pending.find(|pending| pending.all_names().any(|known| known == name)) {
             return Ok(ChosenModel::Pending(Arc::clone(pending)));
         }
-        let pending = self.pending.iter().flat_map(|pending| pending.all_names());
-        let known = self.served.iter().flat_map(|served| served.all_names()).chain(pending);
-        let advice = format!(": choose one of {}", known.collect::<Vec<_>>().join(", "));
+        let advice = format!(": choose one of {}", self.known_names().collect::<Vec<_>>().join(", "));
         Err(UnknownModel { asked: name.chars().take(MAX_NAME).collect(), advice })
+    }
+
+    /// All names by which requests may ask for a model.
+    pub(crate) fn known_names(&self) -> impl Iterator<Item = &str> {
+        let pending = self.pending.iter().flat_map(|pending| pending.all_names());
+        self.served.iter().flat_map(|served| served.all_names()).chain(pending)
     }
 
     fn first_place(&self, fits: impl Fn(&Model) -> bool) -> Option<usize> {

@@ -25,7 +25,7 @@ use super::{
     routes::{Access, Action, Method, Purpose, Route},
 };
 use crate::{
-    models::{ChosenModel, Models, PendingModel, RequestTask},
+    models::{ChosenModel, Models, PendingModel, RequestTask, UnknownModel},
     state::AppState,
 };
 
@@ -49,16 +49,6 @@ impl From<RequestDispatcher> for Router {
     }
 }
 
-/// Where a request goes.
-enum RequestTarget {
-    /// It concerns no model, or all of them.
-    Shared,
-    /// The model at this place.
-    Alone(usize),
-    /// A model that must be loaded first.
-    Pending(Arc<PendingModel>),
-}
-
 impl RequestDispatcher {
     async fn answer_request(&self, request: Request) -> Response {
         // The route decides the form of an error.
@@ -72,23 +62,23 @@ impl RequestDispatcher {
         }
         let form = ErrorForm::from_headers(own.as_ref().unwrap_or(request.uri()).path(), request.headers());
         let answered = match self.choose_model(request).await {
-            Ok((target, request)) => self.answer_from(target, request).await,
+            Ok((model, request)) => self.answer_from(model, request).await,
             Err(error) => Err(error),
         };
         answered.unwrap_or_else(|error| form.refused_answer(error))
     }
 
-    async fn answer_from(&self, target: RequestTarget, request: Request) -> Result<Response, ApiError> {
-        match target {
-            RequestTarget::Shared => {
+    async fn answer_from(&self, model: Option<ChosenModel>, request: Request) -> Result<Response, ApiError> {
+        match model {
+            None => {
                 let Ok(response) = self.shared.clone().call(request).await;
                 Ok(response)
             }
-            RequestTarget::Alone(place) => {
+            Some(ChosenModel::Served(place)) => {
                 let router = self.alone[place].clone();
                 Ok(self.state.models.all_models()[place].answer_named(router, request).await)
             }
-            RequestTarget::Pending(model) => {
+            Some(ChosenModel::Pending(model)) => {
                 let limit = deadline::limit_of(request.headers())?;
                 let account = request.extensions().get::<Account>().cloned();
                 let load = async {
@@ -116,8 +106,9 @@ impl RequestDispatcher {
         }
     }
 
-    /// Where a request goes, and the request as it is read there.
-    async fn choose_model(&self, mut request: Request) -> Result<(RequestTarget, Request), ApiError> {
+    /// The model that a request is for, and the request as it is read there; no model if it concerns none or
+    /// all of them.
+    async fn choose_model(&self, mut request: Request) -> Result<(Option<ChosenModel>, Request), ApiError> {
         if let Some((model, uri)) = self.own_path(request.uri()) {
             return self.choose_by_path(model, uri, request);
         }
@@ -126,7 +117,7 @@ impl RequestDispatcher {
         };
         // Without the key, every router answers the same.
         if !self.state.keys.may_pass(request.headers()) {
-            return Ok((RequestTarget::Shared, request));
+            return Ok((None, request));
         }
         let name = if action == Action::Info {
             query_model(request.uri())
@@ -144,35 +135,29 @@ impl RequestDispatcher {
             Purpose::Tokens | Purpose::MainTask | Purpose::Server => None,
         };
         let chosen = self.state.models.find_model(name.as_deref(), task);
-        let chosen = chosen.map_err(|error| ApiError::unknown_model(&error))?;
-        let target = match chosen {
-            ChosenModel::Served(place) => RequestTarget::Alone(place),
-            ChosenModel::Pending(model) => RequestTarget::Pending(model),
-        };
-        Ok((target, request))
+        Ok((Some(chosen.map_err(|error| ApiError::unknown_model(&error))?), request))
     }
 
-    /// Where a request on the path of a model goes. A model is loaded only for a request that it is to
+    /// The same for a request on the path of a model. A model is loaded only for a request that it is to
     /// compute, by a client with the key; others learn no more of it than of the server.
     fn choose_by_path(
         &self,
         model: ChosenModel,
         uri: Uri,
         mut request: Request,
-    ) -> Result<(RequestTarget, Request), ApiError> {
+    ) -> Result<(Option<ChosenModel>, Request), ApiError> {
         let whole = std::mem::replace(request.uri_mut(), uri);
-        let target = match model {
-            ChosenModel::Served(place) => RequestTarget::Alone(place),
-            ChosenModel::Pending(model)
-                if self.action_of(&request).is_some() && self.state.keys.may_pass(request.headers()) =>
-            {
+        if let ChosenModel::Pending(pending) = &model {
+            if self.action_of(&request).is_some() && self.state.keys.may_pass(request.headers()) {
                 *request.uri_mut() = whole;
-                RequestTarget::Pending(model)
+            } else {
+                if self.asks_for_health(&request) {
+                    check_loading(pending)?;
+                }
+                return Ok((None, request));
             }
-            ChosenModel::Pending(model) if self.asks_for_health(&request) => probed_target(&model)?,
-            ChosenModel::Pending(_) => RequestTarget::Shared,
-        };
-        Ok((target, request))
+        }
+        Ok((Some(model), request))
     }
 
     /// The model whose path this is, and the path without it.
@@ -195,9 +180,13 @@ impl RequestDispatcher {
         let rest = rests.max_by_key(|rest| rest.len()).unwrap_or_default();
         let name = path.strip_suffix(rest).filter(|name| !name.is_empty())?;
         let error = self.state.models.find_model(Some(name), None).err()?;
+        Some((self.unknown_model(error, request), rest.to_owned()))
+    }
+
+    /// The error for an unknown name, which tells the names to a client with the key only.
+    fn unknown_model(&self, error: UnknownModel, request: &Request) -> ApiError {
         let may_learn = self.state.keys.may_pass(request.headers());
-        let error = ApiError::unknown_model(&if may_learn { error } else { error.without_names() });
-        Some((error, rest.to_owned()))
+        ApiError::unknown_model(&if may_learn { error } else { error.without_names() })
     }
 
     fn asks_for_health(&self, request: &Request) -> bool {
@@ -205,17 +194,14 @@ impl RequestDispatcher {
     }
 
     /// The model whose health a probe asks for, `/health?model=NAME`.
-    fn probed_model(&self, request: &Request) -> Result<RequestTarget, ApiError> {
+    fn probed_model(&self, request: &Request) -> Result<Option<ChosenModel>, ApiError> {
         let (true, Some(name)) = (self.asks_for_health(request), query_model(request.uri())) else {
-            return Ok(RequestTarget::Shared);
+            return Ok(None);
         };
         match self.state.models.find_model(Some(&name), None) {
-            Ok(ChosenModel::Served(place)) => Ok(RequestTarget::Alone(place)),
-            Ok(ChosenModel::Pending(model)) => probed_target(&model),
-            Err(error) => {
-                let may_learn = self.state.keys.may_pass(request.headers());
-                Err(ApiError::unknown_model(&if may_learn { error } else { error.without_names() }))
-            }
+            Ok(ChosenModel::Pending(model)) => check_loading(&model).map(|()| None),
+            Ok(served) => Ok(Some(served)),
+            Err(error) => Err(self.unknown_model(error, request)),
         }
     }
 
@@ -237,12 +223,11 @@ impl RequestDispatcher {
     }
 }
 
-/// Where a probe of a model goes that is loaded later: it is as healthy as the server, unless loading it
-/// failed the last time.
-fn probed_target(model: &PendingModel) -> Result<RequestTarget, ApiError> {
+/// A model that is loaded later is as healthy as the server, unless loading it failed the last time.
+fn check_loading(model: &PendingModel) -> Result<(), ApiError> {
     match model.failure.read_reason() {
         Some(_) => Err(Error::Unhealthy.into()),
-        None => Ok(RequestTarget::Shared),
+        None => Ok(()),
     }
 }
 
@@ -257,10 +242,8 @@ async fn until_evicted(account: Option<Account>) -> UploadError {
 /// The name of the model whose requests come on this path, `/models/NAME/…`, and the rest of the path.
 fn find_by_path<'a>(models: &Models, path: &'a str) -> Option<(&'a str, &'a str)> {
     let path = path.strip_prefix(MODELS)?;
-    let served = models.all_models().iter().flat_map(|served| served.all_names());
-    let pending = models.pending_models().iter().flat_map(|pending| pending.all_names());
-    let fitting = served
-        .chain(pending)
+    let fitting = models
+        .known_names()
         .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     // Of two names that fit, such as `a` and `a/b`, the longer one is meant.
     let name = fitting.max_by_key(|name| name.len())?;
