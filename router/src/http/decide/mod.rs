@@ -207,33 +207,11 @@ impl BuiltDecisions {
 }
 
 fn read_and_build(body: &DecodedBody) -> Result<Checked<DecisionDialect, BuiltDecisions>, ApiError> {
-    let Checked { found, body } = read_body(body)?;
-    let built = body.and_then(|body| body.build_request().map_err(ApiError::invalid));
-    Ok(Checked { found, body: built })
-}
-
-/// A body of one of the dialects.
-enum DecisionBody {
-    SystemOne(SystemOneBody),
-    OpenAi(ListedQuestionsBody),
-}
-
-impl DecisionBody {
-    fn build_request(self) -> Result<BuiltDecisions, String> {
-        match self {
-            Self::SystemOne(body) => body.build_request(),
-            Self::OpenAi(body) => body.build_request(),
-        }
-    }
-}
-
-fn read_body(body: &DecodedBody) -> Result<Checked<DecisionDialect, DecisionBody>, ApiError> {
-    if body.first_of(&DecisionDialect::ALL.map(DecisionDialect::text_field))
-        == Some(DecisionDialect::OpenAi.text_field())
-    {
-        Ok(body.check(DecisionDialect::from_fields)?.map(DecisionBody::OpenAi))
+    let first = body.first_of(&DecisionDialect::ALL.map(DecisionDialect::text_field));
+    if first == Some(DecisionDialect::OpenAi.text_field()) {
+        Ok(body.check(DecisionDialect::from_fields)?.build(ListedQuestionsBody::build_request))
     } else {
-        Ok(body.check(DecisionDialect::from_fields)?.map(DecisionBody::SystemOne))
+        Ok(body.check(DecisionDialect::from_fields)?.build(SystemOneBody::build_request))
     }
 }
 

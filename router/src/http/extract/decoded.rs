@@ -224,9 +224,9 @@ pub(crate) struct Checked<F, T> {
 }
 
 impl<F, T> Checked<F, T> {
-    /// The same with another form of the body.
-    pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Checked<F, U> {
-        Checked { found: self.found, body: self.body.map(form) }
+    /// The same with the request that `build` makes of the body, or with the reason why it makes none.
+    pub(crate) fn build<U>(self, build: impl FnOnce(T) -> Result<U, String>) -> Checked<F, U> {
+        Checked { found: self.found, body: self.body.and_then(|body| build(body).map_err(ApiError::invalid)) }
     }
 }
 

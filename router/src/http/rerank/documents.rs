@@ -127,6 +127,8 @@ enum DocumentBody {
 /// The service's request, and the values that the answer needs in addition.
 pub(super) struct BuiltRequest {
     pub(super) request: RerankRequest,
+    /// The options of the body.
+    pub(super) options: Options,
     /// For each document the object it was sent as, if it was one. Empty unless the answer repeats the
     /// documents.
     pub(super) objects: Vec<Option<JsonText>>,
@@ -143,7 +145,7 @@ impl DocumentsBody {
     /// The field or document that cannot be ranked, and why.
     pub(super) fn request(
         self,
-        options: &Options,
+        options: Options,
         dialect: Dialect,
         limit: usize,
     ) -> Result<BuiltRequest, String> {
@@ -182,7 +184,7 @@ impl DocumentsBody {
             ..options.request(self.query.0, texts)
         };
         let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
-        Ok(BuiltRequest { request, objects, has_data })
+        Ok(BuiltRequest { request, options, objects, has_data })
     }
 }
 

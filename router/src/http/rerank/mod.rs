@@ -31,7 +31,7 @@ use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
 use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
-use options::{Options, ReadOptions, WithOptions};
+use options::{ReadOptions, WithOptions};
 
 pub(crate) use tei::{Ranks, RerankBody};
 
@@ -78,8 +78,10 @@ pub(crate) async fn rerank(
     body: UnparsedBody,
 ) -> Result<Response, ApiError> {
     let (format, limit) = (body.answer_format, state.server.payload_limit);
-    let Checked { found: dialect, body: built } =
-        body.read_with(move |body| read_and_build(body, limit)).await??;
+    let names = Dialect::ALL.map(Dialect::texts_field);
+    let Checked { found: dialect, body: built } = body
+        .read_with(move |body| body.read_without_nulls(&names, |body| read_and_build(body, limit)))
+        .await??;
     let shape = dialect.error_shape(uri.path());
     let answer = async {
         match built? {
@@ -87,7 +89,9 @@ pub(crate) async fn rerank(
                 let answer = state.served().service.rerank(request).await?;
                 Ok(respond(&state, format, ROUTE, answer, Ranks::from))
             }
-            ReadRequest::Documents(built) => rerank_documents(&state, *built, uri.path(), format).await,
+            ReadRequest::Documents(built) => {
+                rerank_documents(&state, *built, dialect, uri.path(), format).await
+            }
         }
     };
     answer.await.map_err(|error: ApiError| error.in_shape(shape))
@@ -96,77 +100,50 @@ pub(crate) async fn rerank(
 /// The service's request for a body of one of the dialects.
 enum ReadRequest {
     Texts(RerankRequest),
-    Documents(Box<BuiltDocuments>),
+    Documents(Box<BuiltRequest>),
 }
 
-/// A request for documents, and the body's options that its answer needs.
-struct BuiltDocuments {
-    built: BuiltRequest,
-    options: Options,
-    dialect: Dialect,
-}
-
-/// Reads a body and builds its texts, which have at most `limit` bytes where they are built from objects.
+/// Reads a body once, and builds its texts, which have at most `limit` bytes where they are built from
+/// objects. The first field that holds texts decides its type. The check refuses a body with a second such
+/// field.
 fn read_and_build(body: &DecodedBody, limit: usize) -> Result<Checked<Dialect, ReadRequest>, ApiError> {
-    let names = Dialect::ALL.map(Dialect::texts_field);
-    let Checked { found: dialect, body } = body.read_without_nulls(&names, read)?;
-    let built = body.and_then(|body| match body {
-        ReadBody::Texts(body) => Ok(ReadRequest::Texts(body.into())),
-        ReadBody::Documents(WithOptions { notes: ReadOptions { options, .. }, body }) => {
-            let built = body.request(&options, dialect, limit).map_err(ApiError::invalid)?;
-            Ok(ReadRequest::Documents(Box::new(BuiltDocuments { built, options, dialect })))
-        }
-    });
-    Ok(Checked { found: dialect, body: built })
-}
-
-/// A body of one of the dialects.
-enum ReadBody {
-    Texts(RerankBody),
-    Documents(WithOptions<DocumentsBody>),
-}
-
-/// Reads a body once. The first field that holds texts decides its type. The check refuses a body with a
-/// second such field.
-fn read(body: &DecodedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
-    let dialect = |fields: &[String]| {
+    let check = |fields: &[String]| {
         let dialect = Dialect::from_fields(fields)?;
         note_misspelled_instruction(fields);
         Ok(dialect)
     };
     if body.first_of(&Dialect::ALL.map(Dialect::texts_field)) == Some(Dialect::Texts.texts_field()) {
-        Ok(body.check(dialect)?.map(ReadBody::Texts))
-    } else {
-        Ok(body.check(dialect)?.map(ReadBody::Documents))
+        return Ok(body.check(check)?.build(|body: RerankBody| Ok(ReadRequest::Texts(body.into()))));
     }
+    let checked: Checked<Dialect, WithOptions<DocumentsBody>> = body.check(check)?;
+    let dialect = checked.found;
+    Ok(checked.build(|WithOptions { notes: ReadOptions { options, .. }, body }| {
+        Ok(ReadRequest::Documents(Box::new(body.request(options, dialect, limit)?)))
+    }))
 }
 
 /// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_reading(body: &DecodedBody) {
+    const LIMIT: usize = 100_000;
     let is_known = body.fields().is_ok_and(|fields| Dialect::from_fields(&fields).is_ok());
-    let read = read(body);
+    let read = read_and_build(body, LIMIT);
     assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
-    if let Ok(Checked {
-        found: dialect,
-        body: Ok(ReadBody::Documents(WithOptions { notes: ReadOptions { options, .. }, body })),
-    }) = read
-    {
-        const LIMIT: usize = 100_000;
-        let built = body.request(&options, dialect, LIMIT);
-        let texts = built.map_or(0, |built| built.request.texts.iter().map(String::len).sum());
+    if let Ok(Checked { body: Ok(ReadRequest::Documents(built)), .. }) = read {
+        let texts: usize = built.request.texts.iter().map(String::len).sum();
         assert!(texts <= LIMIT, "{texts} bytes of text were built");
     }
 }
 
 async fn rerank_documents(
     state: &AppState,
-    BuiltDocuments { built, options, dialect }: BuiltDocuments,
+    built: BuiltRequest,
+    dialect: Dialect,
     path: &str,
     format: BodyFormat,
 ) -> Result<Response, ApiError> {
+    let BuiltRequest { request, options, objects, has_data } = built;
     options.note_model(state.served());
-    let BuiltRequest { request, objects, has_data } = built;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];

@@ -445,7 +445,7 @@ fn a_body_is_read_once() {
                 BodyFormat::MessagePack => rmp_serde::to_vec_named(&body).unwrap(),
             };
             let unread = DecodedBody::new(bytes, format).ok().unwrap();
-            let read = super::read(&unread).ok().unwrap();
+            let read = super::read_and_build(&unread, 100).ok().unwrap();
             assert_eq!((read.found, read.body.is_ok()), (dialect, true), "{body}");
             assert_eq!(unread.readings.into_inner(), 1, "{body}");
         }
