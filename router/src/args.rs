@@ -45,7 +45,7 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, as a replacement for
 /// text-embeddings-inference.
 #[derive(Debug, Clone, PartialEq, Parser)]
-#[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"))]
+#[command(name = "text-embeddings-router", version = env!("ROUTER_VERSION"), next_help_heading = "Limits")]
 #[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct Args {
     /// The model to serve: a Hub id, a local path, or `demo`; repeatable.
@@ -123,28 +123,26 @@ pub(crate) struct Args {
     pub(crate) maxsim_rerank: bool,
 
     /// The most requests in flight at once; more are refused with status 429.
-    #[arg(long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
+    #[arg(long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_concurrent_requests: NonZeroUsize,
 
     /// The most inputs of one client request [default: 32; 2048 on `/v1/embeddings`].
-    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_client_batch_size: Option<NonZeroUsize>,
 
     /// The most texts of one re-rank request [default: `--max-client-batch-size` if that is given, else
     /// 1000].
-    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
     /// The most questions of one request to decide.
-    #[arg(
-        long, env, default_value = "400", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "400", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_questions: NonZeroUsize,
 
     /// The least score of a re-ranked text in an answer, unless a request says another [default: none].
     ///
     /// It is compared with the score that the answer shows, which is a raw score if the request wants those.
-    #[arg(long, env, value_parser = values::finite_number, allow_negative_numbers = true, help_heading = "Limits")]
+    #[arg(long, env, value_parser = values::finite_number, allow_negative_numbers = true)]
     pub(crate) min_score: Option<f32>,
 
     /// Take token ids from the package `openai` on `/v1/embeddings`, as ids of this model's vocabulary.
@@ -156,54 +154,42 @@ pub(crate) struct Args {
 
     /// Refuse bodies with fields that the route does not know, and name the nearest known one. Otherwise such
     /// fields are ignored, and the header `x-ignored-fields` of the answer names them.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Limits")]
+    #[arg(long, env, value_parser = BoolishValueParser::new())]
     pub(crate) strict_fields: bool,
 
     /// The most bytes of one request's body; more are refused with status 413.
-    #[arg(
-        long, env, default_value = "2000000", value_parser = at_least_one::<NonZeroUsize>,
-        help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "2000000", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) payload_limit: NonZeroUsize,
 
     /// The most tokens of all requests in flight; more are refused with status 429.
     ///
     /// A request with more tokens than that is accepted while there is no other.
-    #[arg(
-        long, env, default_value = "33554432", value_parser = at_least_one::<NonZeroUsize>,
-        help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "33554432", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_queue_tokens: NonZeroUsize,
 
     /// The most bytes of memory for computed scores, and for vectors of short texts; 0: none.
     ///
     /// A text that comes again with the same query, or a short text that is embedded again, is not computed
     /// again. All models share it.
-    #[arg(long, env, default_value = "67108864", value_parser = whole::<usize>, help_heading = "Limits")]
+    #[arg(long, env, default_value = "67108864", value_parser = whole::<usize>)]
     pub(crate) score_cache_bytes: usize,
 
     /// The most seconds, such as `0.5`, that a request may wait in the queue [default: no limit].
     ///
     /// A request that waits longer is refused with status 429 and is not computed.
-    #[arg(long, env, value_parser = seconds, value_name = "SECONDS", help_heading = "Limits")]
+    #[arg(long, env, value_parser = seconds, value_name = "SECONDS")]
     pub(crate) queue_timeout: Option<Duration>,
 
     /// The most seconds that one batch may take; 0: no limit.
     ///
     /// After that the device counts as hung: `/health` says 503, and waiting requests fail.
-    #[arg(
-        long, env, default_value = "600", value_parser = whole::<u32>, value_name = "SECONDS",
-        help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "600", value_parser = whole::<u32>, value_name = "SECONDS")]
     pub(crate) device_timeout: u32,
 
     /// The model's share of the device's time while others of the process wait for it, too: 1 to 100.
     ///
     /// A model of weight 2 gets twice the time of one of weight 1.
-    #[arg(
-        long, env, default_value = "1", value_parser = values::device_weight, value_name = "WEIGHT",
-        help_heading = "Limits"
-    )]
+    #[arg(long, env, default_value = "1", value_parser = values::device_weight, value_name = "WEIGHT")]
     pub(crate) device_weight: NonZeroU32,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.

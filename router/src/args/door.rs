@@ -16,6 +16,7 @@ pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
 
 /// How clients connect, and the limits on each of them.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
+#[command(next_help_heading = "Connections")]
 pub(crate) struct DoorArgs {
     /// The file with further keys that clients may send, one on each line [default: none].
     ///
@@ -49,32 +50,23 @@ pub(crate) struct DoorArgs {
     /// descriptors].
     ///
     /// If there are more, the connection that has been waiting for its client the longest is closed.
-    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Connections")]
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) max_connections: Option<NonZeroUsize>,
 
     /// The most seconds for the head of a request.
     ///
     /// Counted from its first byte, or from connecting, TLS included.
-    #[arg(
-        long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS",
-        help_heading = "Connections"
-    )]
+    #[arg(long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS")]
     pub(crate) header_timeout: NonZeroU32,
 
     /// The most seconds for a request's body, plus one for each 16 KiB that have arrived; over gRPC for each
     /// message.
-    #[arg(
-        long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS",
-        help_heading = "Connections"
-    )]
+    #[arg(long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS")]
     pub(crate) body_timeout: NonZeroU32,
 
     /// The most seconds that an answer waits for a client that reads nothing of it, over HTTP/1.1, HTTP/2 and
     /// gRPC. Then the connection is closed.
-    #[arg(
-        long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS",
-        help_heading = "Connections"
-    )]
+    #[arg(long, env, default_value = "30", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS")]
     pub(crate) write_timeout: NonZeroU32,
 
     /// The most seconds that a connection may stay without a request.
@@ -82,8 +74,7 @@ pub(crate) struct DoorArgs {
     /// It should be longer than the idle timeout of load balancers: if the server closes first, a request may
     /// meet a closed connection.
     #[arg(
-        long, env, default_value = "660", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS",
-        help_heading = "Connections"
+        long, env, default_value = "660", value_parser = at_least_one::<NonZeroU32>, value_name = "SECONDS"
     )]
     pub(crate) idle_timeout: NonZeroU32,
 
@@ -92,10 +83,7 @@ pub(crate) struct DoorArgs {
     ///
     /// Those that still arrive count, and complete ones that wait to be parsed or for a permit. If there are
     /// more, the oldest request is refused with status 503, or `RESOURCE_EXHAUSTED` over gRPC.
-    #[arg(
-        long, env, value_parser = at_least_one::<NonZeroUsize>, value_name = "BYTES",
-        help_heading = "Connections"
-    )]
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, value_name = "BYTES")]
     pub(crate) max_unread_bytes: Option<NonZeroUsize>,
 
     /// The most bytes of answers that clients have not read yet.
@@ -103,7 +91,7 @@ pub(crate) struct DoorArgs {
     /// If there are more, the connection of the oldest answer is closed.
     #[arg(
         long, env, default_value = "268435456", value_parser = at_least_one::<NonZeroUsize>,
-        value_name = "BYTES", help_heading = "Connections"
+        value_name = "BYTES"
     )]
     pub(crate) max_unsent_bytes: NonZeroUsize,
 }

@@ -186,7 +186,8 @@ pub(crate) struct HubArgs {
     pub(crate) hf_token: Option<Secret>,
 
     /// The old name of `--hf-token`, which wins if both are given.
-    #[arg(long, env, hide = true, hide_env_values = true)]
+    // Without a heading, it is no key of a models file.
+    #[arg(long, env, hide = true, hide_env_values = true, help_heading = None::<&str>)]
     pub(crate) hf_api_token: Option<Secret>,
 
     /// The folder for downloaded models [default: the Hub client's own].
