@@ -79,6 +79,9 @@ fn grpc_routes(state: AppState) -> io::Result<Routes> {
     // Without `--api-key-everywhere`, reflection needs no key.
     let open = Key(if state.server.key_everywhere { state.keys.clone() } else { ApiKeys::default() });
     let grpc = Grpc(state);
+    // Older clients ask for reflection with `v1alpha`.
+    let reflection = reflection_service().build_v1().map_err(io::Error::other)?;
+    let old_reflection = reflection_service().build_v1alpha().map_err(io::Error::other)?;
     let mut routes = Routes::builder();
     routes
         .add_service(key.guard_service(InfoServer::new(grpc.clone()).max_decoding_message_size(limit)))
@@ -88,26 +91,12 @@ fn grpc_routes(state: AppState) -> io::Result<Routes> {
         .add_service(key.guard_service(DecideServer::new(grpc.clone()).max_decoding_message_size(limit)))
         .add_service(key.guard_service(TokenizeServer::new(grpc).max_decoding_message_size(limit)))
         .add_service(health)
-        .add_service(
-            open.guard_service(
-                reflection_service()
-                    .build_v1()
-                    .map_err(io::Error::other)?
-                    .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
-            ),
-        )
-        .add_service(
-            open.guard_service(
-                reflection_service()
-                    .build_v1alpha()
-                    .map_err(io::Error::other)?
-                    .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
-            ),
-        );
+        .add_service(open.guard_service(reflection.max_decoding_message_size(SMALL_MESSAGE_LIMIT)))
+        .add_service(open.guard_service(old_reflection.max_decoding_message_size(SMALL_MESSAGE_LIMIT)));
     Ok(routes.routes())
 }
 
-/// The reflection service's description of the services. Older clients ask with `v1alpha`.
+/// The reflection service's description of the services.
 fn reflection_service() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
