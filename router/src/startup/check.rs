@@ -22,6 +22,10 @@ const SAME_SCORE: f32 = 1e-5;
 /// The bytes of a hash that are kept.
 const HASH_BYTES: usize = 8;
 
+/// A model may have an input length that the test texts exceed.
+const TRUNCATION: Truncation =
+    Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+
 const PAIRS: [[&str; 2]; 2] = [
     ["What is the capital of China?", "The capital of China is Beijing."],
     ["How does gravity work?", "Bread is baked from flour, water, yeast and salt."],
@@ -53,8 +57,6 @@ pub(super) fn check_model(
 /// The prompt as a calibration knows it again: a hash of the tokens of a fixed prompt, which changes with
 /// tokenizer and template, and the instruction. No hash for models that read no prompt.
 pub(super) fn describe_prompt(encoder: &Encoder, model: &Model) -> anyhow::Result<MadeFor> {
-    let truncation =
-        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let [[question, text], _] = PAIRS;
     let takes_instruction = match model.reranker().map(|model| &model.reading) {
         Some(Reading::Template(template)) => template.has_instruction(),
@@ -73,15 +75,15 @@ pub(super) fn describe_prompt(encoder: &Encoder, model: &Model) -> anyhow::Resul
         ModelKind::Reranker(model) if model.late.is_some() => {
             let sides =
                 [Side::Query, Side::Document].map(|side| Input::Late { side, instruction: None, text });
-            sides.iter().map(|side| encoder.encode(side, truncation, None)).collect::<Result<Vec<_>, _>>()?
+            sides.iter().map(|side| encoder.encode(side, TRUNCATION, None)).collect::<Result<Vec<_>, _>>()?
         }
         ModelKind::Reranker(model) if model.reads_lists() => {
-            encoder.encode_list(&[pair], truncation, &|| false)?.prompts
+            encoder.encode_list(&[pair], TRUNCATION, &|| false)?.prompts
         }
         ModelKind::Decider(decider) if !matches!(**decider, Decider::Labels(_)) => {
-            vec![encoder.encode(&Input::Question { state: text, question: &asked }, truncation, None)?]
+            vec![encoder.encode(&Input::Question { state: text, question: &asked }, TRUNCATION, None)?]
         }
-        ModelKind::Reranker(_) | ModelKind::Decider(_) => vec![encoder.encode(&pair, truncation, None)?],
+        ModelKind::Reranker(_) | ModelKind::Decider(_) => vec![encoder.encode(&pair, TRUNCATION, None)?],
     };
     let mut hash = Sha256::new();
     for id in prompts.iter().flat_map(|prompt| &prompt.ids) {
@@ -101,10 +103,7 @@ fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &Reranker
     let logits =
         compute_outputs(backend, encoder, PAIRS.map(pair_input), Wanted::WHOLE)?.map(|output| output.whole);
     let scores = logits.each_ref().map(|logits| model.scoring.relevance_score(logits));
-    ensure!(
-        scores.iter().all(|score| score.is_finite()),
-        "two test pairs got the logits {logits:?}: the checkpoint's weights are broken; download it again"
-    );
+    ensure_numbers(&scores, &format!("two test pairs got the logits {logits:?}"))?;
     ensure!(
         (scores[0] - scores[1]).abs() > SAME_SCORE,
         "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the \
@@ -132,11 +131,8 @@ fn check_decider(backend: &mut dyn Backend, encoder: &Encoder, decider: &Decider
             compute_outputs(backend, encoder, inputs, Wanted::TOKENS)?.map(|output| output.tokens.values)
         }
     };
-    ensure!(
-        logits.iter().flatten().all(|logit| logit.is_finite()),
-        "the answers of two test questions have logits that are not numbers: the checkpoint's weights are \
-         broken; download it again"
-    );
+    let problem = "the answers of two test questions have logits that are not numbers";
+    ensure_numbers(logits.iter().flatten(), problem)?;
     ensure!(
         logits[0].iter().zip(&logits[1]).any(|(a, b)| (a - b).abs() > SAME_SCORE),
         "the answers of two different test questions have the same logits: the checkpoint's weights do not read \
@@ -148,10 +144,8 @@ fn check_decider(backend: &mut dyn Backend, encoder: &Encoder, decider: &Decider
 /// The vectors of a query and two documents must be numbers, and no two alike.
 fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
     let pairs = PAIRS.map(|[_, document]| pair_input([PAIRS[0][0], document]));
-    let truncation =
-        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
-    for Encoded { ids, marks, .. } in encoder.encode_list(&pairs, truncation, &|| false)?.prompts {
+    for Encoded { ids, marks, .. } in encoder.encode_list(&pairs, TRUNCATION, &|| false)?.prompts {
         batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
     }
     let texts = backend.predict(&batch.build())?.texts;
@@ -169,6 +163,15 @@ fn check_lists(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<(
         !twice,
         "two different test texts got the same vector: the checkpoint's weights do not read the prompt; \
          download it again"
+    );
+    Ok(())
+}
+
+/// Refuses weights that give values which are not numbers.
+fn ensure_numbers<'v>(values: impl IntoIterator<Item = &'v f32>, problem: &str) -> anyhow::Result<()> {
+    ensure!(
+        values.into_iter().all(|value| value.is_finite()),
+        "{problem}: the checkpoint's weights are broken; download it again"
     );
     Ok(())
 }
@@ -209,11 +212,7 @@ fn check_late(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
 fn check_classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
     let logits =
         compute_outputs(backend, encoder, PAIRS.map(pair_input), Wanted::WHOLE)?.map(|output| output.whole);
-    ensure!(
-        logits.iter().flatten().all(|logit| logit.is_finite()),
-        "two test pairs got the logits {logits:?}: the checkpoint's weights are broken; download it again"
-    );
-    Ok(())
+    ensure_numbers(logits.iter().flatten(), &format!("two test pairs got the logits {logits:?}"))
 }
 
 /// Two different texts must get two different vectors. Returns their length.
@@ -224,11 +223,8 @@ fn check_embedding(
 ) -> anyhow::Result<usize> {
     let [first, second] =
         compute_outputs(backend, encoder, prompted_texts(model), Wanted::WHOLE)?.map(|output| output.whole);
-    ensure!(
-        first.iter().chain(&second).all(|value| value.is_finite()),
-        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
-         broken; download it again"
-    );
+    let problem = "the vectors of two test texts hold values that are not numbers";
+    ensure_numbers(first.iter().chain(&second), problem)?;
     let largest = largest_value(&first);
     ensure!(
         !is_same(&first, &second, largest),
@@ -242,11 +238,8 @@ fn check_embedding(
 fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &EmbeddingModel) -> anyhow::Result<()> {
     let [first, second] =
         compute_outputs(backend, encoder, prompted_texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
-    ensure!(
-        first.iter().chain(&second).all(|entry| entry.value.is_finite()),
-        "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
-         broken; download it again"
-    );
+    let problem = "the sparse vectors of two test texts hold values that are not numbers";
+    ensure_numbers(first.iter().chain(&second).map(|entry| &entry.value), problem)?;
     ensure!(
         first != second,
         "two different test texts got the same sparse vector, with {}: the checkpoint's weights do not \
@@ -273,9 +266,7 @@ fn compute_outputs(
 ) -> anyhow::Result<[Output; 2]> {
     let mut batch = BatchBuilder::new(backend.packing());
     for input in &inputs {
-        let truncation =
-            Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
-        let encoded = encoder.encode(input, truncation, None)?;
+        let encoded = encoder.encode(input, TRUNCATION, None)?;
         ensure!(
             !encoded.ids.is_empty(),
             "the tokenizer (tokenizer.json) gives a text no tokens: download it again"
