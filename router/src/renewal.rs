@@ -35,6 +35,7 @@ use crate::{
 };
 
 /// The means to replace the models of a server.
+#[derive(Clone)]
 pub(crate) struct Renewal {
     pub(crate) file: ModelsFile,
     /// The arguments of the models in force.
@@ -93,14 +94,8 @@ impl Renewal {
 
     /// Loads new and changed models, on a thread of its own.
     async fn load_next(&self) -> anyhow::Result<NextModels> {
-        let loading = RenewalWork {
-            file: self.file.clone(),
-            list: self.list.clone(),
-            models: self.state.models.clone(),
-            machine: self.machine.clone(),
-        };
-        let runtime = Handle::current();
-        let mut work = pin!(run_on_own_thread(move || runtime.block_on(loading.load_next())));
+        let (loading, runtime) = (self.clone(), Handle::current());
+        let mut work = pin!(run_on_own_thread(move || runtime.block_on(loading.load_models())));
         if let Some(patience) = self.patience {
             if let Ok(done) = timeout(patience, &mut work).await {
                 return done?;
@@ -220,17 +215,9 @@ fn find_served<'a>(models: &'a Models, name: &str) -> Option<&'a Arc<Served>> {
     models.all_models().iter().find(|served| served.info.served_model_name == name)
 }
 
-/// The loading of new and changed models.
-struct RenewalWork {
-    file: ModelsFile,
-    /// The arguments of the models in force.
-    list: ModelList,
-    models: Models,
-    machine: Machine,
-}
-
-impl RenewalWork {
-    async fn load_next(self) -> anyhow::Result<NextModels> {
+impl Renewal {
+    /// Loads new and changed models.
+    async fn load_models(self) -> anyhow::Result<NextModels> {
         let list = self.file.read_list().map_err(|problem| anyhow!(problem))?;
         let (mut models, mut pending, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
         for args in &list.models {
@@ -239,7 +226,7 @@ impl RenewalWork {
             if arguments.is_none() {
                 set_to_zero(&[self.machine.metrics_of(name)]);
             }
-            let before = arguments.zip(find_served(&self.models, name));
+            let before = arguments.zip(find_served(&self.state.models, name));
             if before.is_none() && args.load == LoadTime::FirstRequest {
                 pending.push(Arc::new(PendingModel::from_args(args)));
                 continue;
