@@ -239,17 +239,16 @@ struct EmbedUnits {
     input_tokens: usize,
 }
 
-/// The values of an answer in addition to the vectors.
-struct EmbedFacts {
-    is_v2: bool,
-    texts: Vec<String>,
-    tokens: usize,
-    warnings: Vec<&'static str>,
-}
-
 impl CohereEmbedAnswer {
-    fn from_vectors(vectors: &[Vec<f32>], types: Option<&[EncodingFormat]>, facts: EmbedFacts) -> Self {
-        let EmbedFacts { is_v2, texts, tokens, warnings } = facts;
+    /// The answer with these vectors of `texts`.
+    fn new(
+        vectors: &[Vec<f32>],
+        texts: Vec<String>,
+        types: Option<&[EncodingFormat]>,
+        is_v2: bool,
+        tokens: usize,
+        warnings: Vec<&'static str>,
+    ) -> Self {
         let floats = [EncodingFormat::Float];
         let types = types.or(is_v2.then_some(&floats));
         let embeddings = match types {
@@ -314,9 +313,9 @@ pub(crate) async fn embed_texts(
     let warnings = prompt_warnings(&state, &request);
     let answer = state.served().service.embed_openai(request).await.map_err(in_coheres_fields)?;
     let is_v2 = uri.path() == COHERE_V2_EMBED_PATH;
-    let facts = EmbedFacts { is_v2, texts, tokens: answer.cost.tokens, warnings };
+    let tokens = answer.cost.tokens;
     Ok(respond(&state, format, "cohere/embed", answer, |vectors| {
-        CohereEmbedAnswer::from_vectors(&vectors, types.as_deref(), facts)
+        CohereEmbedAnswer::new(&vectors, texts, types.as_deref(), is_v2, tokens, warnings)
     }))
 }
 
