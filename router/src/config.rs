@@ -110,9 +110,7 @@ impl ServerConfig {
             },
         })
     }
-}
 
-impl ServerConfig {
     /// The same for models whose memory has room for requests of `fitting` bytes, if that is known.
     pub(crate) fn for_payload(self, fitting: Option<usize>) -> Self {
         let fitting = fitting.unwrap_or(usize::MAX);

@@ -105,9 +105,7 @@ impl Machine {
         *shared = Arc::downgrade(&threads);
         Ok(threads)
     }
-}
 
-impl Machine {
     /// The metrics of a model that is served by this name.
     pub(crate) fn metrics_of(&self, name: &str) -> ModelMetrics {
         if self.turns.is_some() { ModelMetrics::with_name(name) } else { ModelMetrics::default() }

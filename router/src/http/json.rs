@@ -27,6 +27,13 @@ impl JsonText {
         Self(serde_json::Value::from(text).to_string())
     }
 
+    /// The text of an object whose fields are still to be read.
+    pub(crate) fn from_fields<'de, A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
+        let mut text = String::new();
+        JsonWriter(&mut text).visit_map(fields)?;
+        Ok(Self(text))
+    }
+
     /// The text's bytes.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0.into_bytes()
@@ -63,15 +70,6 @@ impl<'de> Deserialize<'de> for JsonText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut text = String::new();
         JsonWriter(&mut text).deserialize(deserializer)?;
-        Ok(Self(text))
-    }
-}
-
-impl JsonText {
-    /// The text of an object whose fields are still to be read.
-    pub(crate) fn from_fields<'de, A: MapAccess<'de>>(fields: A) -> Result<Self, A::Error> {
-        let mut text = String::new();
-        JsonWriter(&mut text).visit_map(fields)?;
         Ok(Self(text))
     }
 }

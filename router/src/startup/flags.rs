@@ -3,7 +3,7 @@
 //! Input: [`Args`]. Output: [`ModelFlags`] and the limits on requests. What must hold: an empty value, which
 //! a chart may give to a variable, counts as not given.
 
-use std::{fs, num::NonZeroU32, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{fs, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use text_embeddings_backend::ON_CPU;
 use text_embeddings_backend_core::WeightChoices;
@@ -54,13 +54,13 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
         model_type: model.model_type,
         pooling: args.pooling,
         backend: model.hub.backend,
-        dense_path: not_empty(args.dense_path.as_ref()),
+        dense_path: nonempty(args.dense_path.as_ref()).cloned(),
         weights: WeightChoices {
-            lora_task: not_empty(args.lora_task.as_ref()),
+            lora_task: nonempty(args.lora_task.as_ref()).cloned(),
             cutoff_layers: model.cutoff_layers.map(NonZeroUsize::get),
         },
         default_prompt: args.default_prompt.clone(),
-        default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
+        default_prompt_name: nonempty(args.default_prompt_name.as_ref()).cloned(),
         embedder_ranking: match (args.no_cosine_rerank, args.maxsim_rerank) {
             (true, _) => EmbedderRanking::Refused,
             (false, true) => EmbedderRanking::MaxSim,
@@ -138,8 +138,7 @@ pub(crate) fn batch_tokens(args: &Args, machine: &Machine, token_work: Option<u6
 
 /// How long a batch may take before the device counts as hung.
 pub(crate) fn device_timeout(args: &Args) -> Option<Duration> {
-    let seconds = NonZeroU32::new(args.device_timeout)?;
-    Some(Duration::from_secs(seconds.get().into()))
+    (args.device_timeout > 0).then(|| Duration::from_secs(args.device_timeout.into()))
 }
 
 /// The limits and defaults of requests to a model, whose vectors have `dimensions` values.
@@ -167,14 +166,6 @@ pub(crate) fn service_config(
         max_answer_values: args.door.max_unsent_bytes.get() / VALUE_BYTES,
         auto_truncate: args.model.auto_truncate,
         queue_timeout: args.queue_timeout,
-    }
-}
-
-/// The value of a flag; absent if it is empty.
-fn not_empty(value: Option<&String>) -> Option<String> {
-    match value {
-        Some(value) if !value.is_empty() => Some(value.clone()),
-        _ => None,
     }
 }
 
