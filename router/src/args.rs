@@ -327,10 +327,6 @@ fn encoding_bytes(payload: usize, max_length: usize) -> usize {
 
 impl Args {
     /// The server's arguments among all that clap matched.
-    ///
-    /// # Errors
-    ///
-    /// clap's, for a flag that is missing or malformed.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut args = Self::from_arg_matches(matches)?;
         if matches.value_source("hostname") == Some(ValueSource::EnvVariable) {

@@ -68,10 +68,6 @@ pub(crate) struct PrometheusPort {
 
 impl ServerConfig {
     /// Checks the flags that need no model, including those that are not supported.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] for the first flag that cannot be served.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             let message = "`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out";

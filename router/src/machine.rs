@@ -92,10 +92,6 @@ impl Machine {
     }
 
     /// The threads that tokenize for all models.
-    ///
-    /// # Errors
-    ///
-    /// If the system refuses a thread.
     pub(crate) fn tokenizer_threads(&self) -> Result<Arc<TokenizerThreads>, Error> {
         let mut shared = self.tokenizers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(threads) = shared.upgrade() {

@@ -20,10 +20,6 @@ const CHANGE: u64 = 16 << 20;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Starts the thread that returns free memory once the process has grown beyond its present size.
-///
-/// # Errors
-///
-/// The system's error if it cannot start the thread.
 pub(crate) fn give_back() -> io::Result<()> {
     // Reading the model's files left free memory.
     trim();

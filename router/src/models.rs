@@ -264,10 +264,6 @@ impl Models {
 
     /// The model that a request is for: the one that it names, else the first served one that is made for the
     /// task, else the first that can do it, else the first.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownModel`] if there is no model of that name.
     pub(crate) fn find_model(
         &self,
         name: Option<&str>,

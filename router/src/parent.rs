@@ -15,10 +15,6 @@ pub(crate) struct Parent(Option<watch::Receiver<()>>);
 
 impl Parent {
     /// Watches standard input if `is_wanted`.
-    ///
-    /// # Errors
-    ///
-    /// The system's error if it cannot start the thread.
     pub(crate) fn watch(is_wanted: bool) -> io::Result<Self> {
         if !is_wanted {
             return Ok(Self(None));

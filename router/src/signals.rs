@@ -21,10 +21,6 @@ use tokio::{
 
 /// The threads for asynchronous work. From now on, a write beyond the limit of a file's size (`ulimit -f`)
 /// fails like every other failed write. By default, the system would end the process.
-///
-/// # Errors
-///
-/// If the system gives no threads.
 pub(crate) fn start_runtime() -> anyhow::Result<Runtime> {
     let message =
         "the runtime cannot start its threads: raise the limit of processes (`pids.max`, `ulimit -u`)";

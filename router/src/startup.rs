@@ -44,20 +44,12 @@ use crate::{
 };
 
 /// Loads the model that `args` names, checks it and starts the engine.
-///
-/// # Errors
-///
-/// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args, machine: &Machine) -> anyhow::Result<Served> {
     start_found(find_files(args).await?, args, machine)
 }
 
 /// Loads a model that was found, checks it and starts the engine. This takes seconds and blocks. It needs a
 /// tokio runtime.
-///
-/// # Errors
-///
-/// As [`start`].
 pub(crate) fn start_found(found: FoundModel, args: &Args, machine: &Machine) -> anyhow::Result<Served> {
     let (model, encoder) = found.read_texts()?;
     let FoundModel { flags, folder, versions, mut steps } = found;
@@ -270,10 +262,6 @@ fn describe(
 }
 
 /// Reads `config.json` of a model, and fetches nothing else.
-///
-/// # Errors
-///
-/// As [`load`], in one sentence.
 pub(crate) async fn load_settings(source: &ModelSource) -> anyhow::Result<ModelSettings> {
     let found = files::load_settings(source, &HubOptions::from_environment()).await;
     found.map_err(|error| suggestion::with_meant_id(backend::with_advice(error), &source.model_id))

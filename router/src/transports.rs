@@ -41,10 +41,6 @@ pub(crate) struct Transports {
 
 impl Transports {
     /// Checks the flags that concern one transport alone.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] for the first flag that cannot be served.
     #[cfg_attr(
         not(feature = "plain-http"),
         expect(clippy::unnecessary_wraps, unused_variables, reason = "gRPC has no flags of its own")
@@ -57,10 +53,6 @@ impl Transports {
     }
 
     /// The applications for these models.
-    ///
-    /// # Errors
-    ///
-    /// If a transport cannot be set up.
     #[cfg_attr(not(feature = "plain-http"), expect(clippy::unused_self, reason = "HTTP has settings"))]
     #[cfg_attr(not(feature = "grpc"), expect(clippy::unnecessary_wraps, reason = "gRPC can fail"))]
     fn make_applications(&self, state: &AppState, has_second: bool) -> io::Result<Applications> {
@@ -87,10 +79,6 @@ pub(crate) struct CurrentApplications {
 
 impl CurrentApplications {
     /// Those for the models of `state`, on one port or on two.
-    ///
-    /// # Errors
-    ///
-    /// If a transport cannot be set up.
     pub(crate) fn from_state(transports: Transports, state: &AppState, has_second: bool) -> io::Result<Self> {
         let now = Arc::new(RwLock::new(transports.make_applications(state, has_second)?));
         Ok(Self { transports, has_second, now })

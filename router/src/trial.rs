@@ -26,10 +26,6 @@ pub(crate) fn requested_name() -> Option<String> {
 }
 
 /// Tries the files of the model with this name. This is all that the child does.
-///
-/// # Errors
-///
-/// Why they cannot be used.
 pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode> {
     // If memory runs out, the system ends this process and not the server.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");

@@ -200,10 +200,6 @@ impl Invocation {
     }
 
     /// Reads `arguments`, the program's name first, and the environment.
-    ///
-    /// # Errors
-    ///
-    /// clap's, for an argument that is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut arguments = arguments.to_vec();
         #[cfg(feature = "tls")]

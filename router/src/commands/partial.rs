@@ -74,10 +74,6 @@ impl PartialFile {
 
     /// Goes through the content from the beginning, and gives every line that has an end to `take`, with the
     /// byte at which it begins.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read.
     pub(crate) fn each_line(&mut self, mut take: impl FnMut(&[u8], u64)) -> io::Result<()> {
         self.writer.seek(SeekFrom::Start(0))?;
         let mut content = BufReader::with_capacity(BUFFER, self.writer.get_ref());
@@ -91,10 +87,6 @@ impl PartialFile {
     }
 
     /// Drops an incomplete last line. Returns the number of lines.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read or cut.
     pub(crate) fn keep_lines(&mut self) -> io::Result<u64> {
         let (mut lines, mut end) = (0, 0);
         self.each_line(|line, begin| {
@@ -120,10 +112,6 @@ impl PartialFile {
     }
 
     /// Gives the complete file its name.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written or renamed.
     pub(crate) fn complete_file(mut self) -> anyhow::Result<()> {
         self.flush()?;
         self.writer.get_ref().sync_all().map_err(|error| write_error(&self.target, &error))?;
@@ -168,10 +156,6 @@ impl OutputSink {
     }
 
     /// Writes the rest, and gives a file its name.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written or renamed.
     pub(crate) fn complete_output(self) -> anyhow::Result<()> {
         match self {
             Self::Stdout(mut out) => Ok(out.flush()?),

@@ -20,10 +20,6 @@ use super::{
 use crate::cost;
 
 /// The end of a text that is cut.
-///
-/// # Errors
-///
-/// If the number is not one of the enum's.
 pub(super) fn direction(number: i32) -> Result<TruncationDirection, Status> {
     match v1::TruncationDirection::try_from(number) {
         Ok(v1::TruncationDirection::Right) => Ok(TruncationDirection::Right),
@@ -41,10 +37,6 @@ pub(super) fn number(value: usize) -> u32 {
 
 /// The answer of a method that computed: `message` makes it from the value and the cost, which the log gets
 /// too.
-///
-/// # Errors
-///
-/// The status of the engine's error.
 pub(super) fn answered<T, M>(
     method: &'static str,
     answer: Result<Answer<T>, Error>,

@@ -13,10 +13,6 @@ use super::{error::ApiError, extract::discard};
 use crate::state::AppState;
 
 /// Passes requests on that carry the key. Without a key on the server, all requests pass.
-///
-/// # Errors
-///
-/// 401 for a missing or wrong key.
 pub(crate) async fn require_key(
     State(state): State<AppState>,
     request: Request,

@@ -24,10 +24,6 @@ pub(super) async fn keep(request: Request, next: Next) -> Result<Response, ApiEr
 }
 
 /// The time that a request allows.
-///
-/// # Errors
-///
-/// 422 if it is not a positive number of seconds.
 pub(super) fn limit_of(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(header) = headers.get(HEADER) else { return Ok(None) };
     let given = String::from_utf8_lossy(header.as_bytes()).into_owned();
@@ -36,10 +32,6 @@ pub(super) fn limit_of(headers: &HeaderMap) -> Result<Option<Duration>, ApiError
 }
 
 /// The answer, unless it takes longer than `limit`.
-///
-/// # Errors
-///
-/// 504 once the time is up.
 pub(super) async fn answer_within<T>(
     limit: Option<Duration>,
     answer: impl Future<Output = T>,

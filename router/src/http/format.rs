@@ -93,10 +93,6 @@ fn quality(range: &str) -> f32 {
 
 /// The content of `MessagePack` as JSON, so that every route reads both formats alike. JSON has no
 /// counterpart of binary data, extensions, NaN and keys that are not text.
-///
-/// # Errors
-///
-/// A sentence that says what is wrong with the bytes.
 pub(crate) fn read_message_pack(bytes: &[u8]) -> Result<JsonText, String> {
     let mut deserializer = rmp_serde::Deserializer::new(bytes);
     deserializer.set_max_depth(MAX_DEPTH);

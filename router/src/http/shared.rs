@@ -94,10 +94,6 @@ pub(crate) enum InputTypeName {
 
 impl InputTypeName {
     /// The type for the service.
-    ///
-    /// # Errors
-    ///
-    /// That there are no images.
     pub(crate) fn input_type(self) -> Result<InputType, String> {
         match self {
             Self::SearchDocument => Ok(InputType::Document),

@@ -31,10 +31,6 @@ pub(crate) struct FoundModel {
 
 impl FoundModel {
     /// The model without its weights, and its encoder.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with tokenizer and templates.
     pub(crate) fn read_texts(&self) -> anyhow::Result<(Model, Encoder)> {
         let tokenizer = tokenizer(&self.folder)?;
         let model = Model::resolve(&self.folder, &tokenizer, &self.flags)?;

@@ -39,10 +39,6 @@ pub(crate) struct MemoryPlan {
 impl Available {
     /// Refuses weights that cannot fit even alone, before they are read. `stored` is their size in bytes as
     /// they are read.
-    ///
-    /// # Errors
-    ///
-    /// A sentence with both sizes and what to do.
     pub(super) fn check_weights(
         self,
         stored: u64,
@@ -177,10 +173,6 @@ impl fmt::Display for MemoryPlan {
 /// Plans the memory of a loaded model on the CPU, whose largest batch has `max_batch` tokens and whose
 /// longest input `max_length`, and logs the plan; absent on other devices, and if the memory in use cannot be
 /// read.
-///
-/// # Errors
-///
-/// As [`MemoryPlan::check_fit`].
 pub(super) fn plan_memory(
     machine: &Machine,
     args: &Args,

@@ -47,10 +47,6 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<Lo
 }
 
 /// Starts the log of a command, whose results are on standard output.
-///
-/// # Errors
-///
-/// As for a server.
 pub(crate) fn start_on_stderr(default: &str) -> anyhow::Result<()> {
     // The command's own error says what this library logs about a certificate.
     let default = format!("{default},rustls_platform_verifier=off");

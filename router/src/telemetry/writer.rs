@@ -44,10 +44,6 @@ pub(crate) struct LogEnd(Arc<SharedLines>);
 
 impl LogWriter {
     /// Starts the thread that writes to `output`.
-    ///
-    /// # Errors
-    ///
-    /// The system's error if it cannot start the thread.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, LogEnd)> {
         let shared = Arc::<SharedLines>::default();
         let writing = Arc::clone(&shared);

@@ -176,10 +176,6 @@ impl ModelCandidate {
     }
 
     /// The memory and the speed to be expected.
-    ///
-    /// # Errors
-    ///
-    /// If it is measured, and the system refuses threads.
     pub(super) fn make_forecast(&self, it: &Circumstances<'_>) -> anyhow::Result<Forecast> {
         let set = it.machine.computing_instructions();
         let mut dtypes = match it.args.model.dtype {

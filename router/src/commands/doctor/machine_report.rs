@@ -51,10 +51,6 @@ struct MeasuredSpeed {
 
 impl MachineReport {
     /// Describes the machine, and measures it for about two seconds.
-    ///
-    /// # Errors
-    ///
-    /// If the system refuses threads.
     pub(super) fn measure_machine(machine: &Machine) -> anyhow::Result<(Self, Vec<ArithmeticSpeed>)> {
         let set = machine.computing_instructions();
         let speeds = backend::measure_machine(set, machine.threads, TIME)?;

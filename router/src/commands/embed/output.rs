@@ -71,10 +71,6 @@ impl VectorWriter {
 
     /// Writes to a file that may have vectors already, of `dimensions` values each. Returns the number of
     /// vectors that it has. An incomplete one at its end is dropped.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read or cut.
     pub(super) fn from_file(
         mut file: PartialFile,
         format: VectorFormat,
@@ -119,10 +115,6 @@ impl VectorWriter {
     }
 
     /// Ends the output.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written or get its name.
     pub(super) fn complete_output(mut self) -> anyhow::Result<()> {
         if let (OutputSink::File(file), Some(ArrayShape { rows, dimensions })) = (&mut self.sink, &self.array)
         {

@@ -102,10 +102,6 @@ impl Documents {
     }
 
     /// Reads up to `count` documents and drops them. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// If one of them cannot be read.
     pub(crate) fn skip_documents(&mut self, count: u64) -> anyhow::Result<u64> {
         for skipped in 0..count {
             if self.stream.next_document()?.is_none() {

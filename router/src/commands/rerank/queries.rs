@@ -91,10 +91,6 @@ struct RunSource {
 
 impl QueryTasks {
     /// Opens the files. With a run, reads all queries, and finds the documents that the run names.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read.
     pub(super) fn open_files(files: QueryFiles) -> anyhow::Result<Self> {
         let source = match &files.run {
             None => TaskSource::Lines(Box::new(Documents::open(&files.queries, false, Columns::None)?)),

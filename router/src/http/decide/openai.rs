@@ -76,10 +76,6 @@ struct MessagePart {
 
 impl ListedQuestionsBody {
     /// The service's request for this body.
-    ///
-    /// # Errors
-    ///
-    /// The field that cannot be answered, and why.
     pub(super) fn build_request(self) -> Result<BuiltDecisions, String> {
         let mut built = BuiltDecisions::from_request(DecisionRequest {
             state: input_text(&self.input)?.into(),

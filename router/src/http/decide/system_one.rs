@@ -56,10 +56,6 @@ struct NoulCriteria {
 
 impl SystemOneBody {
     /// The service's request for this body.
-    ///
-    /// # Errors
-    ///
-    /// The field that cannot be answered, and why.
     pub(super) fn build_request(self) -> Result<BuiltDecisions, String> {
         if self.assets.is_some() || self.images.is_some() {
             return Err("invalid request: `assets`: images are not supported: decide about text".to_owned());

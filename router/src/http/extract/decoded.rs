@@ -86,10 +86,6 @@ impl DecodedBody {
     }
 
     /// The names of the fields in their order. A repeated field is there repeatedly.
-    ///
-    /// # Errors
-    ///
-    /// If the body is not an object.
     pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
         let named = parse(&self.json, self.format).map_err(|mistake| self.with_hint(mistake));
         Ok(named.map(|(WithNames::<IgnoredAny> { notes, .. }, _)| notes)?)

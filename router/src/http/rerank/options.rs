@@ -169,10 +169,6 @@ impl Options {
     }
 
     /// Refuses options of re-ranking on a route whose answer has one score for every pair.
-    ///
-    /// # Errors
-    ///
-    /// If one of them is there.
     pub(crate) fn refuse_for_pairs(&self) -> Result<(), String> {
         let options = [
             ("min_score", self.min_score.is_some()),
