@@ -185,14 +185,14 @@ impl ModelCandidate {
             None if set.has_fast_16_bits() => vec![DType::Float32, DType::BFloat16, DType::Int8],
             None => vec![DType::Float32, DType::Int8],
         };
-        let mut choices = self.make_choices(&dtypes, it, set);
+        let mut choices = self.make_choices(&dtypes, it);
         if it.args.model.dtype.is_none() && !choices.iter().any(|choice| choice.fits) {
-            choices.extend(self.make_choices(&[DType::Int4], it, set));
+            choices.extend(self.make_choices(&[DType::Int4], it));
             dtypes.push(DType::Int4);
         }
         if it.measures {
             for (choice, &dtype) in choices.iter_mut().zip(&dtypes).filter(|(choice, _)| choice.fits) {
-                choice.measured_per_second = self.measure_rate(dtype, it, set)?;
+                choice.measured_per_second = self.measure_rate(dtype, it)?;
             }
         }
         let chosen = self.best_choice(&choices, &dtypes);
@@ -225,15 +225,15 @@ impl ModelCandidate {
         }
     }
 
-    fn make_choices(&self, dtypes: &[DType], it: &Circumstances<'_>, set: InstructionSet) -> Vec<Choice> {
-        dtypes.iter().map(|&dtype| self.make_choice(dtype, it, set)).collect()
+    fn make_choices(&self, dtypes: &[DType], it: &Circumstances<'_>) -> Vec<Choice> {
+        dtypes.iter().map(|&dtype| self.make_choice(dtype, it)).collect()
     }
 
     /// The model in this arithmetic, with the given limits; if it does not fit with them, with short inputs
     /// and without a prefix cache.
-    fn make_choice(&self, dtype: DType, it: &Circumstances<'_>, set: InstructionSet) -> Choice {
+    fn make_choice(&self, dtype: DType, it: &Circumstances<'_>) -> Choice {
         let seconds = self.text_seconds(dtype, it);
-        let plan = self.plan_memory(it.args, dtype, it.machine, set);
+        let plan = self.plan_memory(it.args, dtype, it.machine);
         let mut choice = Choice {
             dtype: dtype.to_string(),
             memory_bytes: plan.certain_bytes(),
@@ -248,7 +248,7 @@ impl ModelCandidate {
             short.model.prefix_cache_bytes = 0;
             short.model.max_batch_tokens = NonZeroUsize::new(SHORT_INPUT);
             short.model.max_input_length = NonZeroUsize::new(self.max_length(it.args).min(SHORT_INPUT));
-            let plan = self.plan_memory(&short, dtype, it.machine, set);
+            let plan = self.plan_memory(&short, dtype, it.machine);
             if it.machine.memory.is_some_and(|available| plan.fits_into(available)) {
                 choice.fits = true;
                 choice.memory_bytes = plan.certain_bytes();
@@ -272,7 +272,8 @@ impl ModelCandidate {
         positions.min(kind).min(batch.unwrap_or(DEFAULT_MAX_BATCH_TOKENS))
     }
 
-    fn plan_memory(&self, args: &Args, dtype: DType, machine: &Machine, set: InstructionSet) -> MemoryPlan {
+    fn plan_memory(&self, args: &Args, dtype: DType, machine: &Machine) -> MemoryPlan {
+        let set = machine.computing_instructions();
         let (model, max_length) = (&args.model, self.max_length(args));
         let batch = batch_tokens(args, machine, Some(self.shape.token_work()));
         let prefixes = if self.shape.shares_prefixes() { model.prefix_cache_bytes } else { 0 };
@@ -317,17 +318,12 @@ impl ModelCandidate {
         if self.task == Task::Rerank || self.shape.shares_prefixes() { 1 } else { tokens }
     }
 
-    fn measure_rate(
-        &self,
-        dtype: DType,
-        it: &Circumstances<'_>,
-        set: InstructionSet,
-    ) -> anyhow::Result<Option<f64>> {
+    fn measure_rate(&self, dtype: DType, it: &Circumstances<'_>) -> anyhow::Result<Option<f64>> {
         if self.shape.layer_count() == 0 {
             return Ok(None);
         }
         let settings = PassSettings {
-            set,
+            set: it.machine.computing_instructions(),
             threads: it.machine.threads,
             dtype,
             stored: self.stored,
