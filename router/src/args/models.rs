@@ -56,7 +56,7 @@ pub(crate) struct CascadeArgs {
     pub(crate) budget_ms: Option<NonZeroU32>,
 }
 
-/// The models that a server is to serve.
+/// The models that a server is to serve: the models file has them, or flags name them.
 ///
 /// # Errors
 ///
@@ -64,24 +64,15 @@ pub(crate) struct CascadeArgs {
 pub(crate) fn model_list(
     command: &Command,
     matches: &ArgMatches,
-    arguments: &[OsString],
+    file: Option<&ModelsFile>,
     server: &Args,
 ) -> Result<ModelList, clap::Error> {
-    let models = read_models(command, matches, arguments, server);
-    models.map_err(|message| command.clone().error(ErrorKind::ValueValidation, message))
-}
-
-fn read_models(
-    command: &Command,
-    matches: &ArgMatches,
-    arguments: &[OsString],
-    server: &Args,
-) -> Result<ModelList, String> {
-    if let Some(file) = ModelsFile::from_args(command, arguments, server) {
-        return file.read_list();
-    }
-    let list = ModelList { models: named_models(model_ids(matches), server)?, cascades: Vec::new() };
-    list.check_models().map(|()| list)
+    let list = match file {
+        Some(file) => file.read_list(),
+        None => named_models(model_ids(matches), server)
+            .and_then(|models| ModelList { models, cascades: Vec::new() }.check_models()),
+    };
+    list.map_err(|message| command.clone().error(ErrorKind::ValueValidation, message))
 }
 
 /// A models file, and the command line that goes with it.
@@ -114,16 +105,16 @@ impl ModelsFile {
     pub(crate) fn read_list(&self) -> Result<ModelList, String> {
         let content = read_small_file("--models-file", &self.path).map_err(|error| format!("{error:#}"))?;
         let list = read_content(content, &self.command, &self.arguments);
-        let checked = list.and_then(|list| list.check_models().map(|()| list));
-        checked.map_err(|problem| format!("--models-file {}: {problem}", self.path.display()))
+        list.and_then(ModelList::check_models)
+            .map_err(|problem| format!("--models-file {}: {problem}", self.path.display()))
     }
 }
 
 impl ModelList {
     /// Refuses too many models, none that is loaded at the start, a name that two have, and a cascade of
     /// models that are not there.
-    fn check_models(&self) -> Result<(), String> {
-        let Self { models, cascades } = self;
+    fn check_models(self) -> Result<Self, String> {
+        let Self { models, cascades } = &self;
         if models.iter().all(|model| model.load == LoadTime::FirstRequest) {
             return Err(
                 "every model has `load = \"first-request\"`: one at least must load `at-start`, to answer \
@@ -165,7 +156,7 @@ impl ModelList {
                 }
             }
         }
-        Ok(())
+        Ok(self)
     }
 
     /// The models that are loaded at the start.
@@ -377,7 +368,8 @@ mod tests {
         let command = Args::command();
         let matches = command.clone().try_get_matches_from(&arguments).map_err(|error| error.to_string())?;
         let server = Args::from_matches(&matches).unwrap();
-        let list = model_list(&command, &matches, &arguments, &server);
+        let file = ModelsFile::from_args(&command, &arguments, &server);
+        let list = model_list(&command, &matches, file.as_ref(), &server);
         list.map(|list| list.models).map_err(|error| first_line(&error))
     }
 

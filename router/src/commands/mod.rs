@@ -234,8 +234,8 @@ impl Invocation {
         let Some((name, of_task)) = matches.subcommand() else {
             let given = Given::new(&complete, &matches);
             let server = Args { ignored_variables, ..Args::from_matches(&matches)? };
-            let list = model_list(&command, &matches, &arguments, &server)?;
             let file = ModelsFile::from_args(&command, &arguments, &server);
+            let list = model_list(&command, &matches, file.as_ref(), &server)?;
             return Ok(Self::Serve(Box::new(ServeArgs { server, list, file }), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
