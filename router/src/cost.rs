@@ -24,18 +24,13 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderNam
         time_header("x-queue-time", cost.queue),
         time_header("x-inference-time", cost.inference),
     ];
-    if cost.lists > 0 {
-        headers.push(number_header("x-listwise-prompts", cost.lists));
-    }
-    if let Some(dropped) = cost.dropped {
-        headers.push(number_header("x-dropped-texts", dropped));
-    }
-    if let Some(dimensions) = cost.untrained_dimensions {
-        headers.push(number_header("x-untrained-dimensions", dimensions));
-    }
-    if let Some(cached) = cost.cached {
-        headers.push(number_header("x-score-cache", cached));
-    }
+    let optional = [
+        ("x-listwise-prompts", Some(cost.lists).filter(|&lists| lists > 0)),
+        ("x-dropped-texts", cost.dropped),
+        ("x-untrained-dimensions", cost.untrained_dimensions),
+        ("x-score-cache", cost.cached),
+    ];
+    headers.extend(optional.into_iter().filter_map(|(name, value)| Some(number_header(name, value?))));
     headers
 }
 
