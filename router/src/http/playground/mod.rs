@@ -32,7 +32,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// A file of the page.
 struct PageFile {
-    /// The last segment of its path; empty for the page itself.
+    /// The last segment of its path; empty for the page itself, which is the first.
     name: &'static str,
     media_type: &'static str,
     content: &'static str,
@@ -72,7 +72,7 @@ impl PageFile {
 
 /// The page.
 pub(crate) async fn page(headers: HeaderMap) -> Response {
-    file("", &headers)
+    answer_file(&FILES[0], &headers)
 }
 
 /// Redirects to the page. The address is relative, because a proxy may add a prefix to the path.
@@ -82,17 +82,14 @@ pub(crate) async fn redirect() -> Response {
 
 /// A file that the page loads.
 pub(crate) async fn named_file(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
-    if name.is_empty() || FILES.iter().all(|file| file.name != name) {
-        return ApiError::not_found(&ROUTES, uri.path()).into_response();
+    match FILES[1..].iter().find(|file| file.name == name) {
+        Some(file) => answer_file(file, &headers),
+        None => ApiError::not_found(&ROUTES, uri.path()).into_response(),
     }
-    file(&name, &headers)
 }
 
 /// A file, or 304 if the browser has it already.
-fn file(name: &str, headers: &HeaderMap) -> Response {
-    let Some(PageFile { media_type, content, .. }) = FILES.iter().find(|file| file.name == name) else {
-        return StatusCode::NOT_FOUND.into_response();
-    };
+fn answer_file(PageFile { media_type, content, .. }: &PageFile, headers: &HeaderMap) -> Response {
     let tag = tag(content);
     let fixed = [
         (CACHE_CONTROL, "no-cache"),
