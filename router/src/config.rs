@@ -5,14 +5,10 @@
 //! pure functions of their input; a setting that is not served is an error that names it.
 
 mod clients;
-mod error;
 
 use std::{net::SocketAddr, time::Duration};
 
-pub(crate) use self::{
-    clients::{client_limits, descriptors},
-    error::ConfigError,
-};
+pub(crate) use self::clients::{client_limits, descriptors};
 use crate::{
     args::{Args, MESSAGE_LIMIT, parse_hostname},
     collector::{Collector, Endpoint},
@@ -20,6 +16,11 @@ use crate::{
 
 /// TEI's default.
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
+
+/// A flag, or flags together, that cannot be served: the sentence says what to give instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ConfigError(pub(crate) String);
 
 /// Where to listen, and for which clients. Needs no model.
 #[derive(Debug, Clone)]
