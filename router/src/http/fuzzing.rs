@@ -7,7 +7,6 @@
 use super::{
     cohere::CohereEmbedBody,
     decide,
-    decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
     extract::DecodedBody,
     format::BodyFormat,
@@ -16,7 +15,7 @@ use super::{
     rerank::{self, RerankBody},
     score,
     similarity::SimilarityBody,
-    tokenize::TokenizeBody,
+    tokenize::{DecodeBody, TokenizeBody},
     vertex::VertexBody,
 };
 

@@ -1,9 +1,9 @@
 //! `GET /health`, `/` and `/ping`, as TEI has them: whether the server can compute. `GET /health/live`:
 //! whether its process runs. `GET /health/ready`: whether it should get requests. `GET /` of a browser goes
-//! to the playground.
+//! to the playground. `GET /metrics`: the metrics.
 //!
-//! Output: 200 with an empty body, or 503 with the error's body. No key is needed, because load balancers
-//! have none.
+//! Output of a probe: 200 with an empty body, or 503 with the error's body. No key is needed, because load
+//! balancers have none.
 
 use axum::{
     extract::State,
@@ -67,6 +67,13 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<StatusCode, A
     } else {
         Err(Error::Unhealthy.into())
     }
+}
+
+/// Prometheus metrics.
+#[utoipa::path(get, path = "/metrics", tag = TAG, security(()),
+    responses((status = 200, description = "Prometheus text", body = String, content_type = "text/plain")))]
+pub(crate) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    state.metrics.answer()
 }
 
 #[cfg(test)]

@@ -4,12 +4,10 @@
 //! answer that is not a success has an error body. Files import from each other and never from this one,
 //! which imports them.
 
-mod auth;
 mod cohere;
 mod compression;
 mod deadline;
 mod decide;
-mod decode;
 mod dispatch;
 mod embed;
 mod error;
@@ -22,7 +20,6 @@ mod health;
 mod info;
 mod inputs;
 mod json;
-mod metrics;
 mod models;
 mod named_fields;
 mod near_misses;
@@ -55,8 +52,9 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Request},
-    middleware,
+    extract::{DefaultBodyLimit, Request, State},
+    middleware::{self, Next},
+    response::Response,
     routing::{MethodFilter, MethodRouter, on, post},
 };
 use text_embeddings_backend_core::{ModelType, Pool};
@@ -95,7 +93,7 @@ fn model_app(state: AppState, settings: &HttpSettings) -> Router {
         routes
             .fold(Router::new(), |router, route| router.route(&route.axum_path(), handler(route, &main_task)))
     };
-    let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
+    let require_key = middleware::from_fn_with_state(state.clone(), require_key);
     let (is_strict, describe) = (state.server.strict_fields, openapi::api_document);
     let field_rules = FieldRules { is_strict, describe };
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
@@ -139,7 +137,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::OpenAiEmbeddings => on(method, openai::embeddings),
         Action::CohereEmbed => on(method, cohere::embed_texts),
         Action::Tokenize => on(method, tokenize::tokenize),
-        Action::Decode => on(method, decode::decode),
+        Action::Decode => on(method, tokenize::decode),
         Action::Vertex => on(method, vertex::vertex),
         Action::MainTask => main_task.clone(),
         Action::Prompt => on(method, playground::prompt),
@@ -149,7 +147,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
         Action::Health => on(method, health::health),
         Action::Live => on(method, health::live),
         Action::Ready => on(method, health::ready),
-        Action::Metrics => on(method, metrics::metrics),
+        Action::Metrics => on(method, health::metrics),
         Action::Description => on(method, openapi::description),
         Action::DocsRedirect => on(method, openapi::redirect),
         Action::Docs => on(method, openapi::page),
@@ -174,7 +172,21 @@ fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState
     }
 }
 
-// The body is read here too: left unread, it would close the connection under the client's next request.
+/// Passes requests on that carry the key. Without a key on the server, all requests pass.
+async fn require_key(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if state.keys.may_pass(request.headers()) {
+        return Ok(next.run(request).await);
+    }
+    discard(request).await;
+    Err(ApiError::unauthorized())
+}
+
+// The bodies of refused requests are read: left unread, they would close the connection under the client's
+// next request.
 async fn not_found(routes: &[Route], request: Request) -> ApiError {
     let path = request.uri().path().to_owned();
     discard(request).await;

@@ -22,10 +22,10 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
-    cohere, decide, decode, embed,
+    cohere, decide, embed,
     error::ApiError,
     error_shapes::{CohereEmbedErrorBody, ErrorBody, NestedErrorBody, OpenAiErrorBody, RerankErrorBody},
-    health, info, metrics, models, openai, playground, predict,
+    health, info, models, openai, playground, predict,
     rerank::{self, AnyAnswer, AnyBody, options::Options},
     responses::RerankErrors,
     routes::ROUTES,
@@ -46,9 +46,9 @@ use additions::Additions;
         contact()
     ),
     paths(
-        cohere::embed_texts, decide::decide, decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
-        health::ready, info::info, metrics::metrics, models::list_models, models::retrieve_model, openai::embeddings, playground::prompt,
-        predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
+        cohere::embed_texts, decide::decide, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
+        health::ready, info::info, health::metrics, models::list_models, models::retrieve_model, openai::embeddings, playground::prompt,
+        predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::decode, tokenize::tokenize,
         vertex::vertex, main_task
     ),
     components(schemas(CohereEmbedErrorBody, ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
