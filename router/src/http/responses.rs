@@ -60,13 +60,8 @@ errors_of_the_model! {
     RerankErrors, RerankErrorBody
 }
 errors_of_the_model! {
-    /// The errors of a route that runs the model and is `vLLM`'s.
-    ScoreErrors, NestedErrorBody
-}
-
-errors_of_the_model! {
-    /// The errors of a route that decides.
-    DecisionErrors, NestedErrorBody
+    /// The errors of a route that runs the model and scores pairs or decides, in the shape of `vLLM`'s.
+    NestedErrors, NestedErrorBody
 }
 
 /// The errors of a route that runs the tokenizer only.

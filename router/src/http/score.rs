@@ -24,7 +24,7 @@ use super::{
         in_fields,
         options::{Options, ReadOptions, WithOptions},
     },
-    responses::ScoreErrors,
+    responses::NestedErrors,
     schemas::TAG,
     shared::respond,
 };
@@ -96,7 +96,7 @@ struct ScoreDatum {
 #[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
     responses(
         (status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer),
-        ScoreErrors
+        NestedErrors
     ))]
 pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let format = body.answer_format;

@@ -21,7 +21,7 @@ use super::{
     error::ApiError,
     extract::{Checked, DecodedBody, UnparsedBody},
     format::BodyFormat,
-    responses::DecisionErrors,
+    responses::NestedErrors,
     schemas::TAG,
     shared::respond,
 };
@@ -107,7 +107,7 @@ pub(crate) struct OpenAiSchema {
 /// The fields of the body decide the format of the answer: a body with `state` is answered as by `TypeSafe`,
 /// one with `input` as by `OpenAI`.
 #[utoipa::path(post, path = "/v1/decisions", tag = TAG, request_body = AnyDecisionBody,
-    responses((status = 200, description = "The decisions", body = AnswerBody), DecisionErrors))]
+    responses((status = 200, description = "The decisions", body = AnswerBody), NestedErrors))]
 pub(crate) async fn decide(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let format = body.answer_format;
     let Checked { found: dialect, body: built } = body.read_with(read_and_build).await??;
