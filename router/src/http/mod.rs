@@ -26,7 +26,6 @@ mod near_misses;
 mod one_or_many;
 mod openai;
 mod openapi;
-mod platform;
 mod playground;
 mod predict;
 #[cfg(test)]
@@ -79,14 +78,14 @@ pub(crate) fn all_routes(state: &AppState, settings: &HttpSettings) -> Router {
     } else {
         let states = state.models.each_alone().map(|models| AppState { models, ..state.clone() });
         let alone = states.map(|state| model_app(state, settings)).collect();
-        RequestDispatcher { routes: settings.platform.routes(), shared, alone, state: state.clone() }.into()
+        RequestDispatcher { routes: settings.routes(), shared, alone, state: state.clone() }.into()
     };
-    tidy_paths(router.layer(settings.cors()), &settings.platform.routes())
+    tidy_paths(router.layer(settings.cors()), &settings.routes())
 }
 
 /// The router of all routes, for a model.
 fn model_app(state: AppState, settings: &HttpSettings) -> Router {
-    let routes: Arc<[Route]> = settings.platform.routes().into();
+    let routes: Arc<[Route]> = settings.routes().into();
     let main_task = main_task(&state, settings);
     let with_access = |access| {
         let routes = routes.iter().filter(|route| route.access == access);
@@ -160,7 +159,7 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
 /// The handler that fits the model.
 fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState> {
     let model_type = state.served().service.config().model.model_type();
-    if settings.platform.main_task_is_similarity(model_type) {
+    if settings.main_task_is_similarity(model_type) {
         return post(similarity::similarity);
     }
     match model_type {
