@@ -91,11 +91,13 @@ impl ServerConfig {
             port: args.prometheus_port.unwrap_or(DEFAULT_PROMETHEUS_PORT),
             explicit: args.prometheus_port.is_some(),
         };
+        // The first port serves the metrics anyway, over HTTP.
+        let is_first = cfg!(feature = "plain-http") && prometheus.port == listen && listen != 0;
         Ok(Self {
             addresses: at(listen),
             grpc_addresses: args.grpc_port.map(at),
             collector,
-            prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
+            prometheus: (!is_first).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
             message_limit: args.payload_limit.get().max(MESSAGE_LIMIT),
             accept_openai_token_ids: args.accept_openai_token_ids,
@@ -122,11 +124,6 @@ impl ServerConfig {
         }
         Self { payload_limit, message_limit, ..self }
     }
-}
-
-/// Whether the first port, `listen`, is also the `port` of the metrics and serves them. Only HTTP does.
-fn served_on(listen: u16, port: u16) -> bool {
-    cfg!(feature = "plain-http") && port == listen && listen != 0
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {

@@ -144,11 +144,6 @@ impl Served {
         response
     }
 
-    /// The same model with these further names.
-    pub(crate) fn with_aliases(&self, aliases: &[String]) -> Self {
-        Self { aliases: aliases.to_vec(), ..self.clone() }
-    }
-
     /// Whether requests may ask for the model by this name.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         self.all_names().any(|known| known == name)
@@ -250,11 +245,6 @@ impl Models {
     /// Whether there is one model, so that names have no meaning.
     pub(crate) fn is_single(&self) -> bool {
         self.served.len() == 1 && self.pending.is_empty()
-    }
-
-    /// The model of requests that do not choose one.
-    pub(crate) fn first_model(&self) -> &Served {
-        &self.served[0]
     }
 
     /// A registry with each model alone.

@@ -257,8 +257,10 @@ async fn renew_model(
         && found.versions == served.versions
         && *earlier == (Args { aliases: earlier.aliases.clone(), load: earlier.load, ..args.clone() })
     {
-        let is_same = args.aliases == served.aliases;
-        return Ok(if is_same { Arc::clone(served) } else { Arc::new(served.with_aliases(&args.aliases)) });
+        if args.aliases == served.aliases {
+            return Ok(Arc::clone(served));
+        }
+        return Ok(Arc::new(Served { aliases: args.aliases.clone(), ..Served::clone(served) }));
     }
     tracing::info!("Loading the model `{}`", args.model_name());
     load_found(found, args, machine)

@@ -35,6 +35,6 @@ impl AppState {
     /// The model of requests that reach these handlers. If there are several models, each has handlers of its
     /// own, and the first model answers requests that concern no model.
     pub(crate) fn served(&self) -> &Served {
-        self.models.first_model()
+        &self.models.all_models()[0]
     }
 }

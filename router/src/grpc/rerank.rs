@@ -86,18 +86,16 @@ impl Grpc {
 
 fn rank_message(rank: Rank) -> v1::Rank {
     let highlights = rank.highlights.unwrap_or_default().into_iter();
+    let highlights = highlights
+        .map(|Highlight { passage, score }| v1::Highlight { passage: Some(passage_message(passage)), score });
     v1::Rank {
         index: number(rank.index),
         text: rank.text,
         score: rank.score,
         stage: rank.stage.map(u32::from),
         best_passage: rank.best_passage.map(passage_message),
-        highlights: highlights.map(highlight_message).collect(),
+        highlights: highlights.collect(),
     }
-}
-
-fn highlight_message(Highlight { passage, score }: Highlight) -> v1::Highlight {
-    v1::Highlight { passage: Some(passage_message(passage)), score }
 }
 
 fn passage_message(Passage { start, end, text }: Passage) -> v1::Passage {

@@ -68,7 +68,14 @@ impl MachineReport {
             load: load.split(' ').next().and_then(|load| load.parse().ok()),
             memory_bytes: machine.memory.map(|memory| memory.bytes),
             memory_source: machine.memory.map(|memory| memory.source),
-            speeds: speeds.iter().map(MeasuredSpeed::from_measured).collect(),
+            speeds: speeds
+                .iter()
+                .map(|&ArithmeticSpeed { dtype, peak, product }| MeasuredSpeed {
+                    dtype: dtype.to_string(),
+                    peak: peak / 1e9,
+                    product: product / 1e9,
+                })
+                .collect(),
         };
         Ok((report, speeds))
     }
@@ -105,12 +112,6 @@ impl MachineReport {
             lines.push(format!("{dtype:<9} {product:.0} G/s in a large product; the peak is {peak:.0} G/s"));
         }
         lines
-    }
-}
-
-impl MeasuredSpeed {
-    fn from_measured(speed: &ArithmeticSpeed) -> Self {
-        Self { dtype: speed.dtype.to_string(), peak: speed.peak / 1e9, product: speed.product / 1e9 }
     }
 }
 

@@ -134,18 +134,17 @@ impl Golden {
         let (raw, below, above) = match (self.raw, self.score) {
             (Some(raw), None) => (raw, raw, raw),
             (None, Some(score)) if score > 0.0 && score < 1.0 => {
-                let at = |score: f64| log_odds(score.clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON));
-                (at(score), at(score - self.rounding), at(score + self.rounding))
+                let log_odds = |score: f64| {
+                    let score = score.clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON);
+                    (score / (1.0 - score)).ln()
+                };
+                (log_odds(score), log_odds(score - self.rounding), log_odds(score + self.rounding))
             }
             (None, Some(score)) => bail!("`score` is {score}: give one between 0 and 1, or `raw`"),
             _ => bail!("give `raw` or `score`, and not both"),
         };
         Ok(Expected { raw, least: below - tolerance, greatest: above + tolerance })
     }
-}
-
-fn log_odds(probability: f64) -> f64 {
-    (probability / (1.0 - probability)).ln()
 }
 
 #[cfg(test)]

@@ -276,15 +276,13 @@ async fn compare_pairs(goldens: &Goldens, started: &Served, checks: &mut Checks)
     let reranker = started.info.config.model.reranker().context("only a re-ranker has pairs")?;
     for golden in &goldens.pairs {
         let expected = goldens.expected(golden, tolerance)?;
-        let raw = match together.next() {
-            Some(raw) => Ok(raw),
-            None => score(&started.service, golden).await,
+        let raw = if let Some(raw) = together.next() {
+            Ok(raw)
+        } else {
+            let (query, instruction) = (&golden.query, golden.instruction.as_deref());
+            raw_score(&started.service, query, &golden.document, instruction).await
         };
-        let found = match raw {
-            Ok(raw) => judge(raw, reranker.score.value, expected, golden),
-            Err(error) => Err(error),
-        };
-        checks.check("golden", found)?;
+        checks.check("golden", raw.and_then(|raw| judge(raw, reranker.score.value, expected, golden)))?;
     }
     Ok(())
 }
@@ -300,10 +298,6 @@ async fn scores(service: &Service, pairs: &[Golden]) -> anyhow::Result<Vec<f32>>
     let mut ranks = service.rerank(request).await?.value;
     ranks.sort_by_key(|rank| rank.index);
     Ok(ranks.into_iter().map(|rank| rank.score).collect())
-}
-
-async fn score(service: &Service, golden: &Golden) -> anyhow::Result<f32> {
-    raw_score(service, &golden.query, &golden.document, golden.instruction.as_deref()).await
 }
 
 /// Whether a raw score passes.

@@ -69,15 +69,12 @@ impl SystemOneBody {
             both_orders: self.options_order == OptionsOrder::Both,
         });
         for (id, question) in self.questions.0 {
-            let (question, form) = build_question(&format!("questions.{}", shown_id(&id)), &question)?;
+            let shown_id = &id[..id.floor_char_boundary(MAX_SHOWN_ID)];
+            let (question, form) = build_question(&format!("questions.{shown_id}"), &question)?;
             built.push_question(Some(id), question, form);
         }
         Ok(built)
     }
-}
-
-fn shown_id(id: &str) -> &str {
-    &id[..id.floor_char_boundary(MAX_SHOWN_ID)]
 }
 
 fn build_question(place: &str, json: &JsonText) -> Result<(Question, AnswerForm), String> {

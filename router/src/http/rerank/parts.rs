@@ -73,11 +73,8 @@ impl RankDetails {
     pub(super) fn take_from(rank: &mut Rank) -> Self {
         Self {
             stage: rank.stage,
-            best_passage: rank.best_passage.take().map(PassageBody::from_passage),
-            highlights: rank
-                .highlights
-                .take()
-                .map(|all| all.into_iter().map(HighlightBody::from_highlight).collect()),
+            best_passage: rank.best_passage.take().map(Into::into),
+            highlights: rank.highlights.take().map(|all| all.into_iter().map(Into::into).collect()),
         }
     }
 }
@@ -95,8 +92,8 @@ pub(crate) struct PassageBody {
     text: Option<String>,
 }
 
-impl PassageBody {
-    fn from_passage(Passage { start, end, text }: Passage) -> Self {
+impl From<Passage> for PassageBody {
+    fn from(Passage { start, end, text }: Passage) -> Self {
         Self { start, end, text }
     }
 }
@@ -111,9 +108,9 @@ pub(crate) struct HighlightBody {
     score: f32,
 }
 
-impl HighlightBody {
-    fn from_highlight(Highlight { passage, score }: Highlight) -> Self {
-        Self { passage: PassageBody::from_passage(passage), score }
+impl From<Highlight> for HighlightBody {
+    fn from(Highlight { passage, score }: Highlight) -> Self {
+        Self { passage: passage.into(), score }
     }
 }
 
