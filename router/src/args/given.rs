@@ -22,10 +22,8 @@ pub(crate) struct Given(Vec<Flag>);
 struct Flag {
     /// Its name, with the hyphens.
     name: String,
-    /// Its value as it was given; absent for a switch, and for a secret.
-    value: Option<String>,
-    /// Between name and value: a blank, or an equals sign where the flag demands one.
-    separator: char,
+    /// The name with the value as it was given; without it for a switch, and for a secret.
+    shown: String,
     /// The variable that set it; absent if the command line did.
     variable: Option<String>,
 }
@@ -69,26 +67,25 @@ impl Flag {
         if values == defaults {
             return None;
         }
-        let text = values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");
         if !argument.get_action().takes_values() {
-            return matches.get_flag(id).then_some(Self { name, value: None, separator: ' ', variable });
+            return matches.get_flag(id).then(|| Self { shown: name.clone(), name, variable });
+        }
+        if argument.is_hide_env_values_set() {
+            return Some(Self { shown: name.clone(), name, variable });
         }
         let separator = if argument.is_require_equals_set() { '=' } else { ' ' };
-        let value = if argument.is_hide_env_values_set() { None } else { Some(text) };
-        Some(Self { name, value, separator, variable })
+        let value = values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");
+        let is_plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"');
+        let value = if is_plain { value } else { format!("{value:?}") };
+        Some(Self { shown: format!("{name}{separator}{value}"), name, variable })
     }
 }
 
 impl fmt::Display for Given {
     /// `--model-id demo --port 80 --api-key … (API_KEY)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, Flag { name, value, separator, variable }) in self.0.iter().enumerate() {
-            write!(formatter, "{}{name}", if place > 0 { " " } else { "" })?;
-            if let Some(value) = value {
-                let is_plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"');
-                write!(formatter, "{separator}")?;
-                if is_plain { write!(formatter, "{value}") } else { write!(formatter, "{value:?}") }?;
-            }
+        for (place, Flag { shown, variable, .. }) in self.0.iter().enumerate() {
+            write!(formatter, "{}{shown}", if place > 0 { " " } else { "" })?;
             if let Some(variable) = variable {
                 write!(formatter, " ({variable})")?;
             }
@@ -197,8 +194,7 @@ mod tests {
     fn an_error_about_a_flag_names_the_variable_that_set_it() {
         let flag = |name: &str, variable: Option<&str>| Flag {
             name: name.to_owned(),
-            value: None,
-            separator: ' ',
+            shown: name.to_owned(),
             variable: variable.map(str::to_owned),
         };
         let given = Given(vec![
