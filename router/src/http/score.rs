@@ -161,12 +161,8 @@ fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
         Some(names) if given.iter().all(|name| names.contains(name)) => Ok(*names),
         Some(_) => Err(format!("the request names its pairs in two ways: {}. {CHOICES}", seen(fields))),
         None => {
-            let singular = if has_field(fields, "query") {
-                ": is `query` meant as `queries`?".to_owned()
-            } else {
-                String::new()
-            };
-            let hint = hint(fields, &["documents"]).unwrap_or(singular);
+            let singular = if has_field(fields, "query") { ": is `query` meant as `queries`?" } else { "" };
+            let hint = hint(fields, &["documents"]).unwrap_or_else(|| singular.to_owned());
             Err(format!("the request does not say which pairs to score: {}. {CHOICES}{hint}", seen(fields)))
         }
     }

@@ -182,25 +182,14 @@ impl SystemOneAnswer {
                         choice: names[decision.best_index()].clone(),
                         confidence: decision.choice_confidence(),
                         probabilities: Ordered(
-                            names.into_iter().zip(decision.probabilities.iter().copied()).collect(),
+                            names.into_iter().zip(decision.probabilities.clone()).collect(),
                         ),
                     }
                 }
                 AnswerForm::Levels(levels) => SystemOneDecision::Score {
                     score: decision.expected_level(),
-                    legend: Ordered(
-                        levels
-                            .into_iter()
-                            .enumerate()
-                            .map(|(index, level)| (index.to_string(), level))
-                            .collect(),
-                    ),
-                    probabilities: Ordered(
-                        (0..)
-                            .map(|index: usize| index.to_string())
-                            .zip(decision.probabilities.clone())
-                            .collect(),
-                    ),
+                    legend: Ordered::by_index(levels),
+                    probabilities: Ordered::by_index(decision.probabilities.clone()),
                     confidence: decision.score_confidence(),
                 },
             };
@@ -264,6 +253,12 @@ impl DecisionsAnswer {
 
 /// An object whose fields have an order.
 struct Ordered<T>(Vec<(String, T)>);
+
+impl<T> Ordered<T> {
+    fn by_index(values: Vec<T>) -> Self {
+        Self((0..).map(|index: usize| index.to_string()).zip(values).collect())
+    }
+}
 
 impl<T: Serialize> Serialize for Ordered<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
