@@ -60,7 +60,6 @@ pub(crate) enum ConnectionAdmission {
 
 /// The place of one connection.
 pub(crate) struct ConnectionPlace {
-    /// The places of all connections.
     pub(crate) places: Arc<ConnectionPlaces>,
     id: u64,
     /// The state of the connection.

@@ -135,14 +135,9 @@ impl Watch {
         }
     }
 
-    /// Whether there is no unanswered request.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.open.load(Relaxed) == 0
-    }
-
     /// The time since which there is no request. `None` while there is one.
     pub(crate) fn idle_since(&self) -> Option<u64> {
-        self.is_idle().then(|| self.idle_since.load(Relaxed))
+        (self.open.load(Relaxed) == 0).then(|| self.idle_since.load(Relaxed))
     }
 
     /// The rank for being closed for another connection; the smallest is closed first. Connections without a
@@ -273,7 +268,7 @@ mod tests {
         watch.settle_answers(1);
         assert!(watch.closing_rank().is_some(), "an answer that nobody reads");
         watch.end_request();
-        assert!(watch.closing_rank().is_some_and(|(busy, _)| !busy) && watch.is_idle());
+        assert!(watch.closing_rank().is_some_and(|(busy, _)| !busy) && watch.idle_since().is_some());
         watch.evict();
         assert_eq!(watch.closing_rank(), None, "it goes already");
     }

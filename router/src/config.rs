@@ -61,7 +61,6 @@ pub(crate) struct Shutdown {
 /// The second port for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PrometheusPort {
-    /// The port.
     pub(crate) port: u16,
     /// Whether the user gave it: then it must be free.
     pub(crate) explicit: bool,

@@ -54,7 +54,6 @@ pub(crate) struct DecideArgs {
     questions: PathBuf,
 }
 
-/// Decides.
 pub(super) fn run(args: DecideArgs) -> anyhow::Result<()> {
     if is_stdin(&args.state) && is_stdin(&args.questions) {
         let message = "`--state` and `--questions` cannot both be standard input: name a file for one";

@@ -47,7 +47,6 @@ pub(crate) struct DownloadArgs {
     hub: HubArgs,
 }
 
-/// Downloads.
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };

@@ -38,7 +38,6 @@ pub(crate) struct HealthArgs {
     tls_cert: Option<PathBuf>,
 }
 
-/// Asks the server.
 pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
     let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
     let server = args.url.clone().unwrap_or_else(|| format!("{scheme}://127.0.0.1:{}", args.port));

@@ -112,7 +112,6 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ("NO_COLOR", "Any value: tables without colours"),
 ];
 
-/// The arguments of a server.
 pub(crate) struct ServeArgs {
     /// The server's own.
     pub(crate) server: Args,

@@ -27,7 +27,6 @@ use tracing::Instrument;
 
 use super::{Grpc, error::status};
 
-/// The answers to a stream.
 pub(super) type AnswerStream<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
 /// An answer of a stream. Its cost is only in the message; a call's metadata are for the answer to a single

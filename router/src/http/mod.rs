@@ -121,7 +121,6 @@ fn model_app(state: AppState, settings: &HttpSettings) -> Router {
         .with_state(state)
 }
 
-/// The handler of a route.
 fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<AppState> {
     let method = MethodFilter::from(route.method);
     match route.action {

@@ -159,13 +159,11 @@ impl VectorEncoding {
         self.is_bytes && self.numbers != NumberType::Float
     }
 
-    /// A vector in this encoding.
     pub(crate) fn encode_vector(self, vector: Vec<f32>) -> EncodedVector {
         let numbers = self.numbers.convert_vector(vector);
         if self.is_bytes { EncodedVector::Bytes(numbers.into_bytes()) } else { EncodedVector::List(numbers) }
     }
 
-    /// Vectors in this encoding.
     pub(crate) fn encode_all(self, vectors: impl IntoIterator<Item = Vec<f32>>) -> Vec<EncodedVector> {
         vectors.into_iter().map(|vector| self.encode_vector(vector)).collect()
     }

@@ -144,7 +144,6 @@ fn parse_body<T: DeserializeOwned>(json: &JsonText) -> Result<T, String> {
     })
 }
 
-/// The instances of a body.
 fn parse_instances(body: &DecodedBody, model_type: ModelType) -> Result<Vec<Instance>, ApiError> {
     let instances = body.parse::<VertexBody>()?.instances.into_iter().enumerate();
     instances

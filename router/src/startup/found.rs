@@ -92,7 +92,6 @@ fn with_default_model(error: anyhow::Error, model_id: &str) -> anyhow::Error {
     )
 }
 
-/// The tokenizer of a model.
 pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
     load_tokenizer(folder.tokenizer.clone()).with_context(|| folder.tokenizer.path().display().to_string())
 }

@@ -111,7 +111,6 @@ struct LoadPhase {
     start: Instant,
 }
 
-/// An answer.
 struct BenchAnswer {
     pairs: u64,
     tokens: Option<u64>,

@@ -36,7 +36,6 @@ struct JsonReport<'a> {
 }
 
 impl LoadResult {
-    /// The errors in words.
     pub(super) fn error_words(&self) -> String {
         let errors: Vec<_> =
             self.errors.iter().map(|(class, times)| format!("{class} ({})", amount(times, "time"))).collect();

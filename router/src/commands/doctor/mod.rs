@@ -103,7 +103,6 @@ struct FailedModel {
     error: String,
 }
 
-/// Examines.
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     ensure!(ON_CPU, "this build computes on {DEVICE}: `doctor` knows the speed of CPUs only");
     ensure!(

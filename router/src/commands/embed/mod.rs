@@ -95,7 +95,6 @@ pub(crate) struct EmbedArgs {
     resume: bool,
 }
 
-/// Embeds.
 pub(super) fn run(args: EmbedArgs) -> anyhow::Result<()> {
     let source = args.format.find_source(args.input.as_deref(), &args.texts, "--input", &OWN_NAMES);
     let source = source.map_err(|problem| usage_error(&problem))?;
@@ -107,7 +106,6 @@ fn usage_error(text: &str) -> anyhow::Error {
     Usage(text.to_owned(), "embed").into()
 }
 
-/// The format of the vectors.
 fn vector_format(args: &EmbedArgs) -> anyhow::Result<VectorFormat> {
     let extension = args.output_file.as_deref().and_then(Path::extension).and_then(|name| name.to_str());
     match (args.output, args.output_file.as_deref(), extension) {
@@ -195,7 +193,6 @@ async fn embed_texts(args: EmbedArgs, source: DocumentSource, format: VectorForm
     writer.complete_output()
 }
 
-/// The length of the vectors.
 fn vector_length(args: &EmbedArgs, served: &Served) -> anyhow::Result<usize> {
     let config = served.service.config();
     let Some(model) = config.model.embedder() else {

@@ -33,7 +33,6 @@ pub(super) enum VectorFormat {
 pub(super) struct EmbeddedDocument {
     /// The document with its fields.
     pub(super) document: Document,
-    /// Its vector.
     pub(super) vector: Vec<f32>,
 }
 
@@ -50,7 +49,6 @@ impl Serialize for EmbeddedDocument {
     }
 }
 
-/// Writes vectors.
 pub(super) struct VectorWriter {
     sink: OutputSink,
     /// The shape of an array; absent for lines.

@@ -30,7 +30,6 @@ pub(crate) enum DocumentSource {
     Arguments(Vec<String>, TextField),
     /// A file; `-` is standard input.
     File {
-        /// Its path.
         path: PathBuf,
         /// How it is read.
         format: InputFormat,

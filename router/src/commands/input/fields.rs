@@ -42,7 +42,6 @@ impl TextField {
 pub(crate) struct Field {
     /// Its name in a result.
     pub(crate) name: Arc<str>,
-    /// Its value.
     pub(crate) value: InputValue,
 }
 

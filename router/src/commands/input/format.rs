@@ -38,7 +38,6 @@ pub(crate) struct Document {
     pub(crate) index: u32,
     /// Its place in the source, for [`Texts`](super::Texts).
     pub(crate) place: u64,
-    /// Its text.
     pub(crate) text: String,
     /// All its fields, if the output shows them; otherwise empty.
     pub(crate) fields: Vec<Field>,

@@ -147,7 +147,6 @@ pub(crate) struct RerankArgs {
     unsorted: bool,
 }
 
-/// Ranks.
 pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
     let path = args.documents.as_deref();
     if let Some(queries) = &args.queries {

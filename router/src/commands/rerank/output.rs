@@ -41,7 +41,6 @@ pub(super) enum OutputFormat {
 pub(super) struct ScoredDocument {
     /// Its place in the order, from 1; absent for unsorted results.
     pub(super) rank: Option<usize>,
-    /// Its score.
     pub(super) score: f32,
     /// Its score as a probability, for the bar.
     pub(super) probability: f32,
@@ -109,7 +108,6 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a row.
     pub(super) fn write(&mut self, row: &ScoredDocument) -> io::Result<()> {
         match self {
             Self::Json(out, begun) => {

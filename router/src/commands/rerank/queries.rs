@@ -31,7 +31,6 @@ const MAX_LINE: u64 = 64 * 1024;
 pub(super) struct Candidate {
     /// Its id; absent if the file has none.
     pub(super) id: Option<String>,
-    /// Its text.
     pub(super) text: String,
 }
 

@@ -19,9 +19,7 @@ const PUBLISHED: &str = include_str!("golden.json");
 pub(super) struct Golden {
     /// The instruction; absent: the model's default.
     pub(super) instruction: Option<String>,
-    /// The query.
     pub(super) query: String,
-    /// The document.
     pub(super) document: String,
     /// Its score before the sigmoid.
     raw: Option<f64>,

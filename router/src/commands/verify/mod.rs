@@ -114,7 +114,6 @@ impl Checks {
     }
 }
 
-/// Verifies.
 pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
     let goldens = args.golden.as_deref().map(golden::read).transpose()?;
     if let Some(name) = args.published_as.as_deref() {

@@ -43,7 +43,6 @@ pub(crate) struct UnparsedBody {
     raw: RawBody,
     unknown: UnknownFields,
     format: BodyFormat,
-    /// The format of the answer.
     pub(crate) answer_format: BodyFormat,
 }
 

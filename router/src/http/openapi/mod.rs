@@ -108,7 +108,6 @@ fn answer_json(written: &Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], written.clone()).into_response()
 }
 
-/// The description.
 pub(crate) async fn description() -> Response {
     answer_json(&DESCRIPTION)
 }

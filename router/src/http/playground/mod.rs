@@ -30,7 +30,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// A file of the page.
 struct PageFile {
     /// The last segment of its path; empty for the page itself, which is the first.
     name: &'static str,
@@ -70,7 +69,6 @@ impl PageFile {
     }
 }
 
-/// The page.
 pub(crate) async fn page(headers: HeaderMap) -> Response {
     answer_file(&FILES[0], &headers)
 }
