@@ -10,7 +10,6 @@ pub(crate) mod flags;
 mod found;
 pub(crate) mod memory;
 mod python;
-mod steps;
 mod suggestion;
 
 use std::num::NonZeroU32;

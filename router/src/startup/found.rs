@@ -1,9 +1,10 @@
-//! The files of a model: found, read but for the weights, and understood.
+//! The files of a model: found, read but for the weights, and understood; and the time that each step of a
+//! start takes.
 //!
 //! Input: [`Args`]. Output: a [`FoundModel`]. What must hold: a change of a file while it is read makes
 //! another version.
 
-use std::path::Path;
+use std::{fmt, path::Path, time::Instant};
 
 use anyhow::Context;
 use text_embeddings_backend::DEVICE;
@@ -15,7 +16,7 @@ use text_embeddings_core::{
 };
 use tokenizers::Tokenizer;
 
-use super::{flags, load, model_source, steps::StepTimes};
+use super::{flags, load, model_source};
 use crate::{
     args::{Args, ChatTemplateSource, DEFAULT_MODEL_ID},
     file_versions::FileVersions,
@@ -94,4 +95,48 @@ fn with_default_model(error: anyhow::Error, model_id: &str) -> anyhow::Error {
 
 pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
     load_tokenizer(folder.tokenizer.clone()).with_context(|| folder.tokenizer.path().display().to_string())
+}
+
+/// The time of each step of the start, for the log.
+pub(super) struct StepTimes {
+    start: Instant,
+    /// The name of each step, and when it ended.
+    done: Vec<(&'static str, Instant)>,
+}
+
+impl StepTimes {
+    pub(super) fn start() -> Self {
+        Self { start: Instant::now(), done: Vec::new() }
+    }
+
+    pub(super) fn done(&mut self, step: &'static str) {
+        self.done.push((step, Instant::now()));
+    }
+}
+
+impl fmt::Display for StepTimes {
+    /// `2.4 s (files 0.1, weights 2.3)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = self.start;
+        let mut steps = Vec::with_capacity(self.done.len());
+        for &(step, done) in &self.done {
+            steps.push(format!("{step} {:.1}", (done - last).as_secs_f32()));
+            last = done;
+        }
+        write!(formatter, "{:.1} s ({})", (last - self.start).as_secs_f32(), steps.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_step_is_shown_with_its_own_time() {
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let steps = StepTimes { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
+        assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
+    }
 }
