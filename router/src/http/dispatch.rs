@@ -22,7 +22,7 @@ use super::{
     deadline,
     error::{ApiError, ErrorForm},
     extract::{RawBody, discard},
-    routes::{Access, Action, Method, Purpose, Route},
+    routes::{Access, Action, Purpose, Route},
 };
 use crate::{
     models::{ChosenModel, Models, PendingModel, RequestTask, UnknownModel},
@@ -213,12 +213,7 @@ impl RequestDispatcher {
     }
 
     fn route_of(&self, request: &Request) -> Option<&Route> {
-        let method = match request.method().as_str() {
-            "GET" => Method::Get,
-            "POST" => Method::Post,
-            _ => return None,
-        };
-        let path = request.uri().path();
+        let (method, path) = (request.method(), request.uri().path());
         self.routes.iter().find(|route| route.method == method && route.path == path)
     }
 }

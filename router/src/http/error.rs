@@ -9,7 +9,7 @@
 use axum::{
     extract::Request,
     http::{
-        HeaderMap, HeaderValue, StatusCode,
+        HeaderMap, HeaderValue, Method, StatusCode,
         header::{RETRY_AFTER, WWW_AUTHENTICATE},
     },
     middleware::Next,
@@ -21,7 +21,7 @@ use text_embeddings_core::error::{Cause, Error, ErrorKind, shorten_message};
 use super::{
     error_shapes::{ErrorShape, ErrorType},
     format::BodyFormat,
-    routes::{self, Method, Route},
+    routes::{self, Route},
 };
 use crate::models::UnknownModel;
 use text_embeddings_door::UploadError;

@@ -113,10 +113,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{
-        routes::{Method, tests::paths},
+        routes::tests::paths,
         testing::{Server, WireAnswer},
     };
-    use axum::http::HeaderName;
+    use axum::http::{HeaderName, Method};
     use serde_json::{Value, json};
 
     const TYPE: (&str, &str) = ("Content-Type", MESSAGE_PACK);
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test]
     async fn every_route_says_the_same_in_both_formats() {
         let servers = [Server::start().await, Server::start_with("--model-type embedding").await];
-        for route in paths(Method::Post) {
+        for route in paths(Method::POST) {
             let mut answered = 0;
             for server in &servers {
                 for body in bodies(route) {
@@ -278,7 +278,7 @@ mod tests {
     async fn every_refusal_is_written_as_the_client_reads() {
         let server = Server::start_with("--api-key k").await;
         let key = ("Authorization", "Bearer k");
-        for route in paths(Method::Post) {
+        for route in paths(Method::POST) {
             for (body, headers, status) in [
                 (&b"\x80"[..], &[TYPE][..], 401),
                 (b"\xc1", &[TYPE, key], 400),

@@ -52,6 +52,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
+    http::Method,
     middleware::{self, Next},
     response::Response,
     routing::{MethodFilter, MethodRouter, on, post},
@@ -63,7 +64,7 @@ use dispatch::RequestDispatcher;
 use error::ApiError;
 use error_shapes::ErrorShape;
 use extract::discard;
-use routes::{Access, Action, Method, Route};
+use routes::{Access, Action, Route};
 use tidy_paths::tidy_paths;
 use unknown_fields::FieldRules;
 
@@ -122,7 +123,7 @@ fn model_app(state: AppState, settings: &HttpSettings) -> Router {
 }
 
 fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<AppState> {
-    let method = MethodFilter::from(route.method);
+    let method = if route.method == Method::GET { MethodFilter::GET } else { MethodFilter::POST };
     match route.action {
         Action::Rerank => on(method, rerank::rerank),
         Action::Score => on(method, score::score),
@@ -202,7 +203,7 @@ async fn method_not_allowed(routes: &[Route], state: &AppState, request: Request
     let may_pass = !needs_key || state.keys.may_pass(request.headers());
     discard(request).await;
     if may_pass {
-        let allowed: Vec<Method> = here.iter().map(|route| route.method).collect();
+        let allowed: Vec<Method> = here.iter().map(|route| route.method.clone()).collect();
         ApiError::method_not_allowed(&path, &allowed, method.as_str())
     } else {
         ApiError::unauthorized()
@@ -213,7 +214,8 @@ async fn method_not_allowed(routes: &[Route], state: &AppState, request: Request
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
-        routes::{Listed, Method, ROUTES, tests::paths},
+        Method,
+        routes::{Listed, ROUTES, tests::paths},
         testing::{Server, openai_error},
     };
 
@@ -261,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn keyed_routes_want_the_key_and_open_ones_do_not() {
         let server = Server::start_with("--api-key k3y").await;
-        for path in paths(Method::Post) {
+        for path in paths(Method::POST) {
             let answer = server.post(path, BODY, &[]).await;
             let message = "this server wants its key as `Authorization: Bearer KEY`";
             let expected = match path {
@@ -307,7 +309,7 @@ mod tests {
             let path = route.path.as_ref();
             for method in ["GET", "POST", "HEAD", "PUT", "DELETE"] {
                 let has = |method| ROUTES.iter().any(|other| other.method == method && other.path == path);
-                let (get, post) = (has(Method::Get), has(Method::Post));
+                let (get, post) = (has(Method::GET), has(Method::POST));
                 let answer = server.send(method, path, b"{}", &[]).await;
                 let is_allowed = match method {
                     "GET" | "HEAD" => get,

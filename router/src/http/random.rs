@@ -5,13 +5,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
+use axum::http::Method;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::Value;
 
-use super::{
-    routes::{Method, tests::paths},
-    testing::Server,
-};
+use super::{routes::tests::paths, testing::Server};
 
 /// The fields, each with values that some route takes.
 const FIELDS: [(&str, &[&str]); 54] = [
@@ -187,7 +185,7 @@ async fn random_bodies_are_answered_or_refused_by_name() {
 async fn refused_by_name(server: &Server, random: &mut StdRng) {
     let (mut answered, mut refused) = (0, 0);
     for round in 0..60 {
-        for route in paths(Method::Post) {
+        for route in paths(Method::POST) {
             let body = body(random, route);
             let sent = String::from_utf8_lossy(&body).into_owned();
             let answer = server.send("POST", route, &body, &[("Content-Type", "application/json")]).await;

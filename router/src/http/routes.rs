@@ -5,9 +5,9 @@
 //! What must hold: no two rows have the same path and method; the first row of an action has the path that
 //! its handler is described under.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
-use axum::routing::MethodFilter;
+use axum::http::Method;
 
 use super::error_shapes::ErrorShape;
 use crate::models::RequestTask;
@@ -31,13 +31,6 @@ const ANY_FILE: &str = "{file}";
 const ANY_MODEL: &str = "{model}";
 /// A longer path is not compared with the routes: comparing takes time proportional to its length.
 const MAX_COMPARED: usize = 64;
-
-/// The methods that routes have. axum answers `HEAD` wherever it answers `GET`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
-    Get,
-    Post,
-}
 
 /// Which requests need the key, if the server has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +138,7 @@ impl Action {
 /// A method of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
+    /// `GET` or `POST`. axum answers `HEAD` wherever it answers `GET`.
     pub(crate) method: Method,
     /// The path in `OpenAPI`'s notation. Only paths from flags are allocated.
     pub(crate) path: Cow<'static, str>,
@@ -203,7 +197,7 @@ pub(crate) static ROUTES: [Route; 40] = [
 pub(crate) const fn post(path: &'static str, action: Action, error_shape: ErrorShape) -> Route {
     let path = Cow::Borrowed(path);
     Route {
-        method: Method::Post,
+        method: Method::POST,
         path,
         action,
         access: Access::Keyed,
@@ -215,7 +209,7 @@ pub(crate) const fn post(path: &'static str, action: Action, error_shape: ErrorS
 /// A route that is read.
 pub(crate) const fn get(path: &'static str, action: Action, access: Access, listed: Listed) -> Route {
     let path = Cow::Borrowed(path);
-    Route { method: Method::Get, path, action, access, listed, error_shape: ErrorShape::Tei }
+    Route { method: Method::GET, path, action, access, listed, error_shape: ErrorShape::Tei }
 }
 
 impl Route {
@@ -248,24 +242,6 @@ impl Access {
             Self::Keyed => true,
             Self::KeyedOnDemand => everywhere,
             Self::Open => false,
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-        })
-    }
-}
-
-impl From<Method> for MethodFilter {
-    fn from(method: Method) -> Self {
-        match method {
-            Method::Get => Self::GET,
-            Method::Post => Self::POST,
         }
     }
 }
@@ -312,7 +288,7 @@ pub(crate) mod tests {
     #[test]
     fn no_path_has_one_method_twice() {
         for (index, route) in ROUTES.iter().enumerate() {
-            let is_same = |other: &&Route| (other.method, &other.path) == (route.method, &route.path);
+            let is_same = |other: &&Route| (&other.method, &other.path) == (&route.method, &route.path);
             assert!(ROUTES[index + 1..].iter().find(is_same).is_none(), "{route:?}");
         }
     }

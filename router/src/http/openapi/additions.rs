@@ -4,12 +4,14 @@
 //! Input: the description that is derived from handlers and bodies. Output: the complete description. What
 //! must hold: an addition is true of every route that it is added to.
 
+use axum::http::Method;
 use serde_json::Value;
 use text_embeddings_core::service::Cost;
 use utoipa::{
     Modify,
     openapi::{
-        Components, Header, Object, OpenApi as Document, RefOr, Schema, Type,
+        Components, Header, Object, OpenApi as Document, PathItem, RefOr, Schema, Type,
+        path::Operation,
         schema::{AnyOfBuilder, OneOfBuilder, SchemaType},
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
@@ -19,7 +21,7 @@ use crate::{
     cost,
     http::{
         format::MESSAGE_PACK,
-        routes::{Listed, Method, ROUTES, VERTEX_PATH},
+        routes::{Listed, ROUTES, Route, VERTEX_PATH},
         score,
     },
 };
@@ -57,23 +59,22 @@ fn add_second_names(description: &mut Document) {
     let paths = &mut description.paths.paths;
     for route in ROUTES.iter().filter(|route| route.listed == Listed::Described) {
         let Some(first) = ROUTES.iter().find(|first| first.action == route.action) else { continue };
-        let (Some(item), false) = (paths.get(first.path.as_ref()), first.path == route.path) else {
+        let (Some(item), false) = (paths.get_mut(first.path.as_ref()), first.path == route.path) else {
             continue;
         };
-        let mut operation = match route.method {
-            Method::Get => item.get.clone(),
-            Method::Post => item.post.clone(),
-        };
+        let mut operation = operation_of(item, route).clone();
         if let Some(id) = operation.as_mut().and_then(|operation| operation.operation_id.as_mut()) {
             let path = route.path.trim_start_matches('/').replace('/', "_");
             *id = format!("{id}_{}", if path.is_empty() { "root" } else { &path });
         }
         let item = paths.entry(route.path.clone().into_owned()).or_default();
-        match route.method {
-            Method::Get => item.get = operation,
-            Method::Post => item.post = operation,
-        }
+        *operation_of(item, route) = operation;
     }
+}
+
+/// The description of a route, in the item of its path.
+pub(super) fn operation_of<'a>(item: &'a mut PathItem, route: &Route) -> &'a mut Option<Operation> {
+    if route.method == Method::GET { &mut item.get } else { &mut item.post }
 }
 
 /// Makes `anyOf` of each `oneOf` whose alternatives overlap.

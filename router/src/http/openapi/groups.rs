@@ -5,8 +5,9 @@
 
 use utoipa::openapi::{OpenApi, Tag, tag::TagBuilder};
 
+use super::additions::operation_of;
 use crate::{
-    http::routes::{Method, Purpose, ROUTES},
+    http::routes::{Purpose, ROUTES},
     models::RequestTask,
 };
 
@@ -39,11 +40,7 @@ fn group_name(purpose: Purpose) -> &'static str {
 pub(super) fn by_task(mut description: OpenApi) -> OpenApi {
     for route in &ROUTES {
         let Some(item) = description.paths.paths.get_mut(route.path.as_ref()) else { continue };
-        let operation = match route.method {
-            Method::Get => item.get.as_mut(),
-            Method::Post => item.post.as_mut(),
-        };
-        if let Some(operation) = operation {
+        if let Some(operation) = operation_of(item, route) {
             operation.tags = Some(vec![group_name(route.action.purpose()).to_owned()]);
         }
     }
