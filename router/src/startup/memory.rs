@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most memory that the server takes, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
     /// The memory of the process once the model is loaded.
     pub(crate) loaded: u64,
@@ -31,9 +31,9 @@ pub(crate) struct MemoryPlan {
     /// The prefix cache.
     pub(crate) prefixes: u64,
     /// Bodies, texts, tokens and answers of clients if every limit on them is reached.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
     /// The largest body that fits while it is the only one; absent if none does.
-    pub(super) payload: Option<usize>,
+    pub(crate) payload: Option<usize>,
 }
 
 impl Available {
@@ -87,26 +87,19 @@ pub(super) fn make_room(machine: &Machine, args: &Args, folder: &ModelFolder) ->
     least.map_err(|problem| anyhow!("there is too little memory: {problem}"))
 }
 
-/// The parts of a plan that follow from the model, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ModelMemory {
-    pub(crate) loaded: u64,
-    pub(crate) others: u64,
-    pub(crate) batch: u64,
-    pub(crate) prefixes: u64,
-    /// The longest input in tokens.
-    pub(crate) max_length: usize,
-}
-
 impl MemoryPlan {
-    /// The plan for a model of this size and the limits on requests in `args`.
-    pub(crate) fn from_parts(model: ModelMemory, available: Available, args: &Args, workers: usize) -> Self {
-        let ModelMemory { loaded, others, batch, prefixes, max_length } = model;
+    /// The plan with the requests that the limits in `args` allow, for inputs of up to `max_length` tokens.
+    pub(crate) fn with_requests(
+        self,
+        available: Available,
+        args: &Args,
+        workers: usize,
+        max_length: usize,
+    ) -> Self {
         // The last free tokenizer thread takes no long text.
         let requests = args.max_request_bytes(workers.saturating_sub(1).max(1), max_length);
-        let plan = Self { loaded, others, batch, prefixes, requests, payload: None };
-        let room = available.bytes.saturating_sub(plan.certain_bytes());
-        Self { payload: args.fitting_payload(room, max_length), ..plan }
+        let room = available.bytes.saturating_sub(self.certain_bytes());
+        Self { requests, payload: args.fitting_payload(room, max_length), ..self }
     }
 
     /// The memory that it takes without requests.
@@ -188,8 +181,8 @@ pub(super) fn plan_memory(
         return Ok(None);
     };
     let others = machine.residency.promised_bytes();
-    let model = ModelMemory { loaded: held, others, batch, prefixes, max_length };
-    let plan = MemoryPlan::from_parts(model, available, args, machine.tokenization_workers);
+    let plan = MemoryPlan { loaded: held, others, batch, prefixes, ..MemoryPlan::default() };
+    let plan = plan.with_requests(available, args, machine.tokenization_workers, max_length);
     plan.check_fit(available, args.model.hub.backend)?;
     tracing::info!("Memory: {plan}; {available}");
     Ok(Some(plan))

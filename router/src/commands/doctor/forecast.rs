@@ -20,10 +20,7 @@ use crate::{
     args::Args,
     available::Available,
     machine::Machine,
-    startup::{
-        flags::batch_tokens,
-        memory::{MemoryPlan, ModelMemory},
-    },
+    startup::{flags::batch_tokens, memory::MemoryPlan},
 };
 
 /// The share of a large product's speed that a whole pass reaches, for float32, bfloat16 and int8, by the
@@ -279,16 +276,15 @@ impl ModelCandidate {
         let prefixes = if self.shape.shares_prefixes() { model.prefix_cache_bytes } else { 0 };
         let tokenizer = TOKENIZER_BYTES.saturating_mul(self.shape.vocabulary_size() as u64);
         let weights = self.shape.weight_bytes(dtype, self.stored, set);
-        let parts = ModelMemory {
+        let plan = MemoryPlan {
             loaded: weights.saturating_add(tokenizer).saturating_add(PROCESS_BYTES),
-            others: 0,
             batch: self.shape.batch_bytes(batch.max(max_length), dtype, prefixes, set),
             prefixes: prefixes as u64,
-            max_length,
+            ..MemoryPlan::default()
         };
         let unknown = Available { bytes: u64::MAX, source: "" };
         let available = machine.memory.unwrap_or(unknown);
-        MemoryPlan::from_parts(parts, available, args, machine.tokenization_workers)
+        plan.with_requests(available, args, machine.tokenization_workers, max_length)
     }
 
     /// The seconds of a candidate, predicted; absent for a model without layers.
