@@ -13,9 +13,10 @@ use axum::{
     http::Uri,
     response::Response,
 };
+use futures_util::future::OptionFuture;
 use percent_encoding::percent_decode_str;
 use text_embeddings_core::error::Error;
-use text_embeddings_door::{Account, UploadError};
+use text_embeddings_door::Account;
 use tower_service::Service;
 
 use super::{
@@ -81,10 +82,11 @@ impl RequestDispatcher {
             Some(ChosenModel::Pending(model)) => {
                 let limit = deadline::limit_of(request.headers())?;
                 let account = request.extensions().get::<Account>().cloned();
+                let evicted = OptionFuture::from(account.as_ref().map(Account::until_evicted));
                 let load = async {
                     tokio::select! {
                         loaded = self.state.current.load_model(&model) => loaded.map_err(ApiError::from),
-                        cut = until_evicted(account) => Err(ApiError::cut(cut)),
+                        Some(cut) = evicted => Err(ApiError::cut(cut)),
                     }
                 };
                 let came = Instant::now();
@@ -223,14 +225,6 @@ fn check_loading(model: &PendingModel) -> Result<(), ApiError> {
     match model.failure.read_reason() {
         Some(_) => Err(Error::Unhealthy.into()),
         None => Ok(()),
-    }
-}
-
-/// Completes when the server has no more room for the bytes of a request that waits.
-async fn until_evicted(account: Option<Account>) -> UploadError {
-    match account {
-        Some(account) => account.until_evicted().await,
-        None => std::future::pending().await,
     }
 }
 

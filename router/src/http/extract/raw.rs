@@ -14,6 +14,7 @@ use axum::{
     extract::{FromRequest, Request},
     http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap},
 };
+use futures_util::future::OptionFuture;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use text_embeddings_core::error::Error;
@@ -97,15 +98,9 @@ impl RawBody {
 
 /// Waits until one more body may be parsed.
 pub(super) async fn free_parser(kept: Option<&KeptBody>) -> Result<SemaphorePermit<'static>, ApiError> {
-    let evicted = async {
-        match kept {
-            Some(kept) => kept.until_evicted().await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         parser = PARSERS.acquire() => parser.map_err(|_| Error::Unhealthy.into()),
-        cut = evicted => Err(ApiError::cut(cut)),
+        Some(cut) = OptionFuture::from(kept.map(KeptBody::until_evicted)) => Err(ApiError::cut(cut)),
     }
 }
 
