@@ -31,7 +31,7 @@ pub(crate) struct Exchange {
     /// Messages that are not answered yet.
     owed: AtomicUsize,
     /// Whether the client may pause between two messages.
-    may_pause: AtomicBool,
+    pub(crate) may_pause: AtomicBool,
 }
 
 impl Exchange {
@@ -68,11 +68,6 @@ impl Exchange {
     pub(crate) fn settle_messages(&self, messages: usize) {
         let before = self.owed.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(messages)));
         self.watch.settle_answers(before.unwrap_or_default().min(messages));
-    }
-
-    /// Whether the client may pause between two messages.
-    pub(crate) fn may_pause(&self) -> bool {
-        self.may_pause.load(Relaxed)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
@@ -94,7 +94,7 @@ impl Upload {
         if self.exchange.arrivals.poll_evicted(cx).is_ready() {
             return Poll::Ready(UploadError::NoRoom);
         }
-        if self.arrived == 0 && self.exchange.may_pause() {
+        if self.arrived == 0 && self.exchange.may_pause.load(Relaxed) {
             self.timer = None;
             return Poll::Pending;
         }

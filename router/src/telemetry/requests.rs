@@ -37,7 +37,8 @@ pub(crate) async fn identified(request: Request, next: Next) -> Response {
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    let route = route(&request);
+    // The path is the route of a request that has one, but for files of pages and names of models.
+    let route: String = request.uri().path().chars().take(MAX_ROUTE).collect();
     // Of several models, the dispatcher fills in the one that answers.
     let model = tracing::field::Empty;
     let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route, model);
@@ -81,11 +82,6 @@ fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
             let random = format!("{:032x}", rand::random::<u128>());
             HeaderValue::try_from(random).unwrap_or_else(|_| HeaderValue::from_static("-"))
         })
-}
-
-/// The path, which is the route of a request that has one, but for files of pages and names of models.
-fn route(request: &Request) -> String {
-    request.uri().path().chars().take(MAX_ROUTE).collect()
 }
 
 /// A body whose lines of the log belong to a span.

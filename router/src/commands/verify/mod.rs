@@ -118,20 +118,17 @@ pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
     let goldens = args.golden.as_deref().map(golden::read).transpose()?;
     if let Some(name) = args.published_as.as_deref() {
         let is_known = published::knows(name)? || !golden::published(published::short(name))?.is_empty();
-        ensure!(is_known, unknown_model(name));
+        if !is_known {
+            let text =
+                format!("there are no published values for `--as {name}`: give the Hub id of a known model");
+            return Err(Usage(text, "verify").into());
+        }
     }
     let mut checks = Checks { screen: Screen::of_stdout(), done: 0, failed: 0 };
     block_on("error", verify(args, goldens, &mut checks))?;
     let Checks { done, failed, .. } = checks;
     ensure!(failed == 0, "{failed} of {} failed", amount(done, "check"));
     Ok(())
-}
-
-fn unknown_model(name: &str) -> Usage {
-    Usage(
-        format!("there are no published values for `--as {name}`: give the Hub id of a known model"),
-        "verify",
-    )
 }
 
 async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
