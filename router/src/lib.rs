@@ -26,7 +26,6 @@ mod info;
 mod machine;
 mod memory;
 mod models;
-mod parent;
 mod reload;
 mod renewal;
 mod residency;
@@ -64,10 +63,9 @@ use crate::{
     device_turn::DeviceTurns,
     machine::Machine,
     models::{Models, PendingModel, Served},
-    parent::Parent,
     renewal::Renewal,
     serve::Ended,
-    signals::StopSignals,
+    signals::{Parent, StopSignals},
     state::AppState,
     telemetry::{logging::Escaped, traces::Traces},
     transports::{CurrentApplications, Listeners, Transports},

@@ -1,8 +1,11 @@
-//! SIGTERM and SIGINT, counted from the start of the process, and SIGXFSZ, which has no effect.
+//! Requests to stop: SIGTERM and SIGINT, counted from the start of the process, and with `--stop-with-stdin`
+//! the end of standard input. SIGXFSZ has no effect.
 //!
-//! Output: futures that complete at the first and the second request to stop. What must hold: no request is
+//! Output: futures that complete at the first and the second signal, and when the parent closes its end of
+//! standard input or dies. The kernel also closes the pipes of a killed process. What must hold: no signal is
 //! lost, even between two waits; signals that come together are one request. If the process cannot listen for
-//! signals, the system's default remains: the process ends at once.
+//! signals, the system's default remains: the process ends at once. Without the flag, standard input is not
+//! read; with it, everything the parent writes is read and dropped, so that the parent never blocks.
 
 use std::{
     io,
@@ -79,6 +82,36 @@ impl StopSignals {
     pub(crate) async fn received(mut self, number: u32) {
         if self.0.wait_for(|count| *count >= number).await.is_err() {
             std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The parent's end of standard input. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Parent(Option<watch::Receiver<()>>);
+
+impl Parent {
+    /// Watches standard input if `is_wanted`.
+    pub(crate) fn watch(is_wanted: bool) -> io::Result<Self> {
+        if !is_wanted {
+            return Ok(Self(None));
+        }
+        let (sender, receiver) = watch::channel(());
+        // Not one of tokio's threads: a read that never returns would keep the runtime from shutting down.
+        thread::Builder::new().name("stdin".to_owned()).spawn(move || {
+            // An error means the same as the end: nothing more comes from the parent.
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            drop(sender);
+        })?;
+        Ok(Self(Some(receiver)))
+    }
+
+    /// Completes once standard input has ended. Never completes if it is not watched.
+    pub(crate) async fn gone(self) {
+        match self.0 {
+            // Nothing is ever sent: the only change is that the sender goes.
+            Some(mut receiver) => while receiver.changed().await.is_ok() {},
+            None => std::future::pending().await,
         }
     }
 }
