@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The beginning of the names of the services of `tei.proto`.
-pub(super) const SERVICES: &str = "tei.v1.";
+const SERVICES: &str = "tei.v1.";
 /// The metadata that names a model.
 const MODEL: &str = "model";
 
@@ -74,12 +74,7 @@ impl CallDispatcher {
 
     /// The model that a call is for; absent if it concerns all models.
     fn choose_model(&self, request: &Request) -> Result<Option<ChosenModel>, UnknownModel> {
-        let path = request.uri().path().trim_start_matches('/');
-        let Some((service, method)) =
-            path.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
-        else {
-            return Ok(None);
-        };
+        let Some((service, method)) = called_method(request) else { return Ok(None) };
         // Without the key, all services answer the same.
         if !self.state.keys.may_pass(request.headers()) {
             return Ok(None);
@@ -87,6 +82,12 @@ impl CallDispatcher {
         let name = request.headers().get(MODEL).map(|name| String::from_utf8_lossy(name.as_bytes()));
         self.state.models.find_model(name.as_deref(), task_of(service, method)).map(Some)
     }
+}
+
+/// The service and the method of a call to `tei.proto`; absent for probes and reflection.
+pub(super) fn called_method(request: &Request) -> Option<(&str, &str)> {
+    let called = request.uri().path().trim_start_matches('/').split_once('/');
+    called.filter(|(service, _)| service.starts_with(SERVICES))
 }
 
 fn refused_call(status: Status) -> Response {

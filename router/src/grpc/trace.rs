@@ -14,15 +14,13 @@ use http_body_util::BodyExt;
 use text_embeddings_core::service::Cost;
 use tonic::{Code, Status};
 
-use super::dispatch::SERVICES;
+use super::dispatch::called_method;
 use crate::{state::AppState, telemetry::traces::RequestSpan};
 
 /// Answers a call within its span, if traces are sent.
 pub(super) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let method = request.uri().path().trim_start_matches('/');
     // Probes and reflection have no spans.
-    let Some((service, name)) = method.split_once('/').filter(|(service, _)| service.starts_with(SERVICES))
-    else {
+    let Some((service, name)) = called_method(&request) else {
         return next.run(request).await;
     };
     let span = state.traces.begin_span(request.headers(), || {
@@ -32,7 +30,7 @@ pub(super) async fn trace(State(state): State<AppState>, request: Request, next:
             ("rpc.method", name.to_owned()),
             ("te.model", state.served().info.served_model_name.clone()),
         ];
-        (method.to_owned(), attributes)
+        (format!("{service}/{name}"), attributes)
     });
     let Some(mut span) = span else {
         return next.run(request).await;
