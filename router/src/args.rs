@@ -31,7 +31,7 @@ use self::environment::set_aside_container_name;
 use crate::{collector::Endpoint, secret::Secret};
 
 pub(crate) use self::{
-    door::{DEFAULT_UNREAD_BYTES, DoorArgs},
+    door::DoorArgs,
     environment::{parse_hostname, set_aside_service_links},
     given::{Given, variables_of},
     model::{ChatTemplateSource, HubArgs, ModelArgs},
@@ -115,11 +115,11 @@ pub(crate) struct Args {
 
     /// Refuse to re-rank with an embedding model, as text-embeddings-inference does. Without this flag,
     /// `/rerank` and `/score` give the cosine of query and document.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Scores")]
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Score")]
     pub(crate) no_cosine_rerank: bool,
 
     /// Re-rank by the vectors of tokens instead of the cosine, with a model that has them (bge-m3).
-    #[arg(long, env, value_parser = BoolishValueParser::new(), conflicts_with = "no_cosine_rerank", help_heading = "Scores")]
+    #[arg(long, env, value_parser = BoolishValueParser::new(), conflicts_with = "no_cosine_rerank", help_heading = "Score")]
     pub(crate) maxsim_rerank: bool,
 
     /// The most requests in flight at once; more are refused with status 429.
@@ -355,7 +355,7 @@ impl Args {
     /// The bytes of bodies, texts, tokens, answers and kept scores if every limit on them is reached, and if
     /// `workers` tokenizer threads encode the longest text each, for inputs of up to `max_length` tokens.
     pub(crate) fn max_request_bytes(&self, workers: usize, max_length: usize) -> u64 {
-        let unread = self.door.max_unread_bytes.map_or(DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
+        let unread = self.door.unread_bytes(self.payload_limit.get());
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
         let encoding = workers.saturating_mul(encoding_bytes(self.payload_limit.get(), max_length));

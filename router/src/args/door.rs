@@ -12,7 +12,7 @@ use clap::builder::BoolishValueParser;
 use super::values::at_least_one;
 
 /// The default of `--max-unread-bytes`, unless one body may be larger.
-pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
+const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
 
 /// How clients connect, and the limits on each of them.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
@@ -94,4 +94,11 @@ pub(crate) struct DoorArgs {
         value_name = "BYTES"
     )]
     pub(crate) max_unsent_bytes: NonZeroUsize,
+}
+
+impl DoorArgs {
+    /// The most bytes of unread requests, if a body may have `payload_limit` bytes.
+    pub(crate) fn unread_bytes(&self, payload_limit: usize) -> usize {
+        self.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get)
+    }
 }

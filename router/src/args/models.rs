@@ -413,6 +413,7 @@ mod tests {
             trust-remote-code = true
             queue-timeout = 2.5
             default-prompt = 'a = b'
+            no-cosine-rerank = true
         ";
         let models = parse_file(content, "--revision v2 --port 80").unwrap();
         let [first, second] = &models[..] else { unreachable!("{models:?}") };
@@ -426,6 +427,7 @@ mod tests {
         assert_eq!((first.model.auto_truncate, second.model.auto_truncate), (true, false));
         assert!(!first.model.hub.trust_remote_code && second.model.hub.trust_remote_code);
         assert_eq!(second.default_prompt.as_deref(), Some("a = b"));
+        assert!(!first.no_cosine_rerank && second.no_cosine_rerank);
         for model in &models {
             assert_eq!(
                 (model.model.hub.revision.as_str(), model.model.prefix_cache_bytes, model.port),

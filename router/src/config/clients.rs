@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use text_embeddings_door::ClientLimits;
 
 use super::ConfigError;
-use crate::args::{DEFAULT_UNREAD_BYTES, DoorArgs};
+use crate::args::DoorArgs;
 
 /// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are
 /// 256 MiB.
@@ -37,8 +37,7 @@ pub(crate) fn client_limits(
     let [header, body, write, idle] =
         [args.header_timeout, args.body_timeout, args.write_timeout, args.idle_timeout]
             .map(|seconds| Duration::from_secs(seconds.get().into()));
-    let unread_bytes =
-        args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
+    let unread_bytes = args.unread_bytes(payload_limit);
     if unread_bytes < payload_limit {
         return Err(ConfigError(format!(
             "`--max-unread-bytes {unread_bytes}` is less than one body may have: give at least `--payload-limit`, \

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Instant};
 use axum::{
     Router,
     extract::{FromRequest, Request},
-    http::Uri,
+    http::{Method, Uri},
     response::Response,
 };
 use futures_util::future::OptionFuture;
@@ -215,7 +215,9 @@ impl RequestDispatcher {
     }
 
     fn route_of(&self, request: &Request) -> Option<&Route> {
-        let (method, path) = (request.method(), request.uri().path());
+        // Whoever serves GET serves HEAD, too.
+        let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+        let path = request.uri().path();
         self.routes.iter().find(|route| route.method == method && route.path == path)
     }
 }
@@ -413,6 +415,7 @@ mod tests {
             ("/health/live", 200),
         ] {
             assert_eq!(server.get(path).await.status, status, "{path}: one model does not compute");
+            assert_eq!(server.send("HEAD", path, b"", &[]).await.status, status, "{path}, without the body");
         }
     }
 
