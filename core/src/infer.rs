@@ -149,12 +149,7 @@ impl Engine {
     }
 
     /// A permit for a whole request of at most `tokens` tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs;
-    /// [`Error::DeviceLost`] once it is lost.
-    pub fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         let retry_after = || self.retry_after();
         self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
@@ -172,11 +167,7 @@ impl Engine {
     }
 
     /// Adds room for `tokens` tokens to a permit, and waits for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::acquire`].
-    pub async fn add_tokens(&self, permit: Permit, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) async fn add_tokens(&self, permit: Permit, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.add_tokens(permit, tokens).await.ok_or(Error::Unhealthy)
     }

@@ -272,10 +272,6 @@ impl File {
     }
 
     /// The tensors under the names that `transformers` gives them.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Unsupported`] naming an unknown architecture or tensor.
     pub(crate) fn translated(&self, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
         translate::tensors(self, source)
     }

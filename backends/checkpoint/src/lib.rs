@@ -188,10 +188,6 @@ pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointErro
 }
 
 /// Adds a tensor.
-///
-/// # Errors
-///
-/// [`CheckpointError::Damaged`] if a tensor of this name exists.
 fn insert(
     tensors: &mut BTreeMap<String, Tensor>,
     name: String,

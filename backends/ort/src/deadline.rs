@@ -37,10 +37,6 @@ pub(crate) struct RunWatch {
 
 impl Deadline {
     /// Starts the thread. It ends when the deadline is dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the system refuses the thread.
     pub(crate) fn start(limit: Duration) -> Result<Self, BackendError> {
         let (runs, received) = channel::<WatchedRun>();
         let thread = thread::Builder::new().name("onnx-deadline".to_owned()).spawn(move || {

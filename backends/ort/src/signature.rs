@@ -84,10 +84,6 @@ const LOGITS: &str = "logits";
 
 impl Signature {
     /// The signature of a graph for a model with this head.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that names the unsuitable input or output.
     pub(crate) fn new(inputs: &[Port], outputs: &[Port], head: &Head) -> Result<Self, String> {
         let filled = inputs.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let has = |feed| inputs.iter().any(|port| INPUTS.contains(&(port.name.as_str(), feed)));

@@ -191,10 +191,6 @@ pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32])
 }
 
 /// Reads a frame with at most `max_values` values in its payload.
-///
-/// # Errors
-///
-/// [`FrameError::Wrong`] if the header or payload is too long, before memory is taken for it.
 pub(crate) fn read(from: &mut impl Read, max_values: usize) -> Result<(Reply, Vec<f32>), FrameError> {
     let mut lengths = [[0; 4]; 2];
     for length in &mut lengths {

@@ -49,10 +49,6 @@ pub(crate) struct GroupValues {
 
 impl Worker {
     /// Starts a worker and waits until it has loaded the model.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(crate) fn start(settings: &WorkerSettings, limits: WorkerLimits) -> Result<Self, String> {
         let python = &settings.python;
         let (mut process, link) = Process::start(python).map_err(|error| match error.kind() {

@@ -103,11 +103,7 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
 
 /// The labels of a classification head in the order of their classes. Without names in the file they are
 /// `LABEL_0` and so on, as in `transformers`.
-///
-/// # Errors
-///
-/// If the head does not label whole texts, or the file does not name each of the classes 0, 1, … once.
-pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
+pub(crate) fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
     if !config.architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
         return Err(FilesError::Refused(format!(
             "`architectures` of config.json names {}, whose head is not supported: only heads that label whole texts \
@@ -136,11 +132,7 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
 }
 
 /// The class of a two-label re-ranker that means "relevant".
-///
-/// # Errors
-///
-/// [`FilesError::Refused`] unless exactly one label has such a name.
-pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
+pub(crate) fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
     let mut found = labels
         .iter()
         .enumerate()

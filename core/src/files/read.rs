@@ -60,10 +60,6 @@ pub(super) struct GivenParts<'a> {
 }
 
 /// Reads the model of a repository for a backend.
-///
-/// # Errors
-///
-/// [`FilesError`] naming the file that is missing, damaged or not supported.
 pub(super) async fn read_model(
     repository: &Repository<'_>,
     GivenParts { selection, base }: GivenParts<'_>,

@@ -63,10 +63,6 @@ pub(super) struct FileText {
 
 impl FileText {
     /// Its content as JSON.
-    ///
-    /// # Errors
-    ///
-    /// [`FilesError::Json`] with line and column if it is not JSON, or if a field has the wrong type.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, FilesError> {
         serde_json::from_str(&self.text)
             .map_err(|error| FilesError::Json { path: self.path.clone(), reason: error.to_string() })

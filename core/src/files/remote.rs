@@ -15,10 +15,6 @@ use super::source::{HubOptions, ModelSource};
 
 /// Reads a model of the Hub, whose files are fetched into the cache. If the Hub cannot be reached, a complete
 /// copy in the cache is used instead, with a warning.
-///
-/// # Errors
-///
-/// Any variant of [`FilesError`] about the Hub, the cache or a file.
 pub(super) async fn load_remote(
     source: &ModelSource,
     options: &HubOptions,
@@ -52,10 +48,6 @@ pub(super) async fn load_remote(
 
 /// The repository of a model of the Hub, before anything is fetched; if the Hub cannot be reached, the copy
 /// in the cache.
-///
-/// # Errors
-///
-/// Any variant of [`FilesError`] about the Hub or the cache.
 pub(super) async fn open_repository<'a>(
     source: &'a ModelSource,
     options: &'a HubOptions,

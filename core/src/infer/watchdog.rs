@@ -29,10 +29,6 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Starts to watch the device of an engine whose batches may take at most `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inference`] if the system cannot start a thread.
     pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Self, Error> {
         let hung = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();

@@ -49,10 +49,6 @@ pub enum Deciding<'a> {
 
 impl Decider {
     /// Decides prompt and labels, or reads the settings of a trained decider.
-    ///
-    /// # Errors
-    ///
-    /// If the architecture, the chat template, the tokenizer or a setting does not fit.
     pub(super) fn resolve_decider(
         files: &ModelFolder,
         tokenizer: &Tokenizer,

@@ -50,10 +50,6 @@ impl ModelFolder {
 
 impl Laya {
     /// Reads the settings.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Other`] if a setting is missing or of another type.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
         let settings = LayaSettings::deserialize(&files.config.raw["laya"]);
         let settings = settings.map_err(|error| refuse_settings(&error.to_string()))?;

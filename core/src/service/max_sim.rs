@@ -39,10 +39,6 @@ impl MaxSim {
     }
 
     /// The raw scores of all documents.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inference`] if a text has no vector.
     pub(super) async fn into_scores(mut self) -> Result<Vec<RawScore>, Error> {
         self.compare_waiting().await?;
         Ok(self.scores)
@@ -85,10 +81,6 @@ impl OutputReceiver for MaxSim {
 
 /// The sums, over the query's vectors, of the largest product with a vector of each document. All have length
 /// one.
-///
-/// # Errors
-///
-/// [`Error::Inference`] if a text has no vector.
 fn query_scores(
     similarity: &dyn TokenSimilarity,
     query: &TokenVectors,

@@ -27,10 +27,6 @@ impl RawScore {
 
 impl RerankScoring {
     /// The raw score of each pair, from the outputs of the request's prompts, in order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::MissingValues`] if a raw score is NaN; [`Error::Inference`] if an output is missing.
     pub(super) fn raw_scores(
         self,
         prompts: &[PromptInputs],

@@ -157,10 +157,6 @@ impl ModelTask {
     }
 
     /// The output as it is compared, and kept: vectors of tokens that are compared have length one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::MissingValues`] if such a vector has a value that is infinite or NaN.
     pub(super) fn finish_output(self, output: Output) -> Result<Output, Error> {
         let tokens = match self {
             Self::Score(RerankScoring::MaxSim) => unit_vectors(output.tokens)?,

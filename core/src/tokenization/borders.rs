@@ -162,10 +162,6 @@ impl Borders {
     ///
     /// A text may have few tokens in its first bytes and very many in the next ones. So the tokens of a large
     /// text are counted in parts, and no more than one part too many is encoded at once.
-    ///
-    /// # Errors
-    ///
-    /// As `count_tokens`.
     pub(super) fn grow_kept<E>(
         self,
         text: &str,

@@ -38,11 +38,7 @@ impl PromptEncoder {
     }
 
     /// The same for a decider's prompt.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PromptEncoder::self_check`].
-    pub fn self_check_questions(&self) -> Result<(), EncoderError> {
+    pub(crate) fn self_check_questions(&self) -> Result<(), EncoderError> {
         self.check_texts(STATES, QUESTIONS)
     }
 

@@ -52,11 +52,6 @@ struct FittedTexts {
 
 impl PromptEncoder {
     /// Encodes some fixed lists as a test.
-    ///
-    /// # Errors
-    ///
-    /// [`EncoderError`] if the marks are not found, if different documents give the same ids, or if the
-    /// longest input has no room for a document.
     pub(super) fn self_check_list(&self) -> Result<(), EncoderError> {
         let encode = |documents: &[&str]| {
             let list = ListText { instruction: None, query: "What is gravity?", documents };

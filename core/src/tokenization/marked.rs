@@ -38,12 +38,7 @@ impl MarkedQuestion {
 
 impl TextEncoder {
     /// The ids of a question about a text.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLong`] if question and text do not fit; [`Error::Tokenizer`] if the tokenizer fails, or if
-    /// the model reads no questions.
-    pub fn encode_question(
+    pub(crate) fn encode_question(
         &self,
         state: &str,
         question: &MarkedQuestion,

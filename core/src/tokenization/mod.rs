@@ -171,11 +171,7 @@ impl Encoder {
     }
 
     /// The number of tokens of a text on its own, without special tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+    pub(crate) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
         match self {
             Self::Prompt(encoder) => encoder.count_tokens(text),
             Self::Text(encoder) => encoder.count_tokens(text),
@@ -184,11 +180,11 @@ impl Encoder {
 
     /// Refuses an instruction for which the model has no place. `reads_apart` says that an embedding model
     /// compares the query with the document.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Validation`] for an instruction.
-    pub fn check_instruction(&self, instruction: Option<&str>, reads_apart: bool) -> Result<(), Error> {
+    pub(crate) fn check_instruction(
+        &self,
+        instruction: Option<&str>,
+        reads_apart: bool,
+    ) -> Result<(), Error> {
         match self {
             Self::Prompt(encoder) => encoder.instruction(instruction).map(|_| ()),
             Self::Text(encoder) if reads_apart => {
@@ -208,11 +204,7 @@ impl Encoder {
 
     /// Refuses an input whose number of characters is too large for any tokenizer to give few enough tokens.
     /// Saves the attempt.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooManyCharacters`].
-    pub fn check_characters(&self, got: usize) -> Result<(), Error> {
+    pub(crate) fn check_characters(&self, got: usize) -> Result<(), Error> {
         let max = self.max_input_length().saturating_mul(CHARACTERS_PER_TOKEN);
         if got > max { Err(Error::TooManyCharacters { got, max }) } else { Ok(()) }
     }

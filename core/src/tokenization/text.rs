@@ -157,12 +157,7 @@ impl TextEncoder {
     }
 
     /// Ids that the client sent, used unchanged, without a prompt and special tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::EmptyInput`] if there are no ids; [`Error::Validation`] for an id that the model does not
-    /// know; [`Error::TooLong`] as for texts.
-    pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
+    pub(crate) fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
         let owners = vec![Owner::Document; ids.len()];
         let tokens = Tokens { ids: ids.to_vec(), owners, ..Tokens::default() };
@@ -172,11 +167,7 @@ impl TextEncoder {
 
     /// Ids that the client sent, after a prompt and between the special tokens that surround a text. Special
     /// tokens among `ids` are removed, because clients that tokenize themselves send these around their text.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TextEncoder::encode_ids`]; [`Error::Validation`] if the prompt alone is too long.
-    pub fn encode_prompted_ids(
+    pub(crate) fn encode_prompted_ids(
         &self,
         prompt: &str,
         ids: &[u32],

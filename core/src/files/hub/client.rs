@@ -43,9 +43,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// # Errors
-    ///
-    /// A sentence, if the endpoint is not a URL or the token cannot be sent.
     pub(super) fn new(model_id: &str, token: Option<&str>, options: &HubOptions) -> Result<Self, String> {
         let endpoint = options.endpoint.as_deref().unwrap_or(PUBLIC).trim_end_matches('/').to_owned();
         let url = Url::parse(&endpoint).map_err(|error| format!("`{endpoint}` is not a URL ({error})"))?;
