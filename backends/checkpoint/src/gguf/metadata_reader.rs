@@ -99,6 +99,12 @@ impl MetadataReader<'_> {
         Ok(())
     }
 
+    /// The values of a head, if the heads share a hidden state; 0 without heads.
+    pub(super) fn equal_heads(&self) -> Result<usize, CheckpointError> {
+        let (hidden, heads) = (self.number("embedding_length")?, self.number("attention.head_count")?);
+        Ok(hidden.checked_div(heads).unwrap_or(0))
+    }
+
     /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
     pub(super) fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
         self.check_scaling()?;

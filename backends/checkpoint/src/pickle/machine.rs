@@ -309,15 +309,8 @@ fn storage(name: &PickleValue) -> Result<PickleValue, String> {
             PickleValue::Text(key),
             _device,
             PickleValue::Number(values),
-        ]
-        | [
-            PickleValue::Text(kind),
-            PickleValue::Global(class),
-            PickleValue::Text(key),
-            _device,
-            PickleValue::Number(values),
-            PickleValue::Other,
-        ] if &**kind == "storage" && *values >= 0 => {
+            rest @ ..,
+        ] if &**kind == "storage" && *values >= 0 && matches!(rest, [] | [PickleValue::Other]) => {
             let (class, key, values) = (class.clone(), key.clone(), *values as u64);
             Ok(PickleValue::Storage(Rc::new(Storage { class, key, values })))
         }
