@@ -98,10 +98,7 @@ impl Metadata {
 
     /// The text with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
-        match self.get(name) {
-            Some(MetadataValue::Text(text)) => Some(text),
-            _ => None,
-        }
+        if let Some(MetadataValue::Text(text)) = self.get(name) { Some(text) } else { None }
     }
 
     /// The whole number with this name, if it is not negative.
@@ -123,18 +120,12 @@ impl Metadata {
 
     /// The switch with this name.
     pub fn switch(&self, name: &str) -> Option<bool> {
-        match self.get(name) {
-            Some(MetadataValue::Switch(switch)) => Some(*switch),
-            _ => None,
-        }
+        if let Some(MetadataValue::Switch(switch)) = self.get(name) { Some(*switch) } else { None }
     }
 
     /// The list of texts with this name.
     pub fn texts(&self, name: &str) -> Option<&[String]> {
-        match self.get(name) {
-            Some(MetadataValue::Texts(texts)) => Some(texts),
-            _ => None,
-        }
+        if let Some(MetadataValue::Texts(texts)) = self.get(name) { Some(texts) } else { None }
     }
 
     /// The list of whole numbers with this name.
