@@ -40,7 +40,7 @@ impl MessageTemplate {
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let (source, style) = (source.to_owned(), conversation_style(style));
         guard::run(BOUNDS, move || Self::learn_message(&source, &style))
-            .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .unwrap_or_else(|reason| Err(TemplateError::Render { reason }))
             .map_err(|cause| match cause {
                 TemplateError::Render { reason } => TemplateError::Conversation { reason },
                 cause => cause,

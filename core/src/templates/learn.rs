@@ -41,7 +41,7 @@ impl PromptTemplate {
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let (text, style) = (source.to_owned(), style.clone());
         guard::run(BOUNDS, move || Self::learn(&text, &style))
-            .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .unwrap_or_else(|reason| Err(TemplateError::Render { reason }))
             .map_err(|cause| match cause {
                 TemplateError::Missing { .. } | TemplateError::Render { .. }
                     if !template_names_role(source) =>
