@@ -88,7 +88,7 @@ impl Shared {
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
-                self.metrics.count_one(BATCH_OUT_OF_MEMORY);
+                self.metrics.count_many(BATCH_OUT_OF_MEMORY, 1);
                 if is_halved {
                     tracing::warn!(
                         texts,
