@@ -99,13 +99,13 @@ impl Encoder {
         }
         let encoded = match (self, input) {
             (Self::Prompt(encoder), Input::Pair(text)) if !encoder.reads_lists() => {
-                encoder.encode_prompt_shared(text, truncation, shared)
+                encoder.encode_prompt(text, truncation, shared)
             }
             (Self::Text(encoder), Input::Text { prompt, text }) => {
                 encoder.encode_text(prompt, text, truncation)
             }
             (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
-            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
+            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair(text, truncation, shared),
             (Self::Text(encoder), Input::Late { side, instruction, text }) => {
                 encoder.check_instruction(*instruction)?;
                 encoder.encode_late(*side, text, truncation)

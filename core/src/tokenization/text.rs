@@ -409,9 +409,9 @@ mod tests {
                 !special,
                 "{content}: others are the vocabulary's, as in transformers"
             );
-            let both = encoder(99).encode_pair(&pair("x", &text), RIGHT).unwrap().ids;
+            let both = encoder(99).encode_pair(&pair("x", &text), RIGHT, None).unwrap().ids;
             let count = |ids: &[u32]| ids.iter().filter(|it| **it == id).count();
-            let plain = encoder(99).encode_pair(&pair("x", "ab"), RIGHT).unwrap().ids;
+            let plain = encoder(99).encode_pair(&pair("x", "ab"), RIGHT, None).unwrap().ids;
             assert_eq!(count(&both) - count(&plain), usize::from(!special), "{content}");
             assert!(inner(&parsing.encode_text("", &text, RIGHT).unwrap().ids), "{content}");
         }
@@ -464,7 +464,7 @@ mod tests {
             let single = encoder(false).encode_text("", text, STRICT).unwrap().ids;
             assert!([vec![0, 2], vec![0, 3, 3, 2]].contains(&specials(&single)), "{text}: {single:?}");
             for (query, document) in [(text, "a"), ("a", text)] {
-                let both = encoder(false).encode_pair(&pair(query, document), STRICT).unwrap().ids;
+                let both = encoder(false).encode_pair(&pair(query, document), STRICT, None).unwrap().ids;
                 let found = specials(&both).into_iter().filter(|id| *id != 3).collect::<Vec<_>>();
                 assert_eq!(found, [0, 2, 2, 2], "{text}: {both:?}");
                 let shown = encoder(false).show(&pair(query, document), STRICT).unwrap();
