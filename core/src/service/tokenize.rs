@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    metrics::TOKENIZER_REQUESTS,
     tokenization::{Encoder, LARGE_TEXT},
 };
 use std::sync::{
@@ -83,7 +84,7 @@ impl Service {
     ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
         self.model_metrics()
-            .counted_for_tokenizer(method(is_batch), async move {
+            .counted(TOKENIZER_REQUESTS, method(is_batch), async move {
                 check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
                 check_each(&inputs, |text| match text.as_str() {
                     "" => Err(Error::EmptyInput { field: "inputs" }),
@@ -121,7 +122,7 @@ impl Service {
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
         self.model_metrics()
-            .counted_for_tokenizer(method(is_batch), async move {
+            .counted(TOKENIZER_REQUESTS, method(is_batch), async move {
                 check_length("ids", ids.len(), self.config.max_client_batch_size)?;
                 check_each(&ids, |ids| match ids.len() {
                     0 => Err(Error::EmptyInput { field: "input_ids" }),
