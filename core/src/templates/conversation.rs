@@ -5,7 +5,7 @@
 //! message never passes through Jinja after the start.
 
 use super::{
-    EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
+    MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
     chat::{ChatTemplate, Message},
     is_python_whitespace,
     learn::{BOUNDS, difficult_text, probe_texts},
@@ -88,13 +88,7 @@ impl MessageTemplate {
         }
         pieces.extend([Piece::slot(Slot::Document), Piece::Literal(tail.to_owned())]);
         pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
-        let template = PromptTemplate {
-            pieces,
-            bare: None,
-            default_instruction: None,
-            empty_instruction: EmptyInstruction::Written,
-            list: None,
-        };
+        let template = PromptTemplate { pieces, ..PromptTemplate::default() };
         Self { template, trims, tail: tail.to_owned() }
     }
 

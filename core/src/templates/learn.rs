@@ -55,13 +55,7 @@ impl PromptTemplate {
     fn learn(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let chat = ChatTemplate::new(source, style)?;
         let all = Form { chat: &chat, slots: &Slot::ALL };
-        let mut template = Self {
-            pieces: all.learn()?,
-            bare: None,
-            default_instruction: None,
-            empty_instruction: EmptyInstruction::Written,
-            list: None,
-        };
+        let mut template = Self { pieces: all.learn()?, ..Self::default() };
         if !template.has_instruction() {
             return Ok(template);
         }
