@@ -84,7 +84,6 @@ pub struct Engine {
 pub struct Announced {
     shared: Arc<Shared>,
     turn: Arc<Turn>,
-    /// The number of texts.
     count: usize,
     /// The permit of its request, which a health probe does not have.
     _permit: Option<Arc<Permit>>,

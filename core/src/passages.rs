@@ -38,7 +38,6 @@ pub(crate) fn sentence_ranges(text: &str) -> impl Iterator<Item = Range<usize>> 
     })
 }
 
-/// Whether the sentence `before` goes on with `next`.
 fn goes_on(before: &str, next: &str) -> bool {
     let words = before.trim();
     if words.is_empty() || next.trim().is_empty() {
@@ -122,7 +121,6 @@ fn word_border(text: &str, at: usize) -> usize {
     border.unwrap_or_else(|| text.floor_char_boundary(at).max(first_end))
 }
 
-/// The limits of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WindowLimits {
     /// The most tokens of a window.
@@ -133,7 +131,6 @@ pub(crate) struct WindowLimits {
     pub(crate) count: usize,
 }
 
-/// The windows of a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Windows {
     /// Their bytes, in the order of the text.
@@ -150,7 +147,6 @@ pub(crate) trait TextMeasure {
     /// About the number of tokens of a sentence. [`TextMeasure::fits_window`] decides.
     fn count_tokens(&self, sentence: &str) -> Result<usize, Self::Error>;
 
-    /// Whether a text fits a window.
     fn fits_window(&self, text: &str) -> Result<bool, Self::Error>;
 }
 
@@ -161,7 +157,6 @@ struct WindowPiece {
     tokens: usize,
 }
 
-/// Makes the windows of a text.
 struct WindowMaker<'a, M, S> {
     text: &'a str,
     measure: &'a M,
@@ -301,7 +296,6 @@ impl<M: TextMeasure, S: Iterator<Item = Range<usize>>> WindowMaker<'_, M, S> {
         Ok(true)
     }
 
-    /// The bytes of the window.
     fn window_range(&self) -> Range<usize> {
         let first = self.window.front().map_or(0, |piece| piece.bytes.start);
         first..self.window.back().map_or(first, |piece| piece.bytes.end)

@@ -38,7 +38,6 @@ pub(crate) struct Turn {
     arrived: u64,
     /// The tokens of its submitted texts.
     tokens: AtomicU64,
-    /// When it came.
     came: Instant,
     /// Whether one of its texts has left the queue.
     begun: AtomicBool,
@@ -52,7 +51,6 @@ impl Turn {
         self.number
     }
 
-    /// When the request came.
     pub(crate) fn came(&self) -> Instant {
         self.came
     }
@@ -87,7 +85,6 @@ pub struct Outcome {
 /// A text that waits.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The text.
     pub(crate) text: Text,
     /// The place of its request.
     pub(crate) turn: Arc<Turn>,
@@ -155,7 +152,6 @@ impl NextBatch {
     }
 }
 
-/// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// The waiting texts, by the number of their request. A request without a text has no entry.
@@ -279,7 +275,6 @@ impl Queue {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
-    /// The tokens of the waiting texts.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }

@@ -187,7 +187,6 @@ pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointErro
     Ok(CheckpointFile { format: Format::Safetensors, tensors })
 }
 
-/// Adds a tensor.
 fn insert(
     tensors: &mut BTreeMap<String, Tensor>,
     name: String,

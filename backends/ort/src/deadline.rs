@@ -29,7 +29,6 @@ struct WatchedRun {
     ended: Receiver<()>,
 }
 
-/// A run that is watched.
 pub(crate) struct RunWatch {
     /// Dropping it disconnects [`WatchedRun::ended`].
     _end: Sender<()>,

@@ -34,7 +34,6 @@ pub(crate) enum Feed {
     Positions,
 }
 
-/// The meaning of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The last hidden states of tokens: `[texts, tokens, hidden]`.
@@ -51,7 +50,6 @@ pub(crate) enum Meaning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphInput {
     pub(crate) name: String,
-    /// The values that it gets.
     pub(crate) feed: Feed,
     /// Whether it takes 32-bit numbers.
     pub(crate) is_narrow: bool,
@@ -141,7 +139,6 @@ fn input(port: &Port) -> Result<GraphInput, String> {
     }
 }
 
-/// The output to read, and its meaning.
 fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), String> {
     let first = |names: &[&str], rank| {
         names

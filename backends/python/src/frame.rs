@@ -48,7 +48,6 @@ pub(crate) enum Request<'a> {
     },
 }
 
-/// The request to load a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Load<'a> {
     /// The model's folder.
@@ -91,7 +90,6 @@ pub(crate) enum Reply {
     Hello {
         /// Its version of this protocol.
         version: u32,
-        /// Python's version.
         python: String,
     },
     /// The model is loaded.
@@ -127,7 +125,6 @@ pub(crate) enum Reply {
 pub(crate) struct Facts {
     /// `cpu` or `cuda`.
     pub(crate) device: String,
-    /// The arithmetic.
     pub(crate) dtype: String,
     /// The number of values per text: scores, or the length of its vector.
     pub(crate) width: usize,
@@ -175,7 +172,6 @@ impl From<io::Error> for FrameError {
     }
 }
 
-/// Writes a frame.
 pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32]) -> Result<(), FrameError> {
     let header = serde_json::to_vec(request).map_err(|error| FrameError::Failed(error.into()))?;
     let lengths = (u32::try_from(header.len()), u32::try_from(size_of_val(payload)));

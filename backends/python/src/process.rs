@@ -43,7 +43,6 @@ const VARIABLES: [(&str, &str); 5] = [
     ("TOKENIZERS_PARALLELISM", "false"),
 ];
 
-/// A running worker process.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Option<Child>,

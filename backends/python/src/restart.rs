@@ -102,7 +102,6 @@ impl Supervisor {
         };
     }
 
-    /// Notes that a batch succeeded.
     pub(crate) fn succeeded(&mut self) {
         self.starts = 0;
     }

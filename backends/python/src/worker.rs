@@ -106,7 +106,6 @@ impl Worker {
         self.process.ended().is_some().then(|| self.process.end())
     }
 
-    /// Computes a group of texts.
     pub(crate) fn compute(
         &mut self,
         group: &Padded,

@@ -32,7 +32,6 @@ const FILES: [(&str, &[u8]); 9] = files![
     "tokenizer_config.json",
 ];
 
-/// The files of the demonstration.
 #[cfg(feature = "demo")]
 pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
     if backend == BackendKind::Python {

@@ -76,7 +76,6 @@ fn dense_output(
     Ok(Some(DenseModule { weights, in_features, out_features, bias: true, activation }))
 }
 
-/// The head of a SPLADE model.
 fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     let known = ["Transformer", "MLMTransformer", "SpladePooling"];
     let mut classes = folder.modules.iter().map(Module::class_name);

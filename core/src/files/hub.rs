@@ -48,7 +48,6 @@ impl<'a> HubRepository<'a> {
         self.hub.cache.snapshot(&self.listing.sha)
     }
 
-    /// The names of its files.
     pub(super) fn names(&self) -> &BTreeSet<String> {
         &self.listing.files
     }
@@ -69,7 +68,6 @@ impl<'a> HubRepository<'a> {
 
 /// A revision whose files were fetched before.
 pub(super) struct CachedRevision {
-    /// The commit.
     pub(super) sha: String,
     /// The folder with its files.
     pub(super) root: PathBuf,
@@ -114,7 +112,6 @@ impl<'a> Hub<'a> {
         self.client.endpoint()
     }
 
-    /// The folder of the cache.
     pub(super) fn cache_root(&self) -> &Path {
         self.cache.root()
     }

@@ -246,7 +246,6 @@ impl LateInteraction {
         })
     }
 
-    /// The settings of `PyLate`.
     pub(super) fn from_pylate(prompts: &PromptsConfig) -> Result<Self, FilesError> {
         let settings: PyLateConfig = parse_others(&prompts.others, PROMPTS)?;
         let markers = [

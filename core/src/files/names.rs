@@ -61,11 +61,9 @@ pub(super) const LAYOUTS: [Layout; 2] = [
     Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
 ];
 
-/// The ending of GGUF files.
 const GGUF: &str = ".gguf";
 /// The folder of exported models.
 pub(super) const ONNX_FOLDER: &str = "onnx/";
-/// The ending of ONNX graphs.
 const ONNX: &str = ".onnx";
 
 const MIB: u64 = 1 << 20;

@@ -59,7 +59,6 @@ pub(super) struct GivenParts<'a> {
     pub(super) base: Option<&'a ModelFolder>,
 }
 
-/// Reads the model of a repository for a backend.
 pub(super) async fn read_model(
     repository: &Repository<'_>,
     GivenParts { selection, base }: GivenParts<'_>,

@@ -57,7 +57,6 @@ impl MemoryFiles {
 pub(super) struct FileText {
     /// Its path; in memory, its name.
     pub(super) path: PathBuf,
-    /// Its content.
     pub(super) text: String,
 }
 

@@ -25,7 +25,6 @@ use std::{
 };
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused, amount};
 
-/// A batch to compute.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: NextBatch,

@@ -204,7 +204,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device is lost.
     pub(super) fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }

@@ -26,7 +26,6 @@ pub(super) struct MaxSim {
     scores: Vec<RawScore>,
 }
 
-/// A query and documents to compare with it.
 struct QueryDocuments {
     query: Arc<Output>,
     documents: Vec<Arc<Output>>,

@@ -45,7 +45,6 @@ pub(super) enum PairScoring<'a> {
 }
 
 impl PairScoring<'_> {
-    /// The score as a probability.
     pub(super) fn score_probability(self, raw: RawScore) -> f32 {
         match self {
             Self::Reranker(model) => model.score.value.probability(raw.per_vector),

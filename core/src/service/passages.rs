@@ -247,7 +247,6 @@ impl RerankRequest {
         parts
     }
 
-    /// The sentences of one text with their scores.
     fn scored_sentences(
         &self,
         text: usize,

@@ -104,7 +104,6 @@ impl Service {
         Prediction { score, label: self.config.model.label(reranker.scoring.label_class()) }
     }
 
-    /// Every class of a classifier with its score.
     fn predict_classes(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
         let scores = if raw_scores { logits.to_vec() } else { probabilities(logits) };
         if scores.iter().any(|score| score.is_nan()) {

@@ -45,7 +45,6 @@ impl RerankScoring {
     }
 }
 
-/// The scores of the documents of all lists.
 fn list_scores(lists: &[PromptInputs], outputs: &[Arc<Output>]) -> Result<Vec<f32>, Error> {
     let mut scores = Vec::new();
     let mut outputs = outputs.iter();

@@ -19,7 +19,6 @@ pub(super) const MAX_VECTOR_TOKENS: usize = 64;
 
 /// A request that is a list of inputs.
 pub(super) trait Inputs: Send + Sync + 'static {
-    /// The number of inputs.
     fn count(&self) -> usize;
 
     /// The input at an index below `count`.
@@ -62,7 +61,6 @@ pub(super) enum PromptInputs {
 }
 
 impl PromptInputs {
-    /// The indices of the inputs.
     pub(super) fn input_range(&self) -> Range<usize> {
         match self {
             Self::One(index) | Self::Side(_, index) => *index..index + 1,

@@ -62,7 +62,6 @@ pub(super) struct SkippedBytes {
 }
 
 impl Borders {
-    /// The borders of a tokenizer.
     pub(super) fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         let json = |part: Result<Value, serde_json::Error>| part.unwrap_or(Value::Bool(false));
         let normalizer = json(serde_json::to_value(tokenizer.get_normalizer()));

@@ -73,14 +73,12 @@ fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError
     without.parse().map(Some).map_err(EncoderError::tokenizer)
 }
 
-/// A part of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PromptPart {
     /// Ids that are the same in every prompt.
     Fixed(FixedPart),
     /// Pieces that are encoded as one string. At least one of them is a slot.
     Run {
-        /// The pieces.
         pieces: Vec<Piece>,
         /// Whether the run begins the input. Some tokenizers put a mark there. All other runs follow a
         /// control token.
@@ -88,7 +86,6 @@ pub(super) enum PromptPart {
     },
 }
 
-/// Ids of the template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FixedPart {
     pub(super) ids: Vec<u32>,

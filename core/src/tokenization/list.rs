@@ -259,7 +259,6 @@ impl PromptEncoder {
         }
     }
 
-    /// The prompt with a range of documents.
     fn list_prompt(&self, texts: &FittedTexts, documents: Range<usize>) -> Result<Encoded, Error> {
         let pieces = written_out(self.template.pieces(texts.form), documents.len());
         let parts = frame::parts(&pieces, &self.tokenizers, Borders::default());

@@ -31,7 +31,6 @@ pub struct PromptEncoder {
     pub(super) borders: Borders,
     /// For tokenizers whose plain texts need no library.
     pub(super) words: Option<ByteWords>,
-    /// The parts of a prompt with one document.
     parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
     bare: Option<Vec<PromptPart>>,

@@ -98,7 +98,6 @@ impl PromptEncoder {
     }
 }
 
-/// Collects the pieces of a prompt.
 #[derive(Default)]
 pub(super) struct Pieces(pub(super) Vec<PromptPiece>);
 

@@ -284,7 +284,6 @@ impl TextEncoder {
         self.borders.count_by_parts(text, |part| Ok(self.encode_sequence(part, 0)?.len()))
     }
 
-    /// The tokens of an encoding, each with its owner.
     pub(super) fn tokens(&self, encoding: &Encoding, owner: impl Fn(usize) -> Owner) -> Tokens {
         let second = encoding.get_type_ids().iter().position(|type_id| *type_id != 0);
         Tokens {

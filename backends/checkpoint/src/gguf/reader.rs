@@ -236,7 +236,6 @@ impl<'s> SourceReader<'s> {
         self.source.damaged(reason)
     }
 
-    /// The next `length` bytes.
     fn bytes(&mut self, length: u64) -> Result<&[u8], CheckpointError> {
         let left = self.source.length.saturating_sub(self.position);
         if length > left {
@@ -295,7 +294,6 @@ impl<'s> SourceReader<'s> {
         self.text(MAX_NAME)
     }
 
-    /// The value of the metadata entry `name`.
     pub(super) fn value(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         match self.u32()? {
             TEXT => self.text(MAX_TEXT).map(MetadataValue::Text),

@@ -366,7 +366,6 @@ fn special_step(token: Option<(usize, &str)>, kind: usize) -> Option<Value> {
     token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
 }
 
-/// A text in a template.
 fn text_step(name: &str, kind: usize) -> Value {
     json!({ "Sequence": { "id": name, "type_id": kind } })
 }

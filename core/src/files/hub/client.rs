@@ -20,7 +20,6 @@ use super::super::names::is_commit;
 use super::super::source::HubOptions;
 use super::answers::{Failure, FileMetadata, Listing};
 
-/// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";
 /// The longest list of a revision's files, in bytes: several hundred thousand names.
 const MAX_LISTING: usize = 32 << 20;
