@@ -155,12 +155,7 @@ impl Engine {
     }
 
     /// Like [`Engine::try_acquire`], but waits while too much is in flight: first come, first served.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unhealthy`] if no permit will ever be free, or while the device hangs; [`Error::DeviceLost`]
-    /// once it is lost.
-    pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }

@@ -32,12 +32,7 @@ pub struct MessageTemplate {
 impl MessageTemplate {
     /// Learns the pieces of a Jinja chat template, which gets one message of the user and no system message.
     /// Thinking is off.
-    ///
-    /// # Errors
-    ///
-    /// [`TemplateError`] unless the template writes the message once, verbatim or stripped of outer
-    /// whitespace, and lets the answer follow.
-    pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
+    pub(crate) fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let (source, style) = (source.to_owned(), conversation_style(style));
         guard::run(BOUNDS, move || Self::learn_message(&source, &style))
             .unwrap_or_else(|reason| Err(TemplateError::Render { reason }))

@@ -45,7 +45,12 @@ impl Tokenizers {
                 self.plain.encode_fast(token.content.as_str(), false).map_err(EncoderError::tokenizer)?;
             let is_control = token.special || literals.iter().any(|text| text.contains(&token.content));
             if is_control && encoding.get_ids().contains(&id) {
-                return Err(EncoderError::Leak { token: token.content });
+                return Err(EncoderError::Refused(format!(
+                    "text of a request that reads `{}` would become that control token with this tokenizer (it is in \
+                     the model's vocabulary, too), so that a document could speak in the template's name; if that is \
+                     acceptable start with `--parse-special-tokens`",
+                    token.content
+                )));
             }
         }
         Ok(())
@@ -274,7 +279,11 @@ fn check_token(token: &AddedToken, tokenizer: &Tokenizer) -> Result<(), EncoderE
         ("normalized", token.normalized && is_changed(tokenizer, &token.content)?),
     ];
     if let Some((setting, _)) = settings.into_iter().find(|(_, is_set)| *is_set) {
-        return Err(EncoderError::ControlToken { token: token.content.clone(), setting });
+        return Err(EncoderError::Refused(format!(
+            "the template's token `{}` has `{setting}` set in tokenizer.json, which is not supported: unset it there, \
+             or choose another template with `--chat-template`",
+            token.content
+        )));
     }
     Ok(())
 }

@@ -210,12 +210,7 @@ impl Encoder {
     }
 
     /// A re-ranker's input, divided into pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PromptEncoder::show`] or [`TextEncoder::show`]; [`Error::Validation`] for texts that are too
-    /// long to be shown.
-    pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+    pub(crate) fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let got = Input::Pair(*text).bytes();
         if got > MAX_SHOWN_BYTES {
             return Err(Error::Validation(format!(

@@ -54,12 +54,16 @@ impl TextEncoder {
         });
         let (first, other_document, other_query) = (first?, other_document?, other_query?);
         if first.get_ids() == other_document.get_ids() || first.get_ids() == other_query.get_ids() {
-            return Err(EncoderError::PairTexts);
+            let message = "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores \
+                           would mean nothing: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let types = first.get_type_ids();
         let second = types.iter().position(|type_id| *type_id != 0).unwrap_or(types.len());
         if self.options.has_token_types && types[second..].iter().any(|type_id| *type_id != 1) {
-            return Err(EncoderError::TokenTypes);
+            let message = "the tokenizer (tokenizer.json) gives the tokens of a pair other types than 0 and then 1, \
+                           which is not supported: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let (frame, max) = (self.tokens_of_pair(&first).count(Owner::Frame), self.options.max_input_length);
         if frame >= max { Err(EncoderError::NoRoomForText { frame, max }) } else { Ok(()) }
@@ -116,11 +120,7 @@ impl TextEncoder {
     }
 
     /// The pair in pieces: special tokens, query, document.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TextEncoder::encode_pair`].
-    pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+    pub(crate) fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let encoding = self.encoding_of_pair(text)?;
         let tokens = self.tokens_of_pair(&encoding);
         let PairCut { query, document, .. } =
@@ -434,13 +434,15 @@ mod tests {
             encoder_of(tokenizer_from(&json), 99, true).self_check_pairs()
         };
         let second_type = "/post_processor/pair/3/Sequence/type_id";
-        assert_eq!(with(second_type, json!(2)), Err(EncoderError::TokenTypes));
+        let refused = with(second_type, json!(2)).unwrap_err().to_string();
+        assert!(refused.contains("other types than 0 and then 1"), "{refused}");
         assert_eq!(with(second_type, json!(0)), Ok(()), "only the last token has type 1");
         let blind = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
         let mut json = json();
         json["model"] = blind;
         json["pre_tokenizer"] = Value::Null;
         let encoder = encoder_of(tokenizer_from(&json), 99, true);
-        assert_eq!(encoder.self_check_pairs(), Err(EncoderError::PairTexts));
+        let refused = encoder.self_check_pairs().unwrap_err().to_string();
+        assert!(refused.contains("reads two different pairs of texts alike"), "{refused}");
     }
 }

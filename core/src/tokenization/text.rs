@@ -95,7 +95,9 @@ impl TextEncoder {
         });
         let (first, second) = (first?, second?);
         if first.ids == second.ids {
-            return Err(EncoderError::Texts);
+            let message = "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels \
+                           would mean nothing: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let (frame, max) = (first.count(Owner::Frame), self.options.max_input_length);
         if frame >= max {
@@ -645,6 +647,7 @@ mod tests {
         json["model"] = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
         json["pre_tokenizer"] = Value::Null;
         let blind = TextEncoder::new(tokenizer_from(&json), options(99)).unwrap();
-        assert_eq!(blind.self_check(""), Err(EncoderError::Texts));
+        let refused = blind.self_check("").unwrap_err().to_string();
+        assert!(refused.contains("reads two different texts alike"), "{refused}");
     }
 }
