@@ -7,9 +7,8 @@
 
 mod architectures;
 mod config;
-mod lfm2;
+mod hybrid;
 mod metadata_reader;
-mod qwen35;
 mod reader;
 mod tensor_names;
 mod translate;

@@ -6,9 +6,8 @@
 use super::{
     File,
     architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
-    lfm2,
+    hybrid,
     metadata_reader::{CONVERTED, MetadataReader, joined},
-    qwen35,
     translate::{answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
@@ -28,8 +27,8 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::from_file(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
-        TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::hybrid_config(&reader)?,
-        TransformerKind::Decoder(DecoderStyle::Convolution) => lfm2::convolution_config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Delta) => hybrid::delta_config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Convolution) => hybrid::convolution_config(&reader)?,
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,
