@@ -149,20 +149,8 @@ const fn amounts(name: &'static str, power: i32, description: &'static str) -> M
     Metric { name, kind: MetricKind::Histogram(Observed::Amounts(power)), unit: Unit::Count, description }
 }
 
-const fn probabilities(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::Histogram(Observed::Probabilities), unit: Unit::Count, description }
-}
-
 const fn gauge(name: &'static str, description: &'static str) -> Metric {
     Metric { name, kind: MetricKind::Gauge, unit: Unit::Count, description }
-}
-
-const fn gauge_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::Gauge, unit: Unit::Seconds, description }
-}
-
-const fn counter_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::CounterOfSeconds, unit: Unit::Seconds, description }
 }
 
 /// All metrics.
@@ -222,14 +210,18 @@ pub const ALL: &[Metric] = &[
     ),
     gauge(QUEUE_SIZE, "Texts that wait for a tokenizer, or in the queue for a batch."),
     gauge(QUEUE_TOKENS, "Tokens of the texts in the queue that are encoded, each text counted in full."),
-    gauge_of_seconds(
-        QUEUE_OLDEST_AGE,
-        "Age of the oldest request with a text that waits for a tokenizer or a batch.",
-    ),
-    counter_of_seconds(
-        DEVICE_BUSY,
-        "How long the device has computed. Its rate is the share of the time in which it was busy.",
-    ),
+    Metric {
+        name: QUEUE_OLDEST_AGE,
+        kind: MetricKind::Gauge,
+        unit: Unit::Seconds,
+        description: "Age of the oldest request with a text that waits for a tokenizer or a batch.",
+    },
+    Metric {
+        name: DEVICE_BUSY,
+        kind: MetricKind::CounterOfSeconds,
+        unit: Unit::Seconds,
+        description: "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    },
     counter(LOG_LINES_DROPPED, "Lines of the log that were dropped, because nobody read the log."),
     counter(
         BATCH_OUT_OF_MEMORY,
@@ -271,10 +263,12 @@ pub const ALL: &[Metric] = &[
         BUILD_INFO,
         "Always 1: the version and, if it is known, the commit of this server are in its labels.",
     ),
-    probabilities(
-        RERANK_SCORE,
-        "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",
-    ),
+    Metric {
+        name: RERANK_SCORE,
+        kind: MetricKind::Histogram(Observed::Probabilities),
+        unit: Unit::Count,
+        description: "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",
+    },
 ];
 
 /// Registers the description of each metric of [`ALL`] with the installed recorder.
