@@ -184,15 +184,11 @@ impl Engine {
     fn check_device(&self) -> Result<(), Error> {
         if self.shared.is_lost() {
             Err(Error::DeviceLost)
-        } else if self.is_hung() {
+        } else if self.watchdog.as_ref().is_some_and(|watchdog| watchdog.hung.load(Ordering::Acquire)) {
             Err(Error::Unhealthy)
         } else {
             Ok(())
         }
-    }
-
-    fn is_hung(&self) -> bool {
-        self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
     }
 
     /// The metrics of the model.
@@ -394,7 +390,7 @@ mod tests {
         assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Unhealthy);
         assert_eq!(engine.acquire(1).await.unwrap_err(), Error::Unhealthy);
         control.release();
-        while engine.is_hung() {
+        while engine.check_device().is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(engine.healthy().await && engine.try_acquire(1).is_ok());

@@ -33,12 +33,12 @@ pub(crate) const PATIENCE: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// The number of requests that came before it.
-    number: u64,
+    pub(crate) number: u64,
     /// The number of tokens that had left the queue when it came.
     arrived: u64,
     /// The tokens of its submitted texts.
     tokens: AtomicU64,
-    came: Instant,
+    pub(crate) came: Instant,
     /// Whether one of its texts has left the queue.
     begun: AtomicBool,
     /// Whether the request has ended. Changes only while the queue is locked.
@@ -46,15 +46,6 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The number of requests that came before it.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(crate) fn came(&self) -> Instant {
-        self.came
-    }
-
     /// Whether one of the request's texts has left the queue to be computed.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)

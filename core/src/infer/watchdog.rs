@@ -23,7 +23,8 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::
 /// The thread's handle. The thread ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    hung: Arc<AtomicBool>,
+    /// Whether the device hangs.
+    pub(super) hung: Arc<AtomicBool>,
     _end: Sender<()>,
 }
 
@@ -41,11 +42,6 @@ impl Watchdog {
         });
         thread.map_err(|error| Error::Inference(format!("the watchdog thread did not start: {error}")))?;
         Ok(Self { hung, _end: end })
-    }
-
-    /// Whether the device hangs.
-    pub(super) fn is_barking(&self) -> bool {
-        self.hung.load(Ordering::Acquire)
     }
 }
 

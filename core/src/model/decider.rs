@@ -96,7 +96,7 @@ impl LabelDecider {
             )));
         }
         let conversation = find_conversation(files, flags)?;
-        let labels = LabelTokens::find_behind(tokenizer, conversation.value.text_behind())?;
+        let labels = LabelTokens::find_behind(tokenizer, &conversation.value.tail)?;
         let head = Head::label_logits(labels.token_ids().to_vec());
         Ok((Self { conversation, labels }, head))
     }

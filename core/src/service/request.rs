@@ -142,7 +142,7 @@ pub(super) struct Admitted {
 
 /// Ends when a request has waited for `patience` and none of its texts has been computed.
 async fn waited_in_vain(turn: &Turn, patience: Duration) {
-    tokio::time::sleep_until((turn.came() + patience).into()).await;
+    tokio::time::sleep_until((turn.came + patience).into()).await;
     if turn.has_begun() {
         std::future::pending::<()>().await;
     }
@@ -213,7 +213,7 @@ impl Service {
             computed = work => computed,
             // Dropping the work cancels it.
             () = waited_in_vain(turn, patience) => {
-                let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
+                let (waited, retry_after) = (turn.came.elapsed(), self.engine.retry_after());
                 Err(Error::QueueTimeout { waited, retry_after }.into())
             }
         }

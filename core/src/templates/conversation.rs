@@ -26,7 +26,7 @@ pub struct MessageTemplate {
     /// Whether the template strips the message's outer whitespace.
     trims: bool,
     /// The text behind the message, up to the place of the answer.
-    tail: String,
+    pub(crate) tail: String,
 }
 
 impl MessageTemplate {
@@ -92,11 +92,6 @@ impl MessageTemplate {
     /// of them visible.
     pub fn prompt_template(&self) -> &PromptTemplate {
         &self.template
-    }
-
-    /// The text behind the message, up to the place of the answer.
-    pub fn text_behind(&self) -> &str {
-        &self.tail
     }
 
     /// The beginning of a message: a text and an empty line.

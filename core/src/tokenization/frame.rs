@@ -121,7 +121,7 @@ pub(super) fn parts(
                 builder.end_run()?;
                 builder.begins = true;
             }
-            Piece::Seam if borders.splits_lines() => {
+            Piece::Seam if borders.lines => {
                 builder.end_run()?;
                 builder.begins = false;
             }
@@ -140,7 +140,9 @@ pub(super) fn parts(
                 for item in controls.split(text, &tokenizers.full)? {
                     match item {
                         LiteralPiece::Control(id, text) => {
-                            builder.push_control(id, &text)?;
+                            builder.end_run()?;
+                            builder.begins = false;
+                            builder.push_fixed(&[id], &text);
                             builder.mark_last(matches!(piece, Piece::Mark(_)));
                         }
                         LiteralPiece::Plain(text) => builder.push_plain(&text)?,
@@ -170,13 +172,6 @@ struct PartsBuilder<'a> {
 }
 
 impl PartsBuilder<'_> {
-    fn push_control(&mut self, id: u32, text: &str) -> Result<(), EncoderError> {
-        self.end_run()?;
-        self.begins = false;
-        self.push_fixed(&[id], text);
-        Ok(())
-    }
-
     fn push_plain(&mut self, text: &str) -> Result<(), EncoderError> {
         let mut rest = text;
         if let Some(border) = self.borders.line(text) {

@@ -131,7 +131,8 @@ impl Encoder {
             Self::Text(encoder) => Some(encoder.options.vocabulary),
         };
         let Some(limit) = vocabulary else { return Ok(()) };
-        let blank = if let Self::Text(encoder) = self { encoder.blank_token() } else { None };
+        let blank =
+            if let Self::Text(encoder) = self { encoder.options.bare.map(|bare| bare.blank) } else { None };
         let mut beyond = ids.iter().filter(|id| **id as usize >= limit);
         let Some(id) = beyond.find(|id| Some(**id) != blank) else { return Ok(()) };
         let token = self.tokenizer().id_to_token(*id).unwrap_or_default();
@@ -225,11 +226,6 @@ impl Encoder {
             )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
-    }
-
-    /// Whether the documents of a request are encoded together, by [`Encoder::encode_list`].
-    pub fn reads_lists(&self) -> bool {
-        matches!(self, Self::Prompt(encoder) if encoder.reads_lists())
     }
 
     /// Whether the model takes single texts, and not only pairs.

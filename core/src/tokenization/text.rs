@@ -153,11 +153,6 @@ impl TextEncoder {
         Ok(if is_right { kept } else { rest })
     }
 
-    /// The token that stands for a text without tokens, in a model without layers.
-    pub(super) fn blank_token(&self) -> Option<u32> {
-        self.options.bare.map(|bare| bare.blank)
-    }
-
     /// Ids that the client sent, used unchanged, without a prompt and special tokens.
     pub(crate) fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
