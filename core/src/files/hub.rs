@@ -29,15 +29,11 @@ use super::source::{HubOptions, ModelSource, Reader};
 
 /// A revision of a repository on the Hub.
 pub(super) struct HubRepository<'a> {
-    hub: Hub<'a>,
-    listing: Listing,
+    pub(super) hub: Hub<'a>,
+    pub(super) listing: Listing,
 }
 
-impl<'a> HubRepository<'a> {
-    pub(super) fn new(hub: Hub<'a>, listing: Listing) -> Self {
-        Self { hub, listing }
-    }
-
+impl HubRepository<'_> {
     /// The repository in messages.
     pub(super) fn place(&self) -> String {
         format!("the repository {} at {}", self.hub.model_id, self.listing.sha)

@@ -54,7 +54,7 @@ pub(super) async fn open_repository<'a>(
 ) -> Result<Repository<'a>, FilesError> {
     let hub = Hub::new(source, options)?;
     match list_files(&hub, source, options).await? {
-        Ok(listing) => Ok(Repository::Hub(Box::new(HubRepository::new(hub, listing)))),
+        Ok(listing) => Ok(Repository::Hub(Box::new(HubRepository { hub, listing }))),
         Err(unreachable) => match hub.find_cached() {
             Some(cached) => Ok(Repository::Folder(cached.root)),
             None => Err(unreachable),
@@ -93,7 +93,7 @@ async fn read_listed(
 ) -> Result<ModelFolder, FilesError> {
     let (sha, reader) = (listing.sha.clone(), hub.reader.clone());
     let cache = hub.cache_root().display().to_string();
-    let repository = HubRepository::new(hub, listing);
+    let repository = HubRepository { hub, listing };
     tracing::info!("fetching {} into {cache}", repository.place());
     let repository = Repository::Hub(Box::new(repository));
     let model = read_model(&repository, GivenParts { selection: None, base }, &reader, describe).await?;
