@@ -214,15 +214,7 @@ mod tests {
             );
             assert!(dense.iter().all(|module| module.bias && module.activation == Activation::Identity));
         }
-        let table: [(&[&str], &str); 3] = [
-            (&["Transformer", "SpladePooling"], "`SpladePooling`,"),
-            (&["Transformer", "Pooling", "Normalize", "Dense"], "`Dense` behind `Normalize`,"),
-            (&["StaticEmbedding"], "`StaticEmbedding`,"),
-        ];
-        for (classes, part) in table {
-            let message = head(classes, Pool::LastToken, None).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("modules.json names the module {part}")), "{message}");
-        }
+        // `modules::check_order` has a test of its own.
         let message = head(&["Transformer", "LogitScore"], Pool::Mean, None).unwrap_err().to_string();
         assert!(message.contains("so this is a re-ranker") && message.contains("--pooling"), "{message}");
     }
