@@ -27,6 +27,8 @@ use tiles::{QueryBlock, Tiles};
 
 /// The most query tokens of a work item. Their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
+/// With fewer rows of queries in a work item, each key head takes most of its time to begin and to end.
+const ROWS_PER_ITEM: usize = 7;
 
 /// A work item of one thread: some queries of one span.
 struct WorkItem<'a> {
@@ -63,7 +65,9 @@ pub(crate) fn attention(
     let heads = keys.heads;
     let width = heads.queries * heads.size;
     let total = queries.len() / width;
-    let max_queries = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
+    let threads = compute.threads.count();
+    let min_queries = ROWS_PER_ITEM.div_ceil(heads.queries / heads.keys).min(total.div_ceil(threads));
+    let max_queries = total.div_ceil(4 * threads).max(min_queries).clamp(1, QUERIES_PER_ITEM);
     let mut items = Vec::new();
     for span in *spans {
         let per_item = span.rows.len().div_ceil(span.rows.len().div_ceil(max_queries));

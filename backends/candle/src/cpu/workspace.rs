@@ -14,8 +14,10 @@ pub(super) struct Workspace {
     pub(super) query_scales: Vec<f32>,
     /// The scales of a step's values, for integers.
     pub(super) value_scales: Vec<f32>,
-    /// A head's words before they are placed in a block.
+    /// The words of rows before they are placed in a block.
     pub(super) words: Vec<u32>,
+    /// The scales of these rows, for integers.
+    pub(super) scales: Vec<f32>,
     /// The scores of a block's rows: `[panel][row]`.
     pub(super) scores: Sums,
     /// The weights of the scores, which are packed as a block.

@@ -109,6 +109,11 @@ impl<'a> Tiles<'a> {
         if self.group == 1 { row } else { row / self.group }
     }
 
+    /// The index of a row's head among those that share the key head.
+    fn head_in_group(&self, row: usize) -> usize {
+        row - self.query(row) * self.group
+    }
+
     /// The row ranges of the blocks.
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (rows, block_rows) = (self.rows, self.block_rows);
@@ -117,7 +122,7 @@ impl<'a> Tiles<'a> {
 
     /// The columns of a row's values among a query's heads.
     fn columns(&self, row: usize) -> Range<usize> {
-        let start = (self.head * self.group + row % self.group) * self.heads.size;
+        let start = (self.head * self.group + self.head_in_group(row)) * self.heads.size;
         start..start + self.heads.size
     }
 
@@ -141,7 +146,8 @@ impl<'a> Tiles<'a> {
     pub(super) fn reserve(&self, workspace: &mut Workspace, values: usize) {
         workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
         workspace.query_scales.resize(self.heads.keys * self.rows, 1.0);
-        workspace.words.resize(HEADS_AT_ONCE * self.query_words, 0);
+        workspace.words.resize(self.heads.queries * self.query_words, 0);
+        workspace.scales.resize(self.heads.queries, 1.0);
         workspace.out.resize(values, 0.0);
         workspace.totals.reserve(self.rows * self.panels);
         workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
@@ -151,19 +157,25 @@ impl<'a> Tiles<'a> {
 
     /// Packs all heads of a query, which `Workspace::values` holds.
     pub(super) fn place_query(&self, workspace: &mut Workspace, query: usize) {
-        for (chunk, values) in workspace.values.chunks(HEADS_AT_ONCE * self.heads.size).enumerate() {
+        let Workspace { values, words, scales, .. } = &mut *workspace;
+        let words_at_once = HEADS_AT_ONCE * self.query_words;
+        for ((values, words), scales) in values
+            .chunks(HEADS_AT_ONCE * self.heads.size)
+            .zip(words.chunks_mut(words_at_once))
+            .zip(scales.chunks_mut(HEADS_AT_ONCE))
+        {
             let mut heads = [&[][..]; HEADS_AT_ONCE];
-            let count = values.len() / self.heads.size;
             heads.iter_mut().zip(values.chunks(self.heads.size)).for_each(|(to, from)| *to = from);
-            let (words, mut scales) =
-                (&mut workspace.words[..count * self.query_words], [1.0; HEADS_AT_ONCE]);
-            pack::rows(self.compute.set, self.row_format, &heads[..count], words, &mut scales);
-            for (index, (words, scale)) in words.chunks(self.query_words).zip(scales).enumerate() {
-                let head = chunk * HEADS_AT_ONCE + index;
-                let (key_head, row) = (head / self.group, query * self.group + head % self.group);
-                let first = row - row % self.block_rows;
-                let block = first..self.rows.min(first + self.block_rows);
-                workspace.query_scales[key_head * self.rows + row] = scale;
+            pack::rows(self.compute.set, self.row_format, &heads[..scales.len()], words, scales);
+        }
+        for member in 0..self.group {
+            let row = query * self.group + member;
+            let first = row - row % self.block_rows;
+            let block = first..self.rows.min(first + self.block_rows);
+            for key_head in 0..self.heads.keys {
+                let head = key_head * self.group + member;
+                workspace.query_scales[key_head * self.rows + row] = workspace.scales[head];
+                let words = &workspace.words[head * self.query_words..][..self.query_words];
                 let queries = &mut workspace.queries.as_mut_slice()[self.words(key_head, &block)];
                 pack::place(words, queries, row - first, block.len());
             }
@@ -199,14 +211,20 @@ impl<'a> Tiles<'a> {
         for rows in self.blocks() {
             // Windows move to the right with the rows. So no row sees keys beyond the last row's end or
             // before the first row's start.
-            let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
+            let (of_first, of_last) = (visible(rows.start), visible(rows.end - 1));
+            let (from, to) = (of_first.start, of_last.end);
             if from < to {
                 let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
                 workspace.visible.clear();
-                workspace.visible.extend(rows.clone().map(|row| {
-                    let Range { start, end } = visible(row);
-                    start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
-                }));
+                if of_first == of_last {
+                    // So do the rows between them.
+                    workspace.visible.resize(rows.len(), from - seen.start..to - seen.start);
+                } else {
+                    workspace.visible.extend(rows.clone().map(|row| {
+                        let Range { start, end } = visible(row);
+                        start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
+                    }));
+                }
                 let first = step.first + seen.start;
                 let from = seen.start.min(workspace.value_scales.len());
                 let step = KeyStep { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
@@ -251,7 +269,7 @@ impl<'a> Tiles<'a> {
         if let Some(bias) = self.scoring.bias {
             let mut biases = [&[][..]; MAX_ROWS];
             for (biases, row) in biases.iter_mut().zip(rows.clone()) {
-                let head = self.head * self.group + row % self.group;
+                let head = self.head * self.group + self.head_in_group(row);
                 *biases = bias.biases_of(head, self.position + self.query(row), step.first, count);
             }
             softmax::add_biases(set, scores, &biases[..rows.len()]);
