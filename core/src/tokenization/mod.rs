@@ -81,8 +81,8 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyInput`] for an empty text or no ids; the errors of [`Encoder::check_characters`] if the
-    /// input must not be cut; those of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods;
+    /// [`Error::EmptyInput`] for an empty text or no ids; [`Error::TooManyCharacters`] if the input must not
+    /// be cut; the errors of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods;
     /// [`Error::Tokenizer`] for an input of another kind of model.
     pub fn encode(
         &self,

@@ -34,7 +34,7 @@ pub struct TokenizerThreads {
     line: Arc<Line>,
 }
 
-/// A request's place in the order of waiting jobs. The rule is the one of [`crate::queue`], with bytes
+/// A request's place in the order of waiting jobs. The rule is the one of `queue.rs`, with bytes
 /// instead of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
