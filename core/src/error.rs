@@ -164,17 +164,6 @@ pub enum Cause {
     Server,
 }
 
-/// The route is for classifiers and re-rankers.
-pub const NOT_A_CLASSIFIER: &str = "Model is not a classifier model";
-/// The route is for embedding models.
-pub const NOT_AN_EMBEDDING_MODEL: &str = "Model is not an embedding model";
-/// The route is for embedding models with sparse vectors.
-pub const NOT_A_SPARSE_MODEL: &str = "Model is not an embedding model with SPLADE pooling";
-/// The route is for deciders.
-pub const NOT_A_DECIDER: &str = "model is not a decider";
-/// The route is for re-rankers.
-pub const NOT_A_RERANKER: &str = "model is not a re-ranker model";
-
 impl Error {
     /// The class of this error.
     pub fn kind(&self) -> ErrorKind {

@@ -1,11 +1,11 @@
 //! Runs work that untrusted files cause, such as rendering a template, with limits on time and memory.
 //!
-//! Input: the work, and [`Bounds`]. Output: its result, or [`Exceeded`]. What must hold: the caller continues
-//! in time. The work cannot be stopped from outside, so its thread continues, too: a process that gets
-//! [`Exceeded`] must end. So a running server has a child process do the work first (`router/src/trial.rs`).
+//! Input: the work, and [`Bounds`]. Output: its result, or the reason why there is none. What must hold: the
+//! caller continues in time. The work cannot be stopped from outside, so its thread continues, too: a process
+//! in which work went beyond its bounds must end. So a running server has a child process do the work first
+//! (`router/src/trial.rs`).
 
 use std::any::Any;
-use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -30,42 +30,15 @@ pub struct Bounds {
     pub stack: usize,
 }
 
-/// Why some work has no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exceeded {
-    /// The work takes longer than this.
-    Time(Duration),
-    /// The work takes more bytes than this.
-    Memory(u64),
-    /// The work panicked, with this message.
-    Panicked(String),
-    /// The system gives no thread with the stack that the work may need.
-    NoThread,
-}
-
-impl fmt::Display for Exceeded {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Time(time) => write!(formatter, "it takes longer than {time:?}"),
-            Self::Memory(bytes) => write!(formatter, "it takes more than {} MiB of memory", bytes >> 20),
-            Self::Panicked(message) => write!(formatter, "it is not understood ({message})"),
-            Self::NoThread => write!(
-                formatter,
-                "the system gives no thread to read it: raise the limit of processes or of address space"
-            ),
-        }
-    }
-}
-
 /// Runs the work on its own thread.
 ///
 /// # Errors
 ///
-/// [`Exceeded`], also if no thread can be started.
+/// Words that say what the work exceeds, that it panicked, or that the system gives no thread for it.
 pub fn run<T: Send + 'static>(
     bounds: Bounds,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Exceeded> {
+) -> Result<T, String> {
     silence_panics();
     let (start, before) = (Instant::now(), resident());
     let (sender, receiver) = channel();
@@ -74,26 +47,32 @@ pub fn run<T: Send + 'static>(
         // The caller gets a result or an error, whatever the work leaves half changed.
         let result = panic::catch_unwind(AssertUnwindSafe(work));
         // After a timeout, no receiver waits for the result.
-        drop(sender.send(result.map_err(|payload| Exceeded::Panicked(panic_message(&*payload).to_owned()))));
+        drop(sender.send(result.map_err(|payload| not_understood(panic_message(&*payload)))));
     });
     if started.is_err() {
-        return Err(Exceeded::NoThread);
+        let reason =
+            "the system gives no thread to read it: raise the limit of processes or of address space";
+        return Err(reason.to_owned());
     }
     loop {
         match receiver.recv_timeout(INTERVAL) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Disconnected) => return Err(Exceeded::Panicked("no message".to_owned())),
+            Err(RecvTimeoutError::Disconnected) => return Err(not_understood("no message")),
             Err(RecvTimeoutError::Timeout) => {}
         }
         if start.elapsed() > bounds.time {
-            return Err(Exceeded::Time(bounds.time));
+            return Err(format!("it takes longer than {:?}", bounds.time));
         }
         if let (Some(before), Some(now)) = (before, resident())
             && now > before + bounds.memory
         {
-            return Err(Exceeded::Memory(bounds.memory));
+            return Err(format!("it takes more than {} MiB of memory", bounds.memory >> 20));
         }
     }
+}
+
+fn not_understood(message: &str) -> String {
+    format!("it is not understood ({message})")
 }
 
 /// Keeps the panics of guarded work off standard error: its error has the message.
@@ -109,7 +88,6 @@ fn silence_panics() {
     });
 }
 
-/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
@@ -143,7 +121,7 @@ mod tests {
     fn work_gives_its_result_or_panics() {
         const INDEX: &str = "index out of bounds: the len is 1 but the index is 1";
         assert_eq!(run(BOUNDS, || 7), Ok(7));
-        let panicked = |message: &str| Err(Exceeded::Panicked(message.to_owned()));
+        let panicked = |message: &str| Err(format!("it is not understood ({message})"));
         assert_eq!(run(BOUNDS, || -> u8 { panic::resume_unwind(Box::new("x")) }), panicked("x"));
         assert_eq!(run(BOUNDS, || [0_u8; 1][std::hint::black_box(1)]), panicked(INDEX));
         assert_eq!(run(BOUNDS, || -> u8 { panic::resume_unwind(Box::new(7)) }), panicked("no message"));
@@ -153,8 +131,7 @@ mod tests {
     fn work_without_end_is_left() {
         let bounds = Bounds { time: Duration::from_millis(50), ..BOUNDS };
         let exceeded = run(bounds, || thread::sleep(Duration::from_hours(1)));
-        assert_eq!(exceeded, Err(Exceeded::Time(bounds.time)));
-        assert!(exceeded.is_err_and(|exceeded| exceeded.to_string().contains("50ms")));
+        assert_eq!(exceeded, Err("it takes longer than 50ms".to_owned()));
     }
 
     #[test]
@@ -166,7 +143,7 @@ mod tests {
             thread::sleep(Duration::from_secs(2));
             taken.len()
         });
-        assert_eq!(exceeded, Err(Exceeded::Memory(bounds.memory)));
+        assert_eq!(exceeded, Err("it takes more than 64 MiB of memory".into()));
     }
 
     #[test]
@@ -182,6 +159,6 @@ mod tests {
             recurse(depth - 1) + page[0]
         }
         let bounds = Bounds { memory: 64 << 20, stack: 1 << 30, ..BOUNDS };
-        assert_eq!(run(bounds, || recurse(100_000)), Err(Exceeded::Memory(bounds.memory)));
+        assert_eq!(run(bounds, || recurse(100_000)), Err("it takes more than 64 MiB of memory".into()));
     }
 }

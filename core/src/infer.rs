@@ -84,7 +84,6 @@ pub struct Engine {
 pub struct Announced {
     shared: Arc<Shared>,
     turn: Arc<Turn>,
-    /// The number of texts.
     count: usize,
     /// The permit of its request, which a health probe does not have.
     _permit: Option<Arc<Permit>>,
@@ -149,34 +148,20 @@ impl Engine {
     }
 
     /// A permit for a whole request of at most `tokens` tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs;
-    /// [`Error::DeviceLost`] once it is lost.
-    pub fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         let retry_after = || self.retry_after();
         self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
     }
 
     /// Like [`Engine::try_acquire`], but waits while too much is in flight: first come, first served.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unhealthy`] if no permit will ever be free, or while the device hangs; [`Error::DeviceLost`]
-    /// once it is lost.
-    pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }
 
     /// Adds room for `tokens` tokens to a permit, and waits for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::acquire`].
-    pub async fn add_tokens(&self, permit: Permit, tokens: usize) -> Result<Permit, Error> {
+    pub(crate) async fn add_tokens(&self, permit: Permit, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.add_tokens(permit, tokens).await.ok_or(Error::Unhealthy)
     }
@@ -199,15 +184,11 @@ impl Engine {
     fn check_device(&self) -> Result<(), Error> {
         if self.shared.is_lost() {
             Err(Error::DeviceLost)
-        } else if self.is_hung() {
+        } else if self.watchdog.as_ref().is_some_and(|watchdog| watchdog.hung.load(Ordering::Acquire)) {
             Err(Error::Unhealthy)
         } else {
             Ok(())
         }
-    }
-
-    fn is_hung(&self) -> bool {
-        self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
     }
 
     /// The metrics of the model.
@@ -409,7 +390,7 @@ mod tests {
         assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Unhealthy);
         assert_eq!(engine.acquire(1).await.unwrap_err(), Error::Unhealthy);
         control.release();
-        while engine.is_hung() {
+        while engine.check_device().is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(engine.healthy().await && engine.try_acquire(1).is_ok());

@@ -10,9 +10,9 @@ pub mod guard;
 pub mod infer;
 pub mod metrics;
 pub mod model;
-pub mod passages;
+mod passages;
 mod postprocess;
-pub mod queue;
+mod queue;
 pub mod service;
 #[cfg(test)]
 mod stopped_clock;

@@ -1,8 +1,8 @@
 //! All `te_…` metrics: name, kind, unit and meaning, in one place.
 //!
-//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. What must hold: each
-//! metric of [`ALL`] is moved somewhere; durations are in seconds; text-embeddings-inference has the same
-//! names and labels, so that its dashboards keep working.
+//! Output: names, [`describe`] for the start, and [`ModelMetrics`], which moves them. The sentences of
+//! [`ALL`] tell what each is. What must hold: each metric of [`ALL`] is moved somewhere; durations are in
+//! seconds; text-embeddings-inference has the same names and labels, so that its dashboards keep working.
 
 use metrics::{Counter, Histogram, Label, SharedString, Unit};
 use std::{sync::Arc, time::Duration};
@@ -20,16 +20,12 @@ pub const TOKENIZER_REQUESTS: RequestMetrics =
 pub const REQUEST_FAILURE: &str = "te_request_failure";
 /// A request's time from arrival to answer.
 pub const REQUEST_DURATION: &str = "te_request_duration";
-/// The longest tokenization among a request's texts.
-pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duration";
-/// The longest wait in the queue among a request's texts.
-pub const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
-/// The longest forward pass among a request's texts.
-pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
+pub(crate) const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duration";
+pub(crate) const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
+pub(crate) const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
 /// The number of tokens of an input.
 pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
-/// The metrics of each text that the model scores.
-pub const PREDICT: TextMetrics = TextMetrics {
+pub(crate) const PREDICT: TextMetrics = TextMetrics {
     count: "te_predict_count",
     success: "te_predict_success",
     duration: "te_predict_duration",
@@ -37,8 +33,7 @@ pub const PREDICT: TextMetrics = TextMetrics {
     queue_duration: "te_predict_queue_duration",
     inference_duration: "te_predict_inference_duration",
 };
-/// The metrics of each text that becomes one vector, or one for each of its tokens.
-pub const EMBED: TextMetrics = TextMetrics {
+pub(crate) const EMBED: TextMetrics = TextMetrics {
     count: "te_embed_count",
     success: "te_embed_success",
     duration: "te_embed_duration",
@@ -48,46 +43,30 @@ pub const EMBED: TextMetrics = TextMetrics {
 };
 /// Lines of the log that were dropped.
 pub const LOG_LINES_DROPPED: &str = "te_log_lines_dropped";
-/// Texts in a batch.
-pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
+pub(crate) const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Unique tokens in a batch.
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
-/// Texts in the queue.
-pub const QUEUE_SIZE: &str = "te_queue_size";
-/// Tokens of the texts in the queue.
-pub const QUEUE_TOKENS: &str = "te_queue_tokens";
-/// The age of the oldest request with texts in the queue.
-pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
-/// The time during which the device computed.
-pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
-/// Tokens of texts that were not computed, because another text of the batch begins with them.
-pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
-/// Batches that did not fit the device's memory.
-pub const BATCH_OUT_OF_MEMORY: &str = "te_batch_out_of_memory";
-/// Tokens that batches computed.
-pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
-/// Texts whose first tokens were cached by earlier batches.
-pub const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
-/// Tokens that were not computed because they were cached.
-pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
-/// The size of the prefix cache in bytes.
-pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
-/// Texts whose score or vector was computed before.
-pub const SCORE_CACHE_HITS: &str = "te_score_cache_hits";
-/// Tokens of texts whose score or vector was computed before.
-pub const SCORE_CACHE_TOKENS: &str = "te_score_cache_tokens";
-/// The size of the score cache in bytes.
-pub const SCORE_CACHE_BYTES: &str = "te_score_cache_bytes";
+pub(crate) const QUEUE_SIZE: &str = "te_queue_size";
+pub(crate) const QUEUE_TOKENS: &str = "te_queue_tokens";
+pub(crate) const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
+pub(crate) const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
+pub(crate) const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
+pub(crate) const BATCH_OUT_OF_MEMORY: &str = "te_batch_out_of_memory";
+pub(crate) const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
+pub(crate) const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
+pub(crate) const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
+pub(crate) const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
+pub(crate) const SCORE_CACHE_HITS: &str = "te_score_cache_hits";
+pub(crate) const SCORE_CACHE_TOKENS: &str = "te_score_cache_tokens";
+pub(crate) const SCORE_CACHE_BYTES: &str = "te_score_cache_bytes";
 /// Whether the model is in memory.
 pub const MODEL_LOADED: &str = "te_model_loaded";
 /// How often the model was loaded again.
 pub const MODEL_LOADS: &str = "te_model_loads";
-/// Inputs from which tokens were cut.
-pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
+pub(crate) const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// The build: its version and commit, in labels.
 pub const BUILD_INFO: &str = "te_build_info";
-/// Requests that have a permit.
-pub const REQUESTS_IN_FLIGHT: &str = "te_requests_in_flight";
+pub(crate) const REQUESTS_IN_FLIGHT: &str = "te_requests_in_flight";
 /// Connections of all ports.
 pub const CONNECTIONS: &str = "te_connections";
 /// Bytes of requests that no permit covers yet.
@@ -111,19 +90,13 @@ pub struct RequestMetrics {
 
 /// The names of the metrics of texts.
 #[derive(Debug, Clone, Copy)]
-pub struct TextMetrics {
-    /// Texts that the model got.
-    pub count: &'static str,
-    /// Texts that were answered.
-    pub success: &'static str,
-    /// Tokenization, wait and forward pass together.
-    pub duration: &'static str,
-    /// The wait for, and work of, a tokenizer.
-    pub tokenization_duration: &'static str,
-    /// The wait in the queue.
-    pub queue_duration: &'static str,
-    /// The forward pass the text was part of.
-    pub inference_duration: &'static str,
+pub(crate) struct TextMetrics {
+    pub(crate) count: &'static str,
+    pub(crate) success: &'static str,
+    pub(crate) duration: &'static str,
+    pub(crate) tokenization_duration: &'static str,
+    pub(crate) queue_duration: &'static str,
+    pub(crate) inference_duration: &'static str,
 }
 
 /// The way in which a metric moves.
@@ -176,20 +149,8 @@ const fn amounts(name: &'static str, power: i32, description: &'static str) -> M
     Metric { name, kind: MetricKind::Histogram(Observed::Amounts(power)), unit: Unit::Count, description }
 }
 
-const fn probabilities(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::Histogram(Observed::Probabilities), unit: Unit::Count, description }
-}
-
 const fn gauge(name: &'static str, description: &'static str) -> Metric {
     Metric { name, kind: MetricKind::Gauge, unit: Unit::Count, description }
-}
-
-const fn gauge_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::Gauge, unit: Unit::Seconds, description }
-}
-
-const fn counter_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: MetricKind::CounterOfSeconds, unit: Unit::Seconds, description }
 }
 
 /// All metrics.
@@ -249,14 +210,18 @@ pub const ALL: &[Metric] = &[
     ),
     gauge(QUEUE_SIZE, "Texts that wait for a tokenizer, or in the queue for a batch."),
     gauge(QUEUE_TOKENS, "Tokens of the texts in the queue that are encoded, each text counted in full."),
-    gauge_of_seconds(
-        QUEUE_OLDEST_AGE,
-        "Age of the oldest request with a text that waits for a tokenizer or a batch.",
-    ),
-    counter_of_seconds(
-        DEVICE_BUSY,
-        "How long the device has computed. Its rate is the share of the time in which it was busy.",
-    ),
+    Metric {
+        name: QUEUE_OLDEST_AGE,
+        kind: MetricKind::Gauge,
+        unit: Unit::Seconds,
+        description: "Age of the oldest request with a text that waits for a tokenizer or a batch.",
+    },
+    Metric {
+        name: DEVICE_BUSY,
+        kind: MetricKind::CounterOfSeconds,
+        unit: Unit::Seconds,
+        description: "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    },
     counter(LOG_LINES_DROPPED, "Lines of the log that were dropped, because nobody read the log."),
     counter(
         BATCH_OUT_OF_MEMORY,
@@ -298,10 +263,12 @@ pub const ALL: &[Metric] = &[
         BUILD_INFO,
         "Always 1: the version and, if it is known, the commit of this server are in its labels.",
     ),
-    probabilities(
-        RERANK_SCORE,
-        "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",
-    ),
+    Metric {
+        name: RERANK_SCORE,
+        kind: MetricKind::Histogram(Observed::Probabilities),
+        unit: Unit::Count,
+        description: "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",
+    },
 ];
 
 /// Registers the description of each metric of [`ALL`] with the installed recorder.
@@ -344,11 +311,6 @@ impl ModelMetrics {
     /// A histogram, for who moves it often.
     pub(crate) fn find_histogram(&self, name: &'static str) -> Histogram {
         metrics::histogram!(name, self.all_labels(None))
-    }
-
-    /// Adds one to a counter.
-    pub(crate) fn count_one(&self, name: &'static str) {
-        self.count_many(name, 1);
     }
 
     /// Adds `amount` to a counter.
@@ -440,7 +402,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             describe();
             let metrics = ModelMetrics::default();
-            metrics.count_one(PREDICT.count);
+            metrics.count_many(PREDICT.count, 1);
             metrics.observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
             metrics.observe_amount(BATCH_NEXT_SIZE, 3);
         });
@@ -456,7 +418,7 @@ mod tests {
     #[test]
     fn one_of_several_models_is_named() {
         let moved = testing::recorded(|| {
-            ModelMetrics::with_name("m").count_one(PREDICT.count);
+            ModelMetrics::with_name("m").count_many(PREDICT.count, 1);
             ModelMetrics::with_name("n").count_by(REQUESTS.count, "method", "single", 2);
             ModelMetrics::default().count_by(REQUESTS.count, "method", "single", 3);
         });

@@ -21,7 +21,7 @@ const TITLES: [&str; 9] = ["Dr.", "Mr.", "Mrs.", "Ms.", "Prof.", "St.", "No.", "
 
 /// The sentences of a text by Unicode's rules (UAX #29), with two exceptions: a line that begins with a small
 /// letter goes on with the sentence of the line before it, and very short sentences are joined.
-pub fn sentence_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn sentence_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
     let mut blocks = SentenceBlocks { text, at: 0, found: VecDeque::new() };
     let mut pieces = iter::from_fn(move || blocks.next_piece()).peekable();
     iter::from_fn(move || {
@@ -38,7 +38,6 @@ pub fn sentence_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Whether the sentence `before` goes on with `next`.
 fn goes_on(before: &str, next: &str) -> bool {
     let words = before.trim();
     if words.is_empty() || next.trim().is_empty() {
@@ -122,43 +121,32 @@ fn word_border(text: &str, at: usize) -> usize {
     border.unwrap_or_else(|| text.floor_char_boundary(at).max(first_end))
 }
 
-/// The limits of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowLimits {
+pub(crate) struct WindowLimits {
     /// The most tokens of a window.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     /// The most tokens with which a window repeats the end of the window before it.
-    pub overlap: usize,
+    pub(crate) overlap: usize,
     /// The most windows of a text.
-    pub count: usize,
+    pub(crate) count: usize,
 }
 
-/// The windows of a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Windows {
+pub(crate) struct Windows {
     /// Their bytes, in the order of the text.
-    pub ranges: Vec<Range<usize>>,
+    pub(crate) ranges: Vec<Range<usize>>,
     /// Whether the text goes on behind the last window.
-    pub is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 /// How long texts are, in the model's tokens.
-pub trait TextMeasure {
+pub(crate) trait TextMeasure {
     /// The error of a tokenizer that fails.
     type Error;
 
     /// About the number of tokens of a sentence. [`TextMeasure::fits_window`] decides.
-    ///
-    /// # Errors
-    ///
-    /// If the tokenizer fails.
     fn count_tokens(&self, sentence: &str) -> Result<usize, Self::Error>;
 
-    /// Whether a text fits a window.
-    ///
-    /// # Errors
-    ///
-    /// If the tokenizer fails.
     fn fits_window(&self, text: &str) -> Result<bool, Self::Error>;
 }
 
@@ -169,7 +157,6 @@ struct WindowPiece {
     tokens: usize,
 }
 
-/// Makes the windows of a text.
 struct WindowMaker<'a, M, S> {
     text: &'a str,
     measure: &'a M,
@@ -186,11 +173,7 @@ struct WindowMaker<'a, M, S> {
 
 /// Windows of whole sentences, each as long as the limits allow. The caller
 /// knows that the text does not fit as a whole.
-///
-/// # Errors
-///
-/// As `measure`.
-pub fn split_windows<M: TextMeasure>(
+pub(crate) fn split_windows<M: TextMeasure>(
     text: &str,
     limits: WindowLimits,
     measure: &M,
@@ -313,7 +296,6 @@ impl<M: TextMeasure, S: Iterator<Item = Range<usize>>> WindowMaker<'_, M, S> {
         Ok(true)
     }
 
-    /// The bytes of the window.
     fn window_range(&self) -> Range<usize> {
         let first = self.window.front().map_or(0, |piece| piece.bytes.start);
         first..self.window.back().map_or(first, |piece| piece.bytes.end)
@@ -321,7 +303,7 @@ impl<M: TextMeasure, S: Iterator<Item = Range<usize>>> WindowMaker<'_, M, S> {
 }
 
 /// A range of bytes without the white space around its text. Unchanged if there is nothing else.
-pub fn trimmed_range(text: &str, range: Range<usize>) -> Range<usize> {
+pub(crate) fn trimmed_range(text: &str, range: Range<usize>) -> Range<usize> {
     let part = &text[range.clone()];
     let words = part.trim();
     if words.is_empty() {
@@ -333,7 +315,7 @@ pub fn trimmed_range(text: &str, range: Range<usize>) -> Range<usize> {
 
 /// Ranges of bytes as ranges of characters (Unicode scalar values), which clients count in. The starts must
 /// be in ascending order.
-pub fn character_ranges(text: &str, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+pub(crate) fn character_ranges(text: &str, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut at, mut characters) = (0, 0);
     let mut counted = Vec::with_capacity(ranges.len());
     for range in ranges {

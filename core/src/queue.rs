@@ -31,15 +31,14 @@ pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
 #[derive(Debug)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// The number of requests that came before it.
-    number: u64,
+    pub(crate) number: u64,
     /// The number of tokens that had left the queue when it came.
     arrived: u64,
     /// The tokens of its submitted texts.
     tokens: AtomicU64,
-    /// When it came.
-    came: Instant,
+    pub(crate) came: Instant,
     /// Whether one of its texts has left the queue.
     begun: AtomicBool,
     /// Whether the request has ended. Changes only while the queue is locked.
@@ -47,16 +46,6 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The number of requests that came before it.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// When the request came.
-    pub(crate) fn came(&self) -> Instant {
-        self.came
-    }
-
     /// Whether one of the request's texts has left the queue to be computed.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
@@ -86,30 +75,29 @@ pub struct Outcome {
 
 /// A text that waits.
 #[derive(Debug)]
-pub struct Entry {
-    /// The text.
-    pub text: Text,
+pub(crate) struct Entry {
+    pub(crate) text: Text,
     /// The place of its request.
-    pub turn: Arc<Turn>,
+    pub(crate) turn: Arc<Turn>,
     /// The channel for the answer. If its receiver is gone, the text is skipped.
-    pub reply: oneshot::Sender<Result<Outcome, Error>>,
+    pub(crate) reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
-    pub enqueued: Instant,
+    pub(crate) enqueued: Instant,
 }
 
 /// How texts are packed into a batch, and the batch's limits.
 #[derive(Debug, Clone, Copy)]
-pub struct BatchLimits {
+pub(crate) struct BatchLimits {
     /// Whether texts of a batch share prefixes, which the backend decides.
-    pub packing: Packing,
+    pub(crate) packing: Packing,
     /// Unique tokens per batch. A shared prefix counts once; tokens that the backend has cached for the first
     /// text do not count. A text that is longer than this is only computed with texts that share its
     /// beginning, or alone.
-    pub max_batch_tokens: usize,
+    pub(crate) max_batch_tokens: usize,
     /// The longest input. No batch is made longer than this for the sake of a shared beginning.
-    pub max_input_length: usize,
+    pub(crate) max_input_length: usize,
     /// Texts per batch; unlimited if absent.
-    pub max_batch_requests: Option<usize>,
+    pub(crate) max_batch_requests: Option<usize>,
 }
 
 impl BatchLimits {
@@ -137,11 +125,11 @@ impl BatchLimits {
 
 /// A batch that leaves the queue.
 #[derive(Debug)]
-pub struct NextBatch {
+pub(crate) struct NextBatch {
     /// The texts, packed.
-    pub batch: Batch,
+    pub(crate) batch: Batch,
     /// The entries of the batch's texts, in its order.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 impl NextBatch {
@@ -155,9 +143,8 @@ impl NextBatch {
     }
 }
 
-/// The queue.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// The waiting texts, by the number of their request. A request without a text has no entry.
     requests: BTreeMap<u64, VecDeque<Entry>>,
     /// The number of waiting texts. Abandoned texts count until they are thrown out.
@@ -172,7 +159,7 @@ pub struct Queue {
 
 impl Queue {
     /// The place of a request that arrives now.
-    pub fn turn(&mut self) -> Arc<Turn> {
+    pub(crate) fn turn(&mut self) -> Arc<Turn> {
         self.arrivals += 1;
         let (number, arrived) = (self.arrivals, self.left);
         Arc::new(Turn {
@@ -186,7 +173,7 @@ impl Queue {
     }
 
     /// Appends a text to the texts of its request. `entry.text.ids` must not be empty.
-    pub fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: Entry) {
         let tokens = entry.text.ids.len();
         self.texts += 1;
         self.tokens += tokens;
@@ -206,7 +193,7 @@ impl Queue {
     /// Takes texts that fit into a batch, request by request in the order of their turns; `None` if no text
     /// has a receiver. If a request's next text does not fit, texts of later requests still may. `known`
     /// gives the number of a text's first tokens that the backend need not compute.
-    pub fn next_batch(
+    pub(crate) fn next_batch(
         &mut self,
         mut limits: BatchLimits,
         known: impl Fn(&Text) -> usize,
@@ -248,7 +235,7 @@ impl Queue {
 
     /// Whether the waiting texts fill a batch. The tokens that a text may share with others of its request do
     /// not count, since most of these texts find them cached. At worst, a full batch is called one with room.
-    pub fn fills(&self, limits: BatchLimits) -> bool {
+    pub(crate) fn fills(&self, limits: BatchLimits) -> bool {
         // As in `BatchLimits::limits_behind`, if nothing is known.
         let room = self.long_beginning(limits).max(limits.max_batch_tokens);
         let mut tokens = 0;
@@ -275,11 +262,10 @@ impl Queue {
     }
 
     /// When the longest-waiting text joined the queue.
-    pub fn oldest(&self) -> Option<Instant> {
+    pub(crate) fn oldest(&self) -> Option<Instant> {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
-    /// The tokens of the waiting texts.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -297,12 +283,12 @@ impl Queue {
     }
 
     /// The number of waiting texts, as last counted.
-    pub fn waiting_texts(&self) -> usize {
+    pub(crate) fn waiting_texts(&self) -> usize {
         self.texts
     }
 
     /// Throws out abandoned texts and counts the others again. Called just before the metrics are read.
-    pub fn drop_abandoned(&mut self) {
+    pub(crate) fn drop_abandoned(&mut self) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
             !waiting.is_empty()

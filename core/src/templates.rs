@@ -57,7 +57,6 @@ pub enum Piece {
     Token(u32),
 }
 
-/// The texts of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotTexts<'a> {
     pub(crate) instruction: &'a str,
@@ -73,7 +72,7 @@ impl<'a> From<&'a [&'a str; 3]> for SlotTexts<'a> {
 }
 
 /// The prompt of a re-ranker: pieces in order, in one form or two.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromptTemplate {
     pieces: Vec<Piece>,
     /// The pieces for requests without an instruction, if they differ.
@@ -85,9 +84,10 @@ pub struct PromptTemplate {
 }
 
 /// The template's form for an empty instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum EmptyInstruction {
     /// The form with an instruction.
+    #[default]
     Written,
     /// The form without an instruction.
     Bare,
@@ -95,7 +95,6 @@ pub(crate) enum EmptyInstruction {
     Other,
 }
 
-/// One of a template's forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TemplateForm {
     /// With an instruction, or the only form.
@@ -228,7 +227,6 @@ impl Piece {
         Self::Slot { slot, document: 0, trim: false, empty: String::new() }
     }
 
-    /// The text of the piece.
     pub(crate) fn text<'a>(&'a self, texts: &SlotTexts<'a>) -> &'a str {
         match self {
             Self::Literal(text) | Self::Mark(text) => text,
@@ -246,7 +244,6 @@ impl Piece {
         }
     }
 
-    /// The piece for the document `number` of `count`.
     fn for_document(&self, number: usize, count: usize) -> Self {
         match self {
             Self::Count => Self::Literal(count.to_string()),

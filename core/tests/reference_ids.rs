@@ -130,7 +130,7 @@ fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
     let encoder = PromptEncoder::new(tokenizer(), template, options).unwrap();
     let document = case.document.whole();
     let text = PairText { instruction: case.instruction.as_deref(), query: &case.query, document: &document };
-    let encoded = encoder.encode_prompt(&text, case.truncation_direction.truncation()).unwrap();
+    let encoded = encoder.encode_prompt(&text, case.truncation_direction.truncation(), None).unwrap();
     assert!(encoded.truncated == 0 || encoded.ids.len() == case.max_length, "{}", case.name);
     encoded.ids
 }
@@ -192,7 +192,7 @@ fn the_frame_and_the_answers_are_those_of_the_reference() {
     let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     assert_eq!(encoder.self_check(), Ok(()));
     let text = PairText { instruction: None, query: "a", document: "b" };
-    let ids = encoder.encode_prompt(&text, Direction::Right.truncation()).unwrap().ids;
+    let ids = encoder.encode_prompt(&text, Direction::Right.truncation(), None).unwrap().ids;
     assert!(ids.starts_with(&facts.prefix) && ids.ends_with(&facts.suffix));
 }
 
@@ -236,7 +236,7 @@ fn every_text_and_pair_of_a_classifier_has_the_ids_of_the_reference() {
             inputs => {
                 pairs += 1;
                 let pair = PairText { instruction: None, query: &inputs[0], document: &inputs[1] };
-                encoder.encode_pair(&pair, truncation)
+                encoder.encode_pair(&pair, truncation, None)
             }
         };
         assert_eq!(encoded.unwrap().ids, ids, "{name}");

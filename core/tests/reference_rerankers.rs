@@ -170,7 +170,7 @@ fn prompts_have_the_ids_of_the_authors_code() {
                 assert_eq!(encoder.self_check(), Ok(()), "{name}");
                 let instruction = row.instruction.as_deref();
                 let text = PairText { instruction, query: &row.query, document: &row.document };
-                let encoded = encoder.encode_prompt(&text, RIGHT).unwrap();
+                let encoded = encoder.encode_prompt(&text, RIGHT, None).unwrap();
                 assert_eq!(encoded.ids, row.ids, "{name}: {:?} {:?}", row.query, row.document);
             }
         }
@@ -183,7 +183,7 @@ fn a_query_has_three_quarters_of_what_the_frame_leaves_and_the_rest_is_the_docum
     let template = PromptTemplate::builtin(family);
     let whole = encoder(name, &template, 4096);
     let encode = |encoder: &PromptEncoder, query: &str, document: &str, truncation| {
-        encoder.encode_prompt(&PairText { instruction: None, query, document }, truncation)
+        encoder.encode_prompt(&PairText { instruction: None, query, document }, truncation, None)
     };
     let frame = encode(&whole, "", "", RIGHT).unwrap().ids;
     let [words, long] = [1, 99].map(|times| "Mars is red. ".repeat(times));
@@ -213,7 +213,7 @@ fn only_the_families_with_the_query_first_share_more_than_their_first_words() {
         let encoder = encoder(name, &template, 4096);
         let reusable = |query: &str| {
             let text = PairText { instruction: None, query, document: "Mars is red." };
-            encoder.encode_prompt(&text, RIGHT).unwrap().reusable
+            encoder.encode_prompt(&text, RIGHT, None).unwrap().reusable
         };
         let grows = reusable("Which planet is known as the red one?") > reusable("Mars?");
         let document_first = family.starts_with("ctxl") || family == "jina-reranker-m0";
@@ -258,7 +258,7 @@ fn no_text_of_a_request_yields_an_added_token_or_closes_its_slot() {
             let encoder = encoder(name, &template, 4096);
             let added: BTreeSet<u32> = encoder.tokenizer().get_added_tokens_decoder().into_keys().collect();
             let controls = |text: &PairText<'_>| -> (Vec<u32>, u32) {
-                let ids = encoder.encode_prompt(text, RIGHT).unwrap().ids;
+                let ids = encoder.encode_prompt(text, RIGHT, None).unwrap().ids;
                 let last = *ids.last().unwrap();
                 (ids.into_iter().filter(|id| added.contains(id)).collect(), last)
             };

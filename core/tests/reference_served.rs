@@ -192,7 +192,7 @@ fn ids_and_token_types_are_those_of_the_reference() {
                 [query, document] => {
                     pairs += 1;
                     encoder.self_check_pairs().unwrap();
-                    encoder.encode_pair(&PairText { instruction: None, query, document }, truncation)
+                    encoder.encode_pair(&PairText { instruction: None, query, document }, truncation, None)
                 }
                 inputs => unreachable!("{inputs:?}"),
             };

@@ -7,13 +7,13 @@
 
 mod architectures;
 mod config;
-mod lfm2;
+mod hybrid;
 mod metadata_reader;
-mod qwen35;
 mod reader;
 mod tensor_names;
 mod translate;
 
+pub(crate) use self::translate::tensors;
 pub use self::{
     config::config,
     metadata_reader::CONVERTED,
@@ -23,7 +23,7 @@ pub use self::{
 
 use self::reader::SourceReader;
 use crate::{CheckpointError, ModelFile, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"GGUF";
@@ -79,7 +79,7 @@ const TYPES: [(u32, &str); 34] = [
 /// A GGUF file's metadata and tensors, under llama.cpp's names.
 #[derive(Debug)]
 pub struct File {
-    path: PathBuf,
+    source: Arc<Source>,
     /// The metadata.
     pub metadata: Metadata,
     tensors: BTreeMap<String, Tensor>,
@@ -97,10 +97,7 @@ impl Metadata {
 
     /// The text with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
-        match self.get(name) {
-            Some(MetadataValue::Text(text)) => Some(text),
-            _ => None,
-        }
+        if let Some(MetadataValue::Text(text)) = self.get(name) { Some(text) } else { None }
     }
 
     /// The whole number with this name, if it is not negative.
@@ -122,18 +119,12 @@ impl Metadata {
 
     /// The switch with this name.
     pub fn switch(&self, name: &str) -> Option<bool> {
-        match self.get(name) {
-            Some(MetadataValue::Switch(switch)) => Some(*switch),
-            _ => None,
-        }
+        if let Some(MetadataValue::Switch(switch)) = self.get(name) { Some(*switch) } else { None }
     }
 
     /// The list of texts with this name.
     pub fn texts(&self, name: &str) -> Option<&[String]> {
-        match self.get(name) {
-            Some(MetadataValue::Texts(texts)) => Some(texts),
-            _ => None,
-        }
+        if let Some(MetadataValue::Texts(texts)) = self.get(name) { Some(texts) } else { None }
     }
 
     /// The list of whole numbers with this name.
@@ -164,11 +155,11 @@ impl File {
         if source.start(MAGIC.len() as u64)? != MAGIC {
             return Err(source.damaged("it does not begin as a GGUF file"));
         }
-        Self::read(&source)
+        Self::read(source)
     }
 
-    pub(crate) fn read(source: &Arc<Source>) -> Result<Self, CheckpointError> {
-        let mut reader = SourceReader::new(source, MAGIC.len() as u64);
+    pub(crate) fn read(source: Arc<Source>) -> Result<Self, CheckpointError> {
+        let mut reader = SourceReader::new(&source, MAGIC.len() as u64);
         let version = reader.u32()?;
         if !(2..=3).contains(&version) {
             let order = if version.swap_bytes() < 16 { ", or its numbers are big-endian" } else { "" };
@@ -213,10 +204,10 @@ impl File {
         let start = reader.position().next_multiple_of(alignment);
         let mut found = BTreeMap::new();
         for info in infos {
-            let tensor = placed(source, &info, start, alignment)?;
+            let tensor = placed(&source, &info, start, alignment)?;
             insert(&mut found, info.name, tensor)?;
         }
-        Ok(Self { path: source.path.clone(), metadata, tensors: found })
+        Ok(Self { source, metadata, tensors: found })
     }
 
     /// llama.cpp's name of the architecture.
@@ -234,12 +225,12 @@ impl File {
     }
 
     fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
-        CheckpointError::Damaged { path: self.path.clone(), reason: reason.into() }
+        self.source.damaged(reason)
     }
 
     /// An error that names the file.
     pub fn unsupported(&self, reason: impl Into<String>) -> CheckpointError {
-        CheckpointError::Unsupported { path: self.path.clone(), reason: reason.into() }
+        self.source.unsupported(reason)
     }
 
     /// The shape of the tensor with llama.cpp's name. Neighbouring values are in the last dimension.
@@ -269,15 +260,6 @@ impl File {
         let mut values = vec![0.0; outputs * inputs];
         tensor.encoding().widen(&tensor.read(name, 0..outputs)?, &mut values);
         Ok(DenseMatrix { outputs, inputs, values })
-    }
-
-    /// The tensors under the names that `transformers` gives them.
-    ///
-    /// # Errors
-    ///
-    /// [`CheckpointError::Unsupported`] naming an unknown architecture or tensor.
-    pub(crate) fn translated(&self, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-        translate::tensors(self, source)
     }
 }
 

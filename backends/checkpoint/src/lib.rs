@@ -172,7 +172,7 @@ pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointErro
     let source = Arc::new(Source::open(&file.into())?);
     let start = source.start(MAX_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
-        let tensors = gguf::File::read(&source)?.translated(&source)?;
+        let tensors = gguf::tensors(&gguf::File::read(source)?)?;
         return Ok(CheckpointFile { format: Format::Gguf, tensors });
     }
     if pickle::is_pickle(&start) {
@@ -187,11 +187,6 @@ pub fn open(file: impl Into<ModelFile>) -> Result<CheckpointFile, CheckpointErro
     Ok(CheckpointFile { format: Format::Safetensors, tensors })
 }
 
-/// Adds a tensor.
-///
-/// # Errors
-///
-/// [`CheckpointError::Damaged`] if a tensor of this name exists.
 fn insert(
     tensors: &mut BTreeMap<String, Tensor>,
     name: String,

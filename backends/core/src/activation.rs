@@ -26,38 +26,31 @@ impl Activation {
     pub const ALL: [Self; 7] =
         [Self::Identity, Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Tanh, Self::Sigmoid];
 
-    /// The names of functions in `config.json` that are supported.
-    pub const NAMES: [&str; 13] = [
-        "gelu",
-        "gelu_python",
-        "gelu_new",
-        "gelu_fast",
-        "gelu_pytorch_tanh",
-        "gelu_python_tanh",
-        "gelu_accurate",
-        "silu",
-        "swish",
-        "relu",
-        "tanh",
-        "sigmoid",
-        "linear",
+    /// The supported functions by their names in `config.json` (`ACT2FN` of transformers).
+    const BY_NAME: [(&str, Self); 13] = [
+        ("gelu", Self::Gelu),
+        ("gelu_python", Self::Gelu),
+        ("gelu_new", Self::GeluTanh),
+        ("gelu_fast", Self::GeluTanh),
+        ("gelu_pytorch_tanh", Self::GeluTanh),
+        ("gelu_python_tanh", Self::GeluTanh),
+        ("gelu_accurate", Self::GeluTanh),
+        ("silu", Self::Silu),
+        ("swish", Self::Silu),
+        ("relu", Self::Relu),
+        ("tanh", Self::Tanh),
+        ("sigmoid", Self::Sigmoid),
+        ("linear", Self::Identity),
     ];
 
-    /// The function with this name in `config.json` (`ACT2FN` of transformers), or `None` if it is not
-    /// supported.
+    /// The names of functions in `config.json` that are supported.
+    pub fn config_names() -> [&'static str; 13] {
+        Self::BY_NAME.map(|(name, _)| name)
+    }
+
+    /// The function with this name in `config.json`; `None` if it is not supported.
     pub fn from_config(name: &str) -> Option<Self> {
-        Some(match name {
-            "silu" | "swish" => Self::Silu,
-            "gelu" | "gelu_python" => Self::Gelu,
-            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => {
-                Self::GeluTanh
-            }
-            "relu" => Self::Relu,
-            "tanh" => Self::Tanh,
-            "sigmoid" => Self::Sigmoid,
-            "linear" => Self::Identity,
-            _ => return None,
-        })
+        Self::BY_NAME.iter().find(|(known, _)| *known == name).map(|(_, function)| *function)
     }
 
     /// The function for this torch class in the configuration of a sentence-transformers module, such as
@@ -104,7 +97,7 @@ mod tests {
             (Activation::from_torch("torch.nn.GELU"), Some(Activation::Gelu)),
             (Activation::from_torch("evil.Tanh"), None),
         ];
-        assert!(Activation::NAMES.iter().all(|name| Activation::from_config(name).is_some()));
+        assert!(Activation::config_names().iter().all(|name| Activation::from_config(name).is_some()));
         for (index, (found, expected)) in table.into_iter().enumerate() {
             assert_eq!(found, expected, "row {index}");
         }

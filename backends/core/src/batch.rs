@@ -194,12 +194,8 @@ pub struct BatchBuilder {
     packing: Packing,
     nodes: Vec<Node>,
     roots: Vec<usize>,
-    leaves: Vec<usize>,
-    second: Vec<Option<usize>>,
-    wanted: Vec<Wanted>,
-    reusable: Vec<usize>,
-    marks: Vec<Vec<usize>>,
-    kinds: Vec<u32>,
+    /// The batch without tokens and segments. Its leaves are nodes.
+    batch: Batch,
     unique_tokens: usize,
 }
 
@@ -231,18 +227,7 @@ struct Match {
 impl BatchBuilder {
     /// A builder without texts.
     pub fn new(packing: Packing) -> Self {
-        Self {
-            packing,
-            nodes: Vec::new(),
-            roots: Vec::new(),
-            leaves: Vec::new(),
-            second: Vec::new(),
-            wanted: Vec::new(),
-            reusable: Vec::new(),
-            marks: Vec::new(),
-            kinds: Vec::new(),
-            unique_tokens: 0,
-        }
+        Self { packing, nodes: Vec::new(), roots: Vec::new(), batch: Batch::default(), unique_tokens: 0 }
     }
 
     /// Unique tokens so far. This is the number of the batch's rows, and the token budget counts it.
@@ -252,7 +237,7 @@ impl BatchBuilder {
 
     /// Texts so far.
     pub fn texts(&self) -> usize {
-        self.leaves.len()
+        self.batch.leaves.len()
     }
 
     /// The number of rows that `ids` would add: its tokens without the prefix that it shares with earlier
@@ -285,17 +270,17 @@ impl BatchBuilder {
             self.unique_tokens += expansion.len();
             end = Some(node);
         }
-        self.leaves.extend(end);
-        self.second.push(text.second);
-        self.wanted.push(text.wanted);
-        self.reusable.push(text.reusable);
-        self.marks.push(text.marks.clone());
-        self.kinds.push(text.kind);
+        self.batch.leaves.extend(end);
+        self.batch.second.push(text.second);
+        self.batch.wanted.push(text.wanted);
+        self.batch.reusable.push(text.reusable);
+        self.batch.marks.push(text.marks.clone());
+        self.batch.kinds.push(text.kind);
     }
 
     /// The batch of all texts added.
     pub fn build(self) -> Batch {
-        let mut batch = Batch { token_ids: Vec::with_capacity(self.unique_tokens), ..Batch::default() };
+        let mut batch = Batch { token_ids: Vec::with_capacity(self.unique_tokens), ..self.batch };
         let mut segment_of = vec![0; self.nodes.len()];
         let mut pending: Vec<usize> = self.roots.iter().rev().copied().collect();
         while let Some(node) = pending.pop() {
@@ -312,12 +297,9 @@ impl BatchBuilder {
             batch.segments.push(Segment { parent, rows, position, is_attended: *is_attended });
             pending.extend(children.iter().rev());
         }
-        batch.leaves = self.leaves.iter().map(|&node| segment_of[node]).collect();
-        batch.second = self.second;
-        batch.wanted = self.wanted;
-        batch.reusable = self.reusable;
-        batch.marks = self.marks;
-        batch.kinds = self.kinds;
+        for leaf in &mut batch.leaves {
+            *leaf = segment_of[*leaf];
+        }
         batch
     }
 
@@ -355,7 +337,7 @@ impl BatchBuilder {
         let is_attended = self.nodes[node].is_attended;
         self.nodes.push(Node { tokens: rest, parent: Some(node), children: grandchildren, is_attended });
         self.nodes[node].children.push(child);
-        for leaf in &mut self.leaves {
+        for leaf in &mut self.batch.leaves {
             if *leaf == node {
                 *leaf = child;
             }

@@ -8,15 +8,12 @@ mod activation;
 mod amount;
 mod batch;
 mod head;
-mod kind;
 mod load;
 mod model;
 mod numbers;
 mod onnx;
 mod pool;
-mod python;
 mod similarity;
-mod wanted;
 
 use std::time::Duration;
 
@@ -27,16 +24,13 @@ pub use head::{
     AnswerRule, AnswerToken, AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule, SparseHead,
     TokenHead, WholeHead,
 };
-pub use kind::BackendKind;
-pub use load::{LoadOptions, Loaded, WeightChoices};
-pub use model::{DType, ModelType, Pool};
+pub use load::{LoadOptions, Loaded, Probe, PythonOptions, WeightChoices};
+pub use model::{BackendKind, DType, ModelType, Pool};
 pub use numbers::{NumberSupport, Numbers};
 pub use onnx::{Graph, read_graph};
 pub use pool::Pooling;
-pub use python::{Probe, PythonOptions};
 pub use similarity::{PlainSimilarity, TokenSimilarity};
 pub use text_embeddings_checkpoint::ModelFile;
-pub use wanted::Wanted;
 
 /// An error of loading a model or computing a batch.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +53,37 @@ pub enum BackendError {
     /// device's message.
     #[error("the device is lost: {0}")]
     DeviceLost(String),
+}
+
+/// A set of outputs of a text: those that a caller wants, at least one, or those that a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Wanted {
+    /// One row of values: the text's raw scores, or its pooled vector.
+    pub whole: bool,
+    /// One vector for each of its tokens, or only for the marked ones
+    /// ([`Text::marks`](Text::marks)). Models that give scores do not have this output.
+    pub tokens: bool,
+    /// Weights of vocabulary entries (SPLADE, and models with a lexical head such as bge-m3).
+    pub sparse: bool,
+}
+
+impl Wanted {
+    /// Only the text's raw scores or its vector.
+    pub const WHOLE: Self = Self { whole: true, tokens: false, sparse: false };
+    /// Only the vectors of its tokens.
+    pub const TOKENS: Self = Self { whole: false, tokens: true, sparse: false };
+    /// Only the weights of vocabulary entries.
+    pub const SPARSE: Self = Self { whole: false, tokens: false, sparse: true };
+
+    /// The outputs of this set that are not in `given`.
+    #[must_use]
+    pub fn without(self, given: Self) -> Self {
+        Self {
+            whole: self.whole && !given.whole,
+            tokens: self.tokens && !given.tokens,
+            sparse: self.sparse && !given.sparse,
+        }
+    }
 }
 
 /// The results of a batch.

@@ -1,6 +1,6 @@
 //! The options and the result of loading a model, the same for every backend.
 
-use crate::{Backend, BackendKind, DType, Head, ModelFile, Numbers, TokenSimilarity};
+use crate::{Backend, BackendKind, DType, Head, ModelFile, Numbers, Pool, TokenSimilarity};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// The files and settings that a model is loaded with.
@@ -97,4 +97,28 @@ pub struct Loaded {
     pub prefix_cache_bytes: usize,
     /// Compares texts by the vectors of their tokens.
     pub similarity: Arc<dyn TokenSimilarity>,
+}
+
+/// The options that only the Python backend takes: the interpreter, its permissions and its checks.
+#[derive(Debug, Clone)]
+pub struct PythonOptions {
+    /// The Python interpreter. It must have PyTorch and sentence-transformers.
+    pub interpreter: PathBuf,
+    /// Whether Python files of the model may run.
+    pub trust_remote_code: bool,
+    /// The pooling of an embedding model whose files do not name one; `None` if its modules do.
+    pub pooling: Option<Pool>,
+    /// Texts with their ids. The worker's tokenizer must give the same ids.
+    pub probes: Vec<Probe>,
+}
+
+/// A text or a pair, with the ids from the router's tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// The text, or the two texts of a pair.
+    pub texts: Vec<String>,
+    /// Its ids.
+    pub ids: Vec<u32>,
+    /// The index of the first token of type 1.
+    pub second: Option<usize>,
 }

@@ -70,6 +70,19 @@ enum FieldValue {
     Fixed,
 }
 
+/// A message that is read for the messages in it.
+#[derive(Clone, Copy)]
+enum OnnxMessage {
+    Model,
+    /// A function of the model, which contains only nodes.
+    Function,
+    Graph,
+    Node,
+    Attribute,
+    /// The values of a sparse tensor, and their indices.
+    SparseTensor,
+}
+
 /// The facts found so far.
 #[derive(Default)]
 struct Found {
@@ -98,18 +111,7 @@ impl<R: Read + Seek> GraphReader<R> {
     }
 
     fn model(&mut self) -> io::Result<Graph> {
-        let end = self.length;
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (7, FieldValue::Bytes(length)) => {
-                    self.found.is_graph = true;
-                    self.graph(length, 0)?;
-                }
-                // A function of the model contains only nodes.
-                (25, FieldValue::Bytes(length)) => self.function(length)?,
-                (_, value) => self.skip(&value)?,
-            }
-        }
+        self.message(OnnxMessage::Model, self.length, 0)?;
         let found = &mut self.found;
         if !found.is_graph || found.outputs.is_empty() {
             return Err(damaged("it holds no graph with outputs"));
@@ -125,72 +127,43 @@ impl<R: Read + Seek> GraphReader<R> {
         Ok(Graph { outputs, values, dtype, is_shared: found.is_dynamic })
     }
 
-    fn graph(&mut self, length: u64, depth: usize) -> io::Result<()> {
+    /// Reads a message within `depth` graphs that are parts of other graphs.
+    fn message(&mut self, message: OnnxMessage, length: u64, depth: usize) -> io::Result<()> {
         if depth > MAX_DEPTH {
             return Err(damaged("its graphs are nested too deep"));
         }
         let end = self.end(length)?;
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (1, FieldValue::Bytes(length)) => self.node(length, depth)?,
-                (5, FieldValue::Bytes(length)) => self.tensor(length)?,
-                (12, FieldValue::Bytes(length)) if depth == 0 => {
-                    let name = self.named(length)?;
+        while let Some((field, length)) = self.field_of_bytes(end)? {
+            match (message, field) {
+                (OnnxMessage::Model, 7) => {
+                    self.found.is_graph = true;
+                    self.message(OnnxMessage::Graph, length, depth)?;
+                }
+                (OnnxMessage::Model, 25) => self.message(OnnxMessage::Function, length, depth)?,
+                (OnnxMessage::Graph, 1) | (OnnxMessage::Function, 7) => {
+                    self.message(OnnxMessage::Node, length, depth)?;
+                }
+                (OnnxMessage::Graph, 12) if depth == 0 => {
+                    let [name] = self.texts(length, [1])?;
                     self.found.outputs.push(name);
                     if self.found.outputs.len() > MAX_NAMES {
                         return Err(damaged("it has too many outputs"));
                     }
                 }
-                // A sparse tensor: its values and their indices.
-                (15, FieldValue::Bytes(length)) => {
-                    let end = self.end(length)?;
-                    while let Some((field, value)) = self.field(end)? {
-                        match (field, value) {
-                            (1 | 2, FieldValue::Bytes(length)) => self.tensor(length)?,
-                            (_, value) => self.skip(&value)?,
-                        }
-                    }
-                }
-                (_, value) => self.skip(&value)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn function(&mut self, length: u64) -> io::Result<()> {
-        let end = self.end(length)?;
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (7, FieldValue::Bytes(length)) => self.node(length, 0)?,
-                (_, value) => self.skip(&value)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn node(&mut self, length: u64, depth: usize) -> io::Result<()> {
-        let end = self.end(length)?;
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (4, FieldValue::Bytes(length)) => {
+                (OnnxMessage::Graph, 15) => self.message(OnnxMessage::SparseTensor, length, depth)?,
+                (OnnxMessage::Node, 4) => {
                     let operator = self.text(length)?;
                     self.found.is_integer |= INTEGER.contains(&operator.as_str());
                     self.found.is_dynamic |= DYNAMIC.contains(&operator.as_str());
                 }
-                (5, FieldValue::Bytes(length)) => self.attribute(length, depth)?,
-                (_, value) => self.skip(&value)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn attribute(&mut self, length: u64, depth: usize) -> io::Result<()> {
-        let end = self.end(length)?;
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (5 | 10, FieldValue::Bytes(length)) => self.tensor(length)?,
-                (6 | 11, FieldValue::Bytes(length)) => self.graph(length, depth + 1)?,
-                (_, value) => self.skip(&value)?,
+                (OnnxMessage::Node, 5) => self.message(OnnxMessage::Attribute, length, depth)?,
+                (OnnxMessage::Attribute, 6 | 11) => self.message(OnnxMessage::Graph, length, depth + 1)?,
+                (OnnxMessage::Graph, 5)
+                | (OnnxMessage::SparseTensor, 1 | 2)
+                | (OnnxMessage::Attribute, 5 | 10) => {
+                    self.tensor(length)?;
+                }
+                _ => self.advance(length)?,
             }
         }
         Ok(())
@@ -211,7 +184,8 @@ impl<R: Read + Seek> GraphReader<R> {
                 }
                 (2, FieldValue::Number(number)) => kind = number,
                 (13, FieldValue::Bytes(length)) => self.place_of_values(length)?,
-                (_, value) => self.skip(&value)?,
+                (_, FieldValue::Bytes(length)) => self.advance(length)?,
+                (_, FieldValue::Number(_) | FieldValue::Fixed) => {}
             }
         }
         // The numbers of `TensorProto.DataType`.
@@ -226,15 +200,7 @@ impl<R: Read + Seek> GraphReader<R> {
 
     /// An entry of `external_data`: `location` names the file.
     fn place_of_values(&mut self, length: u64) -> io::Result<()> {
-        let end = self.end(length)?;
-        let (mut key, mut place) = (String::new(), String::new());
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (1, FieldValue::Bytes(length)) => key = self.text(length)?,
-                (2, FieldValue::Bytes(length)) => place = self.text(length)?,
-                (_, value) => self.skip(&value)?,
-            }
-        }
+        let [key, place] = self.texts(length, [1, 2])?;
         if key == "location" {
             self.found.values.insert(place);
         }
@@ -244,17 +210,31 @@ impl<R: Read + Seek> GraphReader<R> {
         Ok(())
     }
 
-    /// The name of an input or output, from its message.
-    fn named(&mut self, length: u64) -> io::Result<String> {
+    /// The texts in these fields of a message; empty without such a field.
+    fn texts<const COUNT: usize>(
+        &mut self,
+        length: u64,
+        fields: [u64; COUNT],
+    ) -> io::Result<[String; COUNT]> {
         let end = self.end(length)?;
-        let mut name = String::new();
-        while let Some((field, value)) = self.field(end)? {
-            match (field, value) {
-                (1, FieldValue::Bytes(length)) => name = self.text(length)?,
-                (_, value) => self.skip(&value)?,
+        let mut texts = [const { String::new() }; COUNT];
+        while let Some((field, length)) = self.field_of_bytes(end)? {
+            match fields.iter().position(|wanted| *wanted == field) {
+                Some(place) => texts[place] = self.text(length)?,
+                None => self.advance(length)?,
             }
         }
-        Ok(name)
+        Ok(texts)
+    }
+
+    /// The next field of bytes, with its number and their length. Numbers before it are passed over.
+    fn field_of_bytes(&mut self, end: u64) -> io::Result<Option<(u64, u64)>> {
+        while let Some((field, value)) = self.field(end)? {
+            if let FieldValue::Bytes(length) = value {
+                return Ok(Some((field, length)));
+            }
+        }
+        Ok(None)
     }
 
     /// The next field, with its number, of a message that ends at `end`. `None` at the end.
@@ -313,13 +293,6 @@ impl<R: Read + Seek> GraphReader<R> {
         self.file.read_exact(&mut text)?;
         self.position += length;
         Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    fn skip(&mut self, value: &FieldValue) -> io::Result<()> {
-        match value {
-            FieldValue::Bytes(length) => self.advance(*length),
-            FieldValue::Number(_) | FieldValue::Fixed => Ok(()),
-        }
     }
 
     fn advance(&mut self, bytes: u64) -> io::Result<()> {

@@ -170,7 +170,6 @@ pub fn apply_activation(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// A dense module's weights.
 fn load_dense(module: &DenseModule) -> Result<HostMatrix, BackendError> {
     let DenseModule { ref weights, in_features: inputs, out_features: outputs, bias, .. } = *module;
     if inputs == 0 || outputs == 0 {

@@ -29,7 +29,6 @@ struct WatchedRun {
     ended: Receiver<()>,
 }
 
-/// A run that is watched.
 pub(crate) struct RunWatch {
     /// Dropping it disconnects [`WatchedRun::ended`].
     _end: Sender<()>,
@@ -37,10 +36,6 @@ pub(crate) struct RunWatch {
 
 impl Deadline {
     /// Starts the thread. It ends when the deadline is dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the system refuses the thread.
     pub(crate) fn start(limit: Duration) -> Result<Self, BackendError> {
         let (runs, received) = channel::<WatchedRun>();
         let thread = thread::Builder::new().name("onnx-deadline".to_owned()).spawn(move || {

@@ -40,10 +40,6 @@ pub(crate) struct OutputValues<'a> {
 
 impl GraphHead {
     /// Loads the weights of a head for a graph whose rows have `width` values.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] for a module that does not fit or is incomplete.
     pub(crate) fn load(head: &Head, meaning: Meaning, width: Option<usize>) -> Result<Self, BackendError> {
         match (&head.whole, meaning) {
             (_, Meaning::Vector) => return Ok(Self::Texts { width, what: "values of a vector" }),
@@ -71,10 +67,6 @@ impl GraphHead {
     }
 
     /// Refuses a batch that wants an output without support in the head.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Inference`] naming the output.
     pub(crate) fn refuse_missing(&self, batch: &Batch) -> Result<(), BackendError> {
         let outputs = match self {
             Self::Tokens { head, .. } => head.outputs(),
@@ -93,10 +85,6 @@ impl GraphHead {
     }
 
     /// Writes the wanted outputs of a group's texts into `outputs`.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Inference`] if the rows do not have the width that the head takes.
     pub(crate) fn read(
         &self,
         batch: &Batch,

@@ -52,7 +52,6 @@ struct Memory {
     alone: bool,
     /// The number of values that each token holds at the same time, apart from attention.
     per_token: usize,
-    /// The number of attention heads.
     heads: usize,
 }
 
@@ -142,7 +141,6 @@ fn run(
     read(&OutputValues { values: &values, width })
 }
 
-/// The values of an input for a group.
 fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<DynTensor> {
     let shape = [group.texts.len(), group.width];
     let values = match feed {

@@ -29,10 +29,6 @@ pub(crate) struct Runtime {
 }
 
 /// Loads the library on the first call that succeeds. Later calls return the same environment.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if it is missing, broken or too old.
 pub(crate) fn runtime() -> Result<Arc<Runtime>, BackendError> {
     static RUNTIME: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
     let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,7 +34,6 @@ pub(crate) enum Feed {
     Positions,
 }
 
-/// The meaning of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The last hidden states of tokens: `[texts, tokens, hidden]`.
@@ -51,7 +50,6 @@ pub(crate) enum Meaning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GraphInput {
     pub(crate) name: String,
-    /// The values that it gets.
     pub(crate) feed: Feed,
     /// Whether it takes 32-bit numbers.
     pub(crate) is_narrow: bool,
@@ -84,10 +82,6 @@ const LOGITS: &str = "logits";
 
 impl Signature {
     /// The signature of a graph for a model with this head.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that names the unsuitable input or output.
     pub(crate) fn new(inputs: &[Port], outputs: &[Port], head: &Head) -> Result<Self, String> {
         let filled = inputs.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let has = |feed| inputs.iter().any(|port| INPUTS.contains(&(port.name.as_str(), feed)));
@@ -145,7 +139,6 @@ fn input(port: &Port) -> Result<GraphInput, String> {
     }
 }
 
-/// The output to read, and its meaning.
 fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), String> {
     let first = |names: &[&str], rank| {
         names

@@ -48,7 +48,6 @@ pub(crate) enum Request<'a> {
     },
 }
 
-/// The request to load a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Load<'a> {
     /// The model's folder.
@@ -91,7 +90,6 @@ pub(crate) enum Reply {
     Hello {
         /// Its version of this protocol.
         version: u32,
-        /// Python's version.
         python: String,
     },
     /// The model is loaded.
@@ -127,7 +125,6 @@ pub(crate) enum Reply {
 pub(crate) struct Facts {
     /// `cpu` or `cuda`.
     pub(crate) device: String,
-    /// The arithmetic.
     pub(crate) dtype: String,
     /// The number of values per text: scores, or the length of its vector.
     pub(crate) width: usize,
@@ -175,7 +172,6 @@ impl From<io::Error> for FrameError {
     }
 }
 
-/// Writes a frame.
 pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32]) -> Result<(), FrameError> {
     let header = serde_json::to_vec(request).map_err(|error| FrameError::Failed(error.into()))?;
     let lengths = (u32::try_from(header.len()), u32::try_from(size_of_val(payload)));
@@ -191,10 +187,6 @@ pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32])
 }
 
 /// Reads a frame with at most `max_values` values in its payload.
-///
-/// # Errors
-///
-/// [`FrameError::Wrong`] if the header or payload is too long, before memory is taken for it.
 pub(crate) fn read(from: &mut impl Read, max_values: usize) -> Result<(Reply, Vec<f32>), FrameError> {
     let mut lengths = [[0; 4]; 2];
     for length in &mut lengths {

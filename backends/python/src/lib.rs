@@ -41,7 +41,6 @@ pub enum WorkerTask {
 }
 
 impl WorkerTask {
-    /// The task of a model with this head.
     fn from_head(head: &Head) -> Result<Self, BackendError> {
         let refused = |what: &str| {
             let reason = format!("{what} are not served by `--backend python`: choose `--backend candle`");

@@ -25,7 +25,6 @@ const KEPT: usize = 8;
 pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
 
 impl Recent {
-    /// The lines, joined.
     pub(crate) fn text(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")

@@ -43,7 +43,6 @@ const VARIABLES: [(&str, &str); 5] = [
     ("TOKENIZERS_PARALLELISM", "false"),
 ];
 
-/// A running worker process.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Option<Child>,
@@ -54,10 +53,6 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts the interpreter and sends it the program. Also returns the socket.
-    ///
-    /// # Errors
-    ///
-    /// If the interpreter cannot be started, or the system refuses a socket or a thread.
     pub(crate) fn start(python: &Path) -> io::Result<(Self, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let (output, input) = io::pipe()?;

@@ -45,10 +45,6 @@ impl Supervisor {
     }
 
     /// A running worker. Waits for a start that is under way.
-    ///
-    /// # Errors
-    ///
-    /// One sentence, if the worker could not be started again.
     pub(crate) fn worker(&mut self) -> Result<&mut Worker, String> {
         if let WorkerState::Ready(worker) = &mut self.state
             && let Some(end) = worker.ended()
@@ -106,7 +102,6 @@ impl Supervisor {
         };
     }
 
-    /// Notes that a batch succeeded.
     pub(crate) fn succeeded(&mut self) {
         self.starts = 0;
     }

@@ -49,10 +49,6 @@ pub(crate) struct GroupValues {
 
 impl Worker {
     /// Starts a worker and waits until it has loaded the model.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(crate) fn start(settings: &WorkerSettings, limits: WorkerLimits) -> Result<Self, String> {
         let python = &settings.python;
         let (mut process, link) = Process::start(python).map_err(|error| match error.kind() {
@@ -110,7 +106,6 @@ impl Worker {
         self.process.ended().is_some().then(|| self.process.end())
     }
 
-    /// Computes a group of texts.
     pub(crate) fn compute(
         &mut self,
         group: &Padded,

@@ -124,16 +124,13 @@ impl FamilyAnswer {
 
 impl fmt::Display for Answers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.tokens {
-            [FamilyAnswer { token: AnswerName::Text(text), .. }] => write!(f, "`{text}` alone"),
-            [FamilyAnswer { token: AnswerName::Id(id), .. }] => write!(f, "the token {id} alone"),
-            tokens => {
-                let names = tokens.iter().map(|answer| match answer.token {
-                    AnswerName::Text(text) => format!("`{text}`"),
-                    AnswerName::Id(id) => format!("the token {id}"),
-                });
-                f.write_str(&names.collect::<Vec<_>>().join(" and "))
-            }
+        let names = self.tokens.iter().map(|answer| match answer.token {
+            AnswerName::Text(text) => format!("`{text}`"),
+            AnswerName::Id(id) => format!("the token {id}"),
+        });
+        match names.collect::<Vec<_>>().as_slice() {
+            [only] => write!(f, "{only} alone"),
+            names => f.write_str(&names.join(" and ")),
         }
     }
 }

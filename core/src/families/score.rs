@@ -86,22 +86,15 @@ fn linear_term(offset: f32, divisor: f32) -> String {
     }
 }
 
-/// The numbers of a term that [`linear_term`] wrote.
-struct LinearTerm {
-    offset: f32,
-    divisor: f32,
-}
-
-impl LinearTerm {
-    fn parse(term: &str) -> Option<Self> {
-        let (moved, divisor) = term.rsplit_once('/').unwrap_or((term, "1"));
-        let moved = moved.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(moved);
-        let moved = moved.strip_prefix('x')?;
-        // `-2.65` is added to x, while the offset is subtracted from it.
-        let offset = if moved.is_empty() { 0.0 } else { 0.0 - finite_number(moved)? };
-        let divisor = finite_number(divisor)?;
-        if divisor > 0.0 { Some(Self { offset, divisor }) } else { None }
-    }
+/// Offset and divisor of a term that [`linear_term`] wrote.
+fn parse_term(term: &str) -> Option<(f32, f32)> {
+    let (moved, divisor) = term.rsplit_once('/').unwrap_or((term, "1"));
+    let moved = moved.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(moved);
+    let moved = moved.strip_prefix('x')?;
+    // `-2.65` is added to x, while the offset is subtracted from it.
+    let offset = if moved.is_empty() { 0.0 } else { 0.0 - finite_number(moved)? };
+    let divisor = finite_number(divisor)?;
+    if divisor > 0.0 { Some((offset, divisor)) } else { None }
 }
 
 fn finite_number(text: &str) -> Option<f32> {
@@ -118,10 +111,8 @@ impl FromStr for ScoreRule {
             // The name of this rule is `identity`.
             "x" => None,
             _ => match text.strip_prefix("sigmoid(").and_then(|rest| rest.strip_suffix(')')) {
-                Some(term) => LinearTerm::parse(term)
-                    .map(|LinearTerm { offset, divisor }| Self::Sigmoid { offset, divisor }),
-                None => LinearTerm::parse(text)
-                    .map(|LinearTerm { offset, divisor }| Self::Linear { offset, divisor }),
+                Some(term) => parse_term(term).map(|(offset, divisor)| Self::Sigmoid { offset, divisor }),
+                None => parse_term(text).map(|(offset, divisor)| Self::Linear { offset, divisor }),
             },
         };
         rule.ok_or_else(|| {

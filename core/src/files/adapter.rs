@@ -46,7 +46,6 @@ const UNUSED: [&str; 17] = [
 /// The name of the table of tokens, whose rows an adapter may replace.
 const TOKEN_TABLE: &str = "embed_tokens";
 
-/// An adapter.
 pub(super) struct Adapter {
     /// The file of its matrices.
     pub(super) weights: ModelFile,

@@ -161,7 +161,6 @@ pub(crate) struct BgeM3Files {
 /// `1_SpladePooling/config.json`.
 #[derive(Debug, Clone)]
 pub(crate) struct SpladeFile {
-    /// Its path.
     pub(super) path: PathBuf,
     pub(super) config: SpladeConfig,
 }

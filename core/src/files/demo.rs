@@ -32,11 +32,6 @@ const FILES: [(&str, &[u8]); 9] = files![
     "tokenizer_config.json",
 ];
 
-/// The files of the demonstration.
-///
-/// # Errors
-///
-/// [`FilesError::Refused`] for the Python backend, which reads a folder.
 #[cfg(feature = "demo")]
 pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
     if backend == BackendKind::Python {
@@ -48,10 +43,6 @@ pub(super) fn files(backend: BackendKind) -> Result<MemoryFiles, FilesError> {
 }
 
 /// Refuses: this build does not contain the demonstration.
-///
-/// # Errors
-///
-/// Always [`FilesError::Refused`].
 #[cfg(not(feature = "demo"))]
 pub(super) fn files(_backend: BackendKind) -> Result<MemoryFiles, FilesError> {
     let message = "the demonstration (`--model-id demo`) is not in this binary, which was built without the feature \

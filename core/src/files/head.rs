@@ -76,7 +76,6 @@ fn dense_output(
     Ok(Some(DenseModule { weights, in_features, out_features, bias: true, activation }))
 }
 
-/// The head of a SPLADE model.
 fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     let known = ["Transformer", "MLMTransformer", "SpladePooling"];
     let mut classes = folder.modules.iter().map(Module::class_name);
@@ -103,11 +102,7 @@ fn splade_head(folder: &ModelFolder) -> Result<Head, FilesError> {
 
 /// The labels of a classification head in the order of their classes. Without names in the file they are
 /// `LABEL_0` and so on, as in `transformers`.
-///
-/// # Errors
-///
-/// If the head does not label whole texts, or the file does not name each of the classes 0, 1, … once.
-pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
+pub(crate) fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
     if !config.architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
         return Err(FilesError::Refused(format!(
             "`architectures` of config.json names {}, whose head is not supported: only heads that label whole texts \
@@ -136,11 +131,7 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
 }
 
 /// The class of a two-label re-ranker that means "relevant".
-///
-/// # Errors
-///
-/// [`FilesError::Refused`] unless exactly one label has such a name.
-pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
+pub(crate) fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
     let mut found = labels
         .iter()
         .enumerate()
@@ -223,15 +214,7 @@ mod tests {
             );
             assert!(dense.iter().all(|module| module.bias && module.activation == Activation::Identity));
         }
-        let table: [(&[&str], &str); 3] = [
-            (&["Transformer", "SpladePooling"], "`SpladePooling`,"),
-            (&["Transformer", "Pooling", "Normalize", "Dense"], "`Dense` behind `Normalize`,"),
-            (&["StaticEmbedding"], "`StaticEmbedding`,"),
-        ];
-        for (classes, part) in table {
-            let message = head(classes, Pool::LastToken, None).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("modules.json names the module {part}")), "{message}");
-        }
+        // `modules::check_order` has a test of its own.
         let message = head(&["Transformer", "LogitScore"], Pool::Mean, None).unwrap_err().to_string();
         assert!(message.contains("so this is a re-ranker") && message.contains("--pooling"), "{message}");
     }

@@ -29,15 +29,11 @@ use super::source::{HubOptions, ModelSource, Reader};
 
 /// A revision of a repository on the Hub.
 pub(super) struct HubRepository<'a> {
-    hub: Hub<'a>,
-    listing: Listing,
+    pub(super) hub: Hub<'a>,
+    pub(super) listing: Listing,
 }
 
-impl<'a> HubRepository<'a> {
-    pub(super) fn new(hub: Hub<'a>, listing: Listing) -> Self {
-        Self { hub, listing }
-    }
-
+impl HubRepository<'_> {
     /// The repository in messages.
     pub(super) fn place(&self) -> String {
         format!("the repository {} at {}", self.hub.model_id, self.listing.sha)
@@ -48,7 +44,6 @@ impl<'a> HubRepository<'a> {
         self.hub.cache.snapshot(&self.listing.sha)
     }
 
-    /// The names of its files.
     pub(super) fn names(&self) -> &BTreeSet<String> {
         &self.listing.files
     }
@@ -69,7 +64,6 @@ impl<'a> HubRepository<'a> {
 
 /// A revision whose files were fetched before.
 pub(super) struct CachedRevision {
-    /// The commit.
     pub(super) sha: String,
     /// The folder with its files.
     pub(super) root: PathBuf,
@@ -114,7 +108,6 @@ impl<'a> Hub<'a> {
         self.client.endpoint()
     }
 
-    /// The folder of the cache.
     pub(super) fn cache_root(&self) -> &Path {
         self.cache.root()
     }

@@ -146,18 +146,11 @@ pub(super) fn find_mark(
     if let Some(mark) = prompts.late_interaction_mark() {
         return Some((PROMPTS, mark));
     }
-    if let Some(class) = late_interaction_class(modules) {
+    let mut classes = modules.iter().filter(|it| it.class.starts_with("pylate.") || it.class_name() == MASK);
+    if let Some(Module { class, .. }) = classes.next() {
         return Some((MODULES, format!("the module `{class}`")));
     }
     is_stanford(config).then(|| (CONFIG, format!("the architecture `{STANFORD}`")))
-}
-
-/// The class of a module that only late-interaction models have.
-fn late_interaction_class(modules: &[Module]) -> Option<&str> {
-    modules
-        .iter()
-        .find(|module| module.class.starts_with("pylate.") || module.class_name() == "MultiVectorMask")
-        .map(|module| module.class.as_str())
 }
 
 /// Whether the folder has the layout of Stanford's `ColBERT`.
@@ -246,7 +239,6 @@ impl LateInteraction {
         })
     }
 
-    /// The settings of `PyLate`.
     pub(super) fn from_pylate(prompts: &PromptsConfig) -> Result<Self, FilesError> {
         let settings: PyLateConfig = parse_others(&prompts.others, PROMPTS)?;
         let markers = [

@@ -12,7 +12,6 @@ use super::reading::{MemoryFiles, read_text, remedy};
 use super::repository::Repository;
 use super::tokenizer_folder::TokenizerFolder;
 
-/// The encoder's configuration.
 const ENCODER: &str = "encoder/config.json";
 /// The encoder that is supported.
 const MODERN_BERT: &str = "modernbert";
@@ -21,7 +20,6 @@ const TOKENS: [&str; 3] = ["cls_token", "sep_token", "mask_token"];
 /// The authors' longest input in tokens if the settings do not say.
 const MAX_LENGTH: u64 = 512;
 
-/// The small files.
 pub(super) async fn unpack_files(repository: &Repository<'_>) -> Result<MemoryFiles, FilesError> {
     let settings = repository.require(LAYA, Bound::Small, remedy(CONFIG)).await?;
     let mut settings: Map<String, Value> = read_text(&settings)?.parse()?;

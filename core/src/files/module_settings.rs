@@ -31,7 +31,6 @@ const TOKENS: (&str, &str) = ("token_embeddings", "`token_embeddings` is");
 const LINEAR: &str = "linear.weight";
 const RESIDUAL: &str = "residual.weight";
 
-/// The role of a dense module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DenseRole {
     /// It computes another vector.
@@ -77,7 +76,6 @@ struct LayerNormConfig {
     module_output_name: Option<String>,
 }
 
-/// The files of a module.
 struct ModuleFiles {
     config: FileText,
     weights: ModelFile,

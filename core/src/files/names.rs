@@ -61,11 +61,9 @@ pub(super) const LAYOUTS: [Layout; 2] = [
     Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
 ];
 
-/// The ending of GGUF files.
 const GGUF: &str = ".gguf";
 /// The folder of exported models.
 pub(super) const ONNX_FOLDER: &str = "onnx/";
-/// The ending of ONNX graphs.
 const ONNX: &str = ".onnx";
 
 const MIB: u64 = 1 << 20;
@@ -101,7 +99,7 @@ pub(super) fn max_bytes(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
         TOKENIZER => MAX_TOKENIZER,
-        index if is_index(index) => MAX_INDEX,
+        index if LAYOUTS.iter().any(|layout| layout.index == index) => MAX_INDEX,
         _ => MAX_OTHER,
     }
 }
@@ -126,11 +124,6 @@ pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
 /// Whether a name belongs to a weight file.
 pub(super) fn is_weights(name: &str) -> bool {
     is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
-}
-
-/// Whether a name belongs to an index of weight files.
-pub(super) fn is_index(name: &str) -> bool {
-    LAYOUTS.iter().any(|layout| layout.index == name)
 }
 
 /// Whether a file is a graph in one of the two folders where models have them.

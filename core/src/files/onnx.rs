@@ -21,11 +21,6 @@ const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 /// Chooses a graph among `names`: the one that `asked` names, by its path or by its name in the folder
 /// `onnx`; otherwise `onnx/model.onnx`, `model.onnx`, or the only one. Messages show `place`, the folder or
 /// repository.
-///
-/// # Errors
-///
-/// [`FilesError::NoWeights`] if there is no graph, if `asked` is not there, or if there are several and
-/// `asked` is `None`.
 pub(super) fn choose(
     names: impl IntoIterator<Item = String>,
     asked: Option<&str>,
@@ -58,10 +53,6 @@ pub(super) fn choose(
 }
 
 /// The facts in the file of a graph.
-///
-/// # Errors
-///
-/// [`FilesError::Damaged`] if it is not a complete graph, and other variants if it cannot be read.
 pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
     let (mut file, _) = reading::open(path)?;
     let mut start = Vec::new();
@@ -77,10 +68,6 @@ pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
 
 /// The names of a graph's external files of values, as files of the repository. They are in the graph's
 /// folder or below it.
-///
-/// # Errors
-///
-/// [`FilesError::Damaged`] if the graph names an impossible path.
 fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
     let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
     read(path)?
@@ -97,10 +84,6 @@ fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
 }
 
 /// Opens a graph and its external files of values.
-///
-/// # Errors
-///
-/// Errors of [`values`], and [`FilesError::Missing`] if a file of values does not exist.
 pub(super) async fn open_graph(
     repository: &Repository<'_>,
     graph: &str,

@@ -27,7 +27,6 @@ const QWEN3: &str = "qwen3";
 /// The revision of the base if the settings name none.
 const MAIN: &str = "main";
 
-/// The base of an adapter.
 #[derive(Debug, Deserialize)]
 pub(super) struct Base {
     /// Its id on the Hub, or its folder.
@@ -44,9 +43,7 @@ struct Lengths {
     max_branch: u64,
 }
 
-/// The files of a decider.
 pub(super) struct PointerFiles {
-    /// The small files.
     pub(super) files: MemoryFiles,
     /// The files of the weights: the base's, the adapter's and the head's.
     pub(super) weights: Vec<ModelFile>,
@@ -91,7 +88,6 @@ pub(super) fn base_source(
     })
 }
 
-/// The files of the decider.
 pub(super) async fn unpack_files(
     repository: &Repository<'_>,
     base: &ModelFolder,

@@ -34,7 +34,6 @@ impl TransferProgress {
         Self { file: file.to_owned(), expected, started: Instant::now(), display: Display::Waiting }
     }
 
-    /// The file's name.
     pub(super) fn file(&self) -> &str {
         &self.file
     }

@@ -48,10 +48,6 @@ pub(super) async fn fetch_files(repository: &Repository<'_>, code: bool) -> Resu
 }
 
 /// The files that sentence-transformers reads. Python files are included if `code` is true.
-///
-/// # Errors
-///
-/// [`FilesError::Refused`] if the repository has more such files than any model.
 fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesError> {
     let mut wanted = WantedFiles::default();
     for file in files.iter().filter(|file| !is_other(file)) {

@@ -59,11 +59,6 @@ pub(super) struct GivenParts<'a> {
     pub(super) base: Option<&'a ModelFolder>,
 }
 
-/// Reads the model of a repository for a backend.
-///
-/// # Errors
-///
-/// [`FilesError`] naming the file that is missing, damaged or not supported.
 pub(super) async fn read_model(
     repository: &Repository<'_>,
     GivenParts { selection, base }: GivenParts<'_>,
@@ -76,7 +71,8 @@ pub(super) async fn read_model(
     if repository.has(LAYA) && reader.backend == BackendKind::Candle {
         return read_laya(repository, selection, reader, describe).await;
     }
-    let trained_decider = find_trained_decider(repository);
+    let trained_decider = TRAINED_DECIDERS.iter().find(|(file, _)| repository.has(file));
+    let trained_decider = trained_decider.map(|(_, family)| *family);
     if let (Some(family), false) = (trained_decider, repository.has(CONFIG)) {
         return Err(FilesError::Refused(format!(
             "{} holds a decider of the family {family}, whose layout and head are not supported: choose an \
@@ -135,12 +131,6 @@ async fn read_pointer(
     let files = Repository::Memory(files);
     let sources = Sources { weights: Some(weights), ..Sources::from_repositories(&files, repository) };
     sources.read(Ok(Selection::File(POINTER.to_owned())), reader, describe).await
-}
-
-/// The family of trained deciders to which the repository belongs.
-fn find_trained_decider(repository: &Repository<'_>) -> Option<&'static str> {
-    let found = TRAINED_DECIDERS.iter().find(|(file, _)| repository.has(file));
-    found.map(|(_, family)| *family)
 }
 
 /// Reads a static embedding model, whose files say neither its sizes nor its pooling.

@@ -57,16 +57,11 @@ impl MemoryFiles {
 pub(super) struct FileText {
     /// Its path; in memory, its name.
     pub(super) path: PathBuf,
-    /// Its content.
     pub(super) text: String,
 }
 
 impl FileText {
     /// Its content as JSON.
-    ///
-    /// # Errors
-    ///
-    /// [`FilesError::Json`] with line and column if it is not JSON, or if a field has the wrong type.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, FilesError> {
         serde_json::from_str(&self.text)
             .map_err(|error| FilesError::Json { path: self.path.clone(), reason: error.to_string() })

@@ -15,10 +15,6 @@ use super::source::{HubOptions, ModelSource};
 
 /// Reads a model of the Hub, whose files are fetched into the cache. If the Hub cannot be reached, a complete
 /// copy in the cache is used instead, with a warning.
-///
-/// # Errors
-///
-/// Any variant of [`FilesError`] about the Hub, the cache or a file.
 pub(super) async fn load_remote(
     source: &ModelSource,
     options: &HubOptions,
@@ -52,17 +48,13 @@ pub(super) async fn load_remote(
 
 /// The repository of a model of the Hub, before anything is fetched; if the Hub cannot be reached, the copy
 /// in the cache.
-///
-/// # Errors
-///
-/// Any variant of [`FilesError`] about the Hub or the cache.
 pub(super) async fn open_repository<'a>(
     source: &'a ModelSource,
     options: &'a HubOptions,
 ) -> Result<Repository<'a>, FilesError> {
     let hub = Hub::new(source, options)?;
     match list_files(&hub, source, options).await? {
-        Ok(listing) => Ok(Repository::Hub(Box::new(HubRepository::new(hub, listing)))),
+        Ok(listing) => Ok(Repository::Hub(Box::new(HubRepository { hub, listing }))),
         Err(unreachable) => match hub.find_cached() {
             Some(cached) => Ok(Repository::Folder(cached.root)),
             None => Err(unreachable),
@@ -101,7 +93,7 @@ async fn read_listed(
 ) -> Result<ModelFolder, FilesError> {
     let (sha, reader) = (listing.sha.clone(), hub.reader.clone());
     let cache = hub.cache_root().display().to_string();
-    let repository = HubRepository::new(hub, listing);
+    let repository = HubRepository { hub, listing };
     tracing::info!("fetching {} into {cache}", repository.place());
     let repository = Repository::Hub(Box::new(repository));
     let model = read_model(&repository, GivenParts { selection: None, base }, &reader, describe).await?;

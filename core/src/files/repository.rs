@@ -60,10 +60,6 @@ impl Repository<'_> {
     }
 
     /// Opens a file, which the Hub sends now; absent if no file has this name.
-    ///
-    /// # Errors
-    ///
-    /// [`FilesError`] if the file cannot be found out about, or not be fetched.
     pub(super) async fn open(&self, name: &str, bound: Bound) -> Result<Option<ModelFile>, FilesError> {
         match self {
             Self::Folder(root) => {

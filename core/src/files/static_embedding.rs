@@ -225,7 +225,6 @@ impl StaticTable {
         })
     }
 
-    /// The configuration that the backend reads.
     fn backend_config(&self) -> Value {
         let [rows, values] = self.shape;
         json!({

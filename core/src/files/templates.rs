@@ -5,7 +5,6 @@
 //! What must hold: if the files name a template, it is used, or its absence is an error.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig};
 use super::error::FilesError;
@@ -32,9 +31,6 @@ pub struct ChosenTemplate {
 const ADDITIONAL: &str = "additional_chat_templates";
 /// The names of templates for re-ranking, if no file names the template.
 const NAMES: [&str; 3] = ["reranker", "rerank", "score"];
-fn is_template_file(name: &str) -> bool {
-    !name.contains('/') && Path::new(name).extension().is_some_and(|extension| extension == "jinja")
-}
 
 /// Chooses the template that `sentence_bert_config.json` names, otherwise the first with query and document
 /// roles, otherwise the default one.
@@ -108,7 +104,7 @@ async fn by_name(
     {
         return Ok((format!("tokenizer_config.json ({name})"), source.clone()));
     }
-    if !is_template_file(&format!("{name}.jinja")) {
+    if name.is_empty() || name.contains('/') {
         return Err(FilesError::Refused(format!(
             "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of \
              additional_chat_templates: correct it, or give `--chat-template`"

@@ -12,7 +12,6 @@ use super::repository::Repository;
 
 const FOLDER: &str = "tokenizer/";
 
-/// The files of the tokenizer.
 pub(super) struct TokenizerFolder {
     tokenizer: String,
     /// `tokenizer_config.json`; empty if it is missing.
@@ -20,7 +19,6 @@ pub(super) struct TokenizerFolder {
 }
 
 impl TokenizerFolder {
-    /// Reads the files.
     pub(super) async fn read_folder(repository: &Repository<'_>) -> Result<Self, FilesError> {
         let path = format!("{FOLDER}{TOKENIZER}");
         let tokenizer = read_text(&repository.require(&path, Bound::Small, remedy(TOKENIZER)).await?)?;

@@ -188,7 +188,6 @@ fn no_weights(place: &str, files: &[String]) -> FilesError {
     FilesError::Missing { place, file, remedy: NEEDS_WEIGHTS }
 }
 
-/// The shards in an index.
 fn shards(index: &FileText) -> Result<Shards, FilesError> {
     let Index { metadata, weight_map } = index.parse()?;
     let name = index.path.file_name().unwrap_or_default().to_string_lossy();

@@ -72,11 +72,6 @@ impl Sender {
     }
 }
 
-/// Starts the thread.
-///
-/// # Errors
-///
-/// [`Error::Inference`] if the system cannot start the thread.
 pub(super) fn start() -> Result<(Sender, JoinHandle<()>), Error> {
     let (sender, receiver) = mpsc::sync_channel::<BatchAnswers>(WAITING);
     let thread = thread::Builder::new()

@@ -25,7 +25,6 @@ use std::{
 };
 use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused, amount};
 
-/// A batch to compute.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: NextBatch,
@@ -88,7 +87,7 @@ impl Shared {
                 Ok(predictions.texts)
             }
             Err(BatchFailure::OutOfMemory(reason)) => {
-                self.metrics.count_one(BATCH_OUT_OF_MEMORY);
+                self.metrics.count_many(BATCH_OUT_OF_MEMORY, 1);
                 if is_halved {
                     tracing::warn!(
                         texts,

@@ -26,7 +26,7 @@ impl Engine {
 
 impl RequestInFlight {
     /// Its place in the queue's order.
-    pub fn turn(&self) -> &Turn {
+    pub(crate) fn turn(&self) -> &Turn {
         &self.turn
     }
 

@@ -83,12 +83,12 @@ pub(super) struct AnnouncedTexts {
 impl AnnouncedTexts {
     pub(super) fn add(&mut self, turn: &Turn, texts: usize) {
         self.count += texts;
-        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += texts;
+        self.requests.entry(turn.number).or_insert((0, turn.came)).0 += texts;
     }
 
     pub(super) fn remove(&mut self, turn: &Turn, texts: usize) {
         self.count -= texts;
-        if let btree_map::Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
+        if let btree_map::Entry::Occupied(mut request) = self.requests.entry(turn.number) {
             request.get_mut().0 -= texts;
             if request.get().0 == 0 {
                 request.remove();
@@ -109,7 +109,7 @@ impl State {
     /// The arrival of the earliest request that has a text waiting for a tokenizer or a batch.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let announced = self.announced.requests.values().next().map(|(_, came)| *came);
-        announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
+        announced.into_iter().chain(self.queue.first_turn().map(|turn| turn.came)).min()
     }
 
     /// The time that the device has computed, including the current batch. It never falls: a batch that turns
@@ -204,7 +204,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device is lost.
     pub(super) fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }

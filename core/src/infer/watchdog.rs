@@ -23,16 +23,13 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::
 /// The thread's handle. The thread ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    hung: Arc<AtomicBool>,
+    /// Whether the device hangs.
+    pub(super) hung: Arc<AtomicBool>,
     _end: Sender<()>,
 }
 
 impl Watchdog {
     /// Starts to watch the device of an engine whose batches may take at most `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inference`] if the system cannot start a thread.
     pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Self, Error> {
         let hung = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
@@ -45,11 +42,6 @@ impl Watchdog {
         });
         thread.map_err(|error| Error::Inference(format!("the watchdog thread did not start: {error}")))?;
         Ok(Self { hung, _end: end })
-    }
-
-    /// Whether the device hangs.
-    pub(super) fn is_barking(&self) -> bool {
-        self.hung.load(Ordering::Acquire)
     }
 }
 

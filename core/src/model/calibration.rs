@@ -162,7 +162,6 @@ impl Calibration {
 }
 
 impl MadeFor {
-    /// The model in messages.
     fn model_words(&self) -> String {
         match &self.model_sha {
             Some(sha) => format!("{} at {sha}", self.model_id),

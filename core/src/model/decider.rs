@@ -49,10 +49,6 @@ pub enum Deciding<'a> {
 
 impl Decider {
     /// Decides prompt and labels, or reads the settings of a trained decider.
-    ///
-    /// # Errors
-    ///
-    /// If the architecture, the chat template, the tokenizer or a setting does not fit.
     pub(super) fn resolve_decider(
         files: &ModelFolder,
         tokenizer: &Tokenizer,
@@ -100,7 +96,7 @@ impl LabelDecider {
             )));
         }
         let conversation = find_conversation(files, flags)?;
-        let labels = LabelTokens::find_behind(tokenizer, conversation.value.text_behind())?;
+        let labels = LabelTokens::find_behind(tokenizer, &conversation.value.tail)?;
         let head = Head::label_logits(labels.token_ids().to_vec());
         Ok((Self { conversation, labels }, head))
     }

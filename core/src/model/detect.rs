@@ -115,7 +115,7 @@ fn names_classification(config: &ModelConfig) -> bool {
 ///
 /// # Errors
 ///
-/// As for [`class_labels`].
+/// If the head does not label whole texts, or the file does not name each of the classes 0, 1, … once.
 pub fn check_head(config: &Value, requested: Option<RequestedType>) -> Result<(), FilesError> {
     // A wrong field is an error when the folder is read.
     let Ok(config) = ModelConfig::deserialize(config) else { return Ok(()) };

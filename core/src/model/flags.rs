@@ -200,11 +200,7 @@ impl ModelFlags {
     }
 
     /// Refuses flags that have no meaning for a model of this kind.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Kind`].
-    pub fn check_kind(&self, model_type: ModelType, model_id: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_kind(&self, model_type: ModelType, model_id: &str) -> Result<(), Refusal> {
         match self.given_scopes().find(|flag| !flag.kinds.has_kind(model_type)) {
             Some(FlagScope { name: flag, kinds, .. }) => {
                 let of = kinds.as_str();

@@ -16,7 +16,6 @@ use crate::tokenization::MarkedTokens;
 
 /// The authors' limit on question and options if the settings do not say.
 const MAX_QUESTION: usize = 192;
-/// The bounds of a temperature.
 const TEMPERATURES: [f64; 2] = [0.5, 5.0];
 
 /// A trained decider of the family Laya.
@@ -49,11 +48,6 @@ impl ModelFolder {
 }
 
 impl Laya {
-    /// Reads the settings.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Other`] if a setting is missing or of another type.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
         let settings = LayaSettings::deserialize(&files.config.raw["laya"]);
         let settings = settings.map_err(|error| refuse_settings(&error.to_string()))?;
@@ -87,7 +81,6 @@ impl Laya {
     }
 }
 
-/// The id of a token.
 fn find_token(tokenizer: &Tokenizer, token: &str) -> Result<u32, Refusal> {
     let id = tokenizer.token_to_id(token);
     id.ok_or_else(|| refuse_settings(&format!("the tokenizer lacks the token `{token}`")))

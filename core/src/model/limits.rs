@@ -75,10 +75,6 @@ impl InputLimits {
     /// Fits the longest input to the flags. `--max-batch-tokens` also bounds the inputs, unless
     /// `--max-input-length` is given: then an input that is longer than a batch is computed alone. Prompts
     /// with many documents may be longer, because the number of documents in a prompt affects their scores.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Kind`].
     pub(super) fn resolve(flags: LengthFlags, bounds: &LengthBounds) -> Result<Self, Refusal> {
         let mut warnings = Vec::new();
         let (taken, mut reason) = choose_max_length(flags, bounds, &mut warnings)?;

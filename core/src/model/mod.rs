@@ -15,7 +15,6 @@ mod pointer;
 mod refusal;
 mod reranker;
 mod scoring;
-mod sourced;
 
 use text_embeddings_backend_core::{BackendKind, Head, ModelType};
 use tokenizers::Tokenizer;
@@ -31,13 +30,28 @@ pub use pointer::Pointer;
 pub use refusal::Refusal;
 pub use reranker::{Reading, Reranker};
 pub use scoring::RerankScoring;
-pub use sourced::Sourced;
 
 use self::limits::LengthBounds;
 use crate::files::{ModelFolder, class_labels};
+use crate::templates::PromptTemplate;
 use crate::tokenization::{
     Encoder, EncoderError, EncoderOptions, MarkedLayout, PromptEncoder, TextEncoder, TextOptions,
 };
+
+/// A decision, and where it comes from, for messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The decision.
+    pub value: T,
+    /// Its source in words.
+    pub source: String,
+}
+
+impl<T> Sourced<T> {
+    fn new(value: T, source: impl Into<String>) -> Self {
+        Self { value, source: source.into() }
+    }
+}
 
 /// The kind of a model, and how it is served.
 #[derive(Debug, Clone)]
@@ -171,8 +185,24 @@ impl Model {
         tokenizer: Tokenizer,
         flags: &ModelFlags,
     ) -> Result<Encoder, EncoderError> {
+        if let Some((template, default_instruction)) = self.prompt_template() {
+            let options = EncoderOptions {
+                default_instruction: default_instruction.cloned(),
+                max_input_length: self.limits.max_input_length,
+                parse_special_tokens: flags.parse_special_tokens,
+                ignore_instruction: flags.ignore_instruction,
+                limits: self.limits.texts,
+                vocabulary: Some(files.description.vocabulary),
+            };
+            let encoder = PromptEncoder::new(tokenizer, template, options)?;
+            match self.kind {
+                ModelKind::Decider(_) => encoder.self_check_questions()?,
+                _ => encoder.self_check()?,
+            }
+            return Ok(encoder.into());
+        }
         let embedder = self.embedder();
-        let text_options = || TextOptions {
+        let options = TextOptions {
             max_input_length: self.limits.max_input_length,
             parse_special_tokens: flags.parse_special_tokens,
             vocabulary: files.description.vocabulary,
@@ -187,54 +217,33 @@ impl Model {
                 Some(Decider::Labels(_)) | None => None,
             },
         };
-        let prompt_options = |default_instruction: Option<&String>| EncoderOptions {
-            default_instruction: default_instruction.cloned(),
-            max_input_length: self.limits.max_input_length,
-            parse_special_tokens: flags.parse_special_tokens,
-            ignore_instruction: flags.ignore_instruction,
-            limits: self.limits.texts,
-            vocabulary: Some(files.description.vocabulary),
-        };
-        Ok(match &self.kind {
-            ModelKind::Embedder(model) => {
-                let encoder = TextEncoder::new(tokenizer, text_options())?;
-                encoder.self_check(&model.prompts.default)?;
-                encoder.into()
-            }
+        let encoder = TextEncoder::new(tokenizer, options)?;
+        match &self.kind {
+            ModelKind::Embedder(model) => encoder.self_check(&model.prompts.default)?,
             ModelKind::Classifier(_) => {
-                let encoder = TextEncoder::new(tokenizer, text_options())?;
                 encoder.self_check("")?;
                 encoder.self_check_pairs()?;
-                encoder.into()
             }
-            ModelKind::Reranker(model) if model.late.is_some() => {
-                let encoder = TextEncoder::new(tokenizer, text_options())?;
-                encoder.self_check("")?;
-                encoder.into()
-            }
+            ModelKind::Reranker(model) if model.late.is_some() => encoder.self_check("")?,
+            ModelKind::Reranker(_) => encoder.self_check_pairs()?,
+            ModelKind::Decider(_) => {}
+        }
+        Ok(encoder.into())
+    }
+
+    /// The template of its inputs, if they have one, and the instruction of requests without one.
+    fn prompt_template(&self) -> Option<(&PromptTemplate, Option<&String>)> {
+        match &self.kind {
             ModelKind::Reranker(model) => match &model.reading {
-                Reading::Joined => {
-                    let encoder = TextEncoder::new(tokenizer, text_options())?;
-                    encoder.self_check_pairs()?;
-                    encoder.into()
-                }
-                Reading::Template(template) => {
-                    let encoder =
-                        PromptEncoder::new(tokenizer, template, prompt_options(model.instruction.as_ref()))?;
-                    encoder.self_check()?;
-                    encoder.into()
-                }
+                Reading::Template(template) => Some((template, model.instruction.as_ref())),
+                Reading::Joined => None,
             },
-            ModelKind::Decider(model) => {
-                let Decider::Labels(model) = model.as_ref() else {
-                    return Ok(TextEncoder::new(tokenizer, text_options())?.into());
-                };
-                let template = model.conversation.value.prompt_template();
-                let encoder = PromptEncoder::new(tokenizer, template, prompt_options(None))?;
-                encoder.self_check_questions()?;
-                encoder.into()
-            }
-        })
+            ModelKind::Decider(model) => match model.as_ref() {
+                Decider::Labels(model) => Some((model.conversation.value.prompt_template(), None)),
+                Decider::Laya(_) | Decider::Pointer(_) => None,
+            },
+            ModelKind::Embedder(_) | ModelKind::Classifier(_) => None,
+        }
     }
 }
 

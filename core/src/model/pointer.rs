@@ -40,11 +40,6 @@ impl ModelFolder {
 }
 
 impl Pointer {
-    /// Reads the settings.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Other`] if a setting is missing or cannot be.
     pub(super) fn from_files(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<(Self, Head), Refusal> {
         let settings = PointerSettings::deserialize(&files.config.raw["any2jev"]);
         let settings = settings.map_err(|error| refuse_settings(&error.to_string()))?;

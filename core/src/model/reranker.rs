@@ -61,10 +61,6 @@ pub struct Reranker {
 
 impl Reranker {
     /// Decides prompt, answers, score and instruction.
-    ///
-    /// # Errors
-    ///
-    /// If a prompt does not fit, if it is not known, or if files and family contradict each other.
     pub(super) fn resolve(
         files: &ModelFolder,
         tokenizer: &Tokenizer,

@@ -26,7 +26,6 @@ use text_embeddings_backend_core::amount;
 /// The fewest tokens that query and instruction must leave to a window.
 const MIN_ROOM: usize = 16;
 
-/// The parts of a text.
 pub(super) struct DividedText {
     pub(super) windows: Windows,
     /// The number of its sentences, or more than are allowed.
@@ -65,7 +64,6 @@ pub(super) struct Divider {
     /// The windows of texts that do not fit, so far.
     found_windows: AtomicUsize,
     shared: SharedQuery,
-    /// The encoding of an empty text.
     empty: OnceLock<Result<Encoded, Error>>,
 }
 

@@ -10,7 +10,7 @@ use super::{
     task::{Inputs, ModelTask},
 };
 use crate::{
-    error::{Error, NOT_A_SPARSE_MODEL},
+    error::Error,
     metrics::EMBED,
     model::InputType,
     postprocess::normalized,
@@ -215,7 +215,11 @@ impl Service {
     /// Refuses sparse vectors if the model does not have them.
     fn require_sparse(&self) -> Result<(), Error> {
         let is_sparse = self.embedder().is_ok_and(|model| model.outputs.sparse);
-        if is_sparse { Ok(()) } else { Err(self.other_kind(NOT_A_SPARSE_MODEL)) }
+        if is_sparse {
+            Ok(())
+        } else {
+            Err(self.other_kind("Model is not an embedding model with SPLADE pooling"))
+        }
     }
 
     /// Refuses values that the requested vectors do not have, and more values than an answer may have.

@@ -26,7 +26,6 @@ pub(super) struct MaxSim {
     scores: Vec<RawScore>,
 }
 
-/// A query and documents to compare with it.
 struct QueryDocuments {
     query: Arc<Output>,
     documents: Vec<Arc<Output>>,
@@ -39,10 +38,6 @@ impl MaxSim {
     }
 
     /// The raw scores of all documents.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inference`] if a text has no vector.
     pub(super) async fn into_scores(mut self) -> Result<Vec<RawScore>, Error> {
         self.compare_waiting().await?;
         Ok(self.scores)
@@ -85,10 +80,6 @@ impl OutputReceiver for MaxSim {
 
 /// The sums, over the query's vectors, of the largest product with a vector of each document. All have length
 /// one.
-///
-/// # Errors
-///
-/// [`Error::Inference`] if a text has no vector.
 fn query_scores(
     similarity: &dyn TokenSimilarity,
     query: &TokenVectors,

@@ -142,7 +142,6 @@ pub struct Service {
     engine: Arc<Engine>,
     config: Arc<ServiceConfig>,
     admission: ServiceAdmission,
-    /// The second stage of a cascade.
     second_stage: Option<Arc<SecondStage>>,
     similarity: Arc<dyn TokenSimilarity>,
     /// Values that were computed before.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::{
-    error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
+    error::Error,
     model::{CosineRanking, EmbeddingModel, Prompts, Reranker},
 };
 
@@ -45,7 +45,6 @@ pub(super) enum PairScoring<'a> {
 }
 
 impl PairScoring<'_> {
-    /// The score as a probability.
     pub(super) fn score_probability(self, raw: RawScore) -> f32 {
         match self {
             Self::Reranker(model) => model.score.value.probability(raw.per_vector),
@@ -86,7 +85,7 @@ impl Service {
 
     /// The model, if it is a re-ranker; otherwise the error of a request to one.
     pub(super) fn reranker(&self) -> Result<&Reranker, Error> {
-        self.config.model.reranker().ok_or_else(|| self.other_kind(NOT_A_RERANKER))
+        self.config.model.reranker().ok_or_else(|| self.other_kind("model is not a re-ranker model"))
     }
 
     /// How the model scores pairs; otherwise the error of a request to a re-ranker.
@@ -98,7 +97,7 @@ impl Service {
 
     /// The model, if it is an embedding model; otherwise the error of a request to one.
     pub(super) fn embedder(&self) -> Result<&EmbeddingModel, Error> {
-        self.config.model.embedder().ok_or_else(|| self.other_kind(NOT_AN_EMBEDDING_MODEL))
+        self.config.model.embedder().ok_or_else(|| self.other_kind("Model is not an embedding model"))
     }
 
     /// Whether the model was trained so that vectors can be cut to this length, as far as its files say. If

@@ -20,7 +20,6 @@ use crate::{
 };
 use std::{ops::Range, slice, sync::Arc, time::Instant};
 use text_embeddings_backend_core::amount;
-use tokio::sync::oneshot;
 
 /// A request with its rules for the parts of its texts.
 pub(super) struct PassageWork {
@@ -155,25 +154,9 @@ impl Service {
         let max_windows = self.config.max_rerank_texts;
         let divider = Divider::from_request(request, *truncation, form, max_sentences, max_windows);
         let divider = Arc::new(divider);
-        let place = self.tokenization.place(request.texts.iter().map(String::len).sum());
-        let mut answers = Vec::with_capacity(request.texts.len());
-        for (index, text) in request.texts.iter().enumerate() {
-            let (answer, divided) = oneshot::channel();
-            let divider = Arc::clone(&divider);
-            self.tokenization.run(place, text.len(), move |encoder| {
-                // A closed receiver means that the request was abandoned.
-                if !answer.is_closed() {
-                    let _ = answer.send(divider.divide_text(encoder, index));
-                }
-            });
-            answers.push(divided);
-        }
-        let mut all = Vec::with_capacity(answers.len());
-        for divided in answers {
-            let failure = Error::Tokenizer("the tokenizer failed".to_owned());
-            all.push(divided.await.unwrap_or(Err(failure))?);
-        }
-        Ok(all)
+        let texts = (0..request.texts.len()).collect();
+        let bytes = |index: &usize| request.texts[*index].len();
+        self.map_admitted((), texts, bytes, move |encoder, index| divider.divide_text(encoder, index)).await
     }
 
     /// Refuses highlights of more sentences than a request may have texts, whichever texts turn out best.
@@ -264,7 +247,6 @@ impl RerankRequest {
         parts
     }
 
-    /// The sentences of one text with their scores.
     fn scored_sentences(
         &self,
         text: usize,

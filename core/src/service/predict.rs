@@ -12,7 +12,7 @@ use super::{
     task::{Inputs, ModelTask},
 };
 use crate::{
-    error::{Error, NOT_A_CLASSIFIER},
+    error::Error,
     model::{ModelKind, RerankScoring, Reranker},
     postprocess::{order, probabilities},
     tokenization::{Input, PairText, TruncationDirection},
@@ -69,7 +69,7 @@ impl Service {
         check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
         let reranker = match &self.config.model.kind {
             ModelKind::Embedder(_) | ModelKind::Decider(_) => {
-                let error = self.other_kind(NOT_A_CLASSIFIER);
+                let error = self.other_kind("Model is not a classifier model");
                 return Err(Failed::of_texts(error, request.inputs.len()));
             }
             ModelKind::Classifier(_) => None,
@@ -104,7 +104,6 @@ impl Service {
         Prediction { score, label: self.config.model.label(reranker.scoring.label_class()) }
     }
 
-    /// Every class of a classifier with its score.
     fn predict_classes(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
         let scores = if raw_scores { logits.to_vec() } else { probabilities(logits) };
         if scores.iter().any(|score| score.is_nan()) {

@@ -38,7 +38,6 @@ pub(super) struct PromptRequest<I> {
     pub(super) truncation: Truncation,
 }
 
-/// A prompt of a request.
 struct Prompt {
     inputs: PromptInputs,
     /// The key under which its output is kept or will be kept.
@@ -204,7 +203,6 @@ impl<I: Inputs> PromptRequest<I> {
 /// Consecutive prompts that are all kept, or that one tokenizer job encodes.
 struct PromptGroup {
     prompts: Vec<Prompt>,
-    /// The bytes to encode.
     bytes: usize,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     infer::{Permit, RequestInFlight},
     metrics::{
         ModelMetrics, REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
-        REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics, TOKENIZER_REQUESTS,
+        REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics,
     },
     queue::Turn,
 };
@@ -38,7 +38,6 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// A failure of `texts` texts.
     pub(super) fn of_texts(error: Error, texts: usize) -> Self {
         Self { label: error.metric_label(), error, texts }
     }
@@ -73,23 +72,6 @@ impl ModelMetrics {
     /// Runs a request's work and counts it. Dropping the returned future drops the work.
     pub(super) async fn counted<T>(
         &self,
-        method: &'static str,
-        work: impl Future<Output = Result<T, Failed>>,
-    ) -> Result<T, Error> {
-        self.counted_as(REQUESTS, method, work).await
-    }
-
-    /// Like [`Self::counted`], for a request that only needs the tokenizer.
-    pub(super) async fn counted_for_tokenizer<T>(
-        &self,
-        method: &'static str,
-        work: impl Future<Output = Result<T, Failed>>,
-    ) -> Result<T, Error> {
-        self.counted_as(TOKENIZER_REQUESTS, method, work).await
-    }
-
-    async fn counted_as<T>(
-        &self,
         names: RequestMetrics,
         method: &'static str,
         work: impl Future<Output = Result<T, Failed>>,
@@ -109,15 +91,15 @@ impl ModelMetrics {
         }
     }
 
-    /// Like [`Self::counted`], and records the durations of the request and its steps. The cost gets the
-    /// total time.
+    /// Like [`Self::counted`] for a request to the model, and records the durations of the request and its
+    /// steps. The cost gets the total time.
     pub(super) async fn measured<T>(
         &self,
         method: &'static str,
         work: impl Future<Output = Result<Answer<T>, Failed>>,
     ) -> Result<Answer<T>, Error> {
         let arrival = Instant::now();
-        let mut answer = self.counted(method, work).await?;
+        let mut answer = self.counted(REQUESTS, method, work).await?;
         answer.cost.total = arrival.elapsed();
         self.observe_duration(REQUEST_DURATION, answer.cost.total);
         self.observe_duration(REQUEST_TOKENIZATION_DURATION, answer.cost.tokenization);
@@ -152,7 +134,6 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// A request that has its permit.
 pub(super) struct Admitted {
     pub(super) request: RequestInFlight,
     /// The tokens of its permit that the first computed inputs do not give back.
@@ -161,7 +142,7 @@ pub(super) struct Admitted {
 
 /// Ends when a request has waited for `patience` and none of its texts has been computed.
 async fn waited_in_vain(turn: &Turn, patience: Duration) {
-    tokio::time::sleep_until((turn.came() + patience).into()).await;
+    tokio::time::sleep_until((turn.came + patience).into()).await;
     if turn.has_begun() {
         std::future::pending::<()>().await;
     }
@@ -194,7 +175,6 @@ impl Service {
         )))
     }
 
-    /// The metrics of this model.
     pub(super) fn model_metrics(&self) -> &ModelMetrics {
         self.engine.model_metrics()
     }
@@ -233,7 +213,7 @@ impl Service {
             computed = work => computed,
             // Dropping the work cancels it.
             () = waited_in_vain(turn, patience) => {
-                let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
+                let (waited, retry_after) = (turn.came.elapsed(), self.engine.retry_after());
                 Err(Error::QueueTimeout { waited, retry_after }.into())
             }
         }
@@ -243,6 +223,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::TOKENIZER_REQUESTS;
     use crate::metrics::testing::recorded;
     use std::{
         future::{pending, ready},
@@ -256,24 +237,27 @@ mod tests {
         let poll = |work: &mut dyn FnMut(&mut Context<'_>)| {
             recorded(|| work(&mut Context::from_waker(Waker::noop())))
         };
-        let answered =
-            poll(&mut |cx| assert!(pin!(metrics.counted("single", ready(Ok(1)))).poll(cx).is_ready()));
+        let answered = poll(&mut |cx| {
+            assert!(pin!(metrics.counted(REQUESTS, "single", ready(Ok(1)))).poll(cx).is_ready());
+        });
         assert_eq!(answered.len(), 2, "{answered:?}");
         assert_eq!(answered["te_request_count{method=\"single\"}"], [1.0]);
         assert_eq!(answered["te_request_success{method=\"single\"}"], [1.0]);
 
         let failure = || ready(Err::<(), _>(Failed::from(Error::Overloaded { retry_after: 1 })));
-        let failed = poll(&mut |cx| assert!(pin!(metrics.counted("batch", failure())).poll(cx).is_ready()));
+        let failed =
+            poll(&mut |cx| assert!(pin!(metrics.counted(REQUESTS, "batch", failure())).poll(cx).is_ready()));
         assert_eq!(failed.len(), 2, "{failed:?}");
         assert_eq!(failed["te_request_failure{err=\"overloaded\"}"], [1.0]);
 
         let texts = || ready(Err::<(), _>(Failed::on_the_way_to_tokens(Error::Validation(String::new()), 3)));
-        let failed = poll(&mut |cx| assert!(pin!(metrics.counted("batch", texts())).poll(cx).is_ready()));
+        let failed =
+            poll(&mut |cx| assert!(pin!(metrics.counted(REQUESTS, "batch", texts())).poll(cx).is_ready()));
         assert_eq!(failed["te_request_failure{err=\"tokenization\"}"], [3.0], "once for each text");
 
         let work = || ready(Ok(()));
         let tokenized = poll(&mut |cx| {
-            assert!(pin!(metrics.counted_for_tokenizer("single", work())).poll(cx).is_ready());
+            assert!(pin!(metrics.counted(TOKENIZER_REQUESTS, "single", work())).poll(cx).is_ready());
         });
         let names: Vec<_> = tokenized.keys().map(String::as_str).collect();
         assert_eq!(names, ["te_tokenize_count{method=\"single\"}", "te_tokenize_success{method=\"single\"}"]);
@@ -283,13 +267,17 @@ mod tests {
         assert_eq!(rejected.len(), 1, "a request that is refused before it arrived: {rejected:?}");
 
         let dropped = poll(&mut |cx| {
-            assert!(pin!(metrics.counted("batch", pending::<Result<(), Failed>>())).poll(cx).is_pending());
+            assert!(
+                pin!(metrics.counted(REQUESTS, "batch", pending::<Result<(), Failed>>()))
+                    .poll(cx)
+                    .is_pending()
+            );
         });
         assert_eq!(dropped.len(), 2, "{dropped:?}");
         assert_eq!(dropped["te_request_failure{err=\"dropped\"}"], [1.0]);
 
         assert!(
-            recorded(|| drop(metrics.counted("batch", failure()))).is_empty(),
+            recorded(|| drop(metrics.counted(REQUESTS, "batch", failure()))).is_empty(),
             "a request that was never begun"
         );
     }

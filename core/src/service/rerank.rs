@@ -160,7 +160,6 @@ impl Service {
         Ok((scores.collect(), cost))
     }
 
-    /// Counts the scores of texts.
     pub(super) fn count_scores(&self, scores: impl IntoIterator<Item = Score>) {
         let probabilities = self.model_metrics().find_histogram(RERANK_SCORE);
         for score in scores {

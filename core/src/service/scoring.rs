@@ -27,10 +27,6 @@ impl RawScore {
 
 impl RerankScoring {
     /// The raw score of each pair, from the outputs of the request's prompts, in order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::MissingValues`] if a raw score is NaN; [`Error::Inference`] if an output is missing.
     pub(super) fn raw_scores(
         self,
         prompts: &[PromptInputs],
@@ -49,7 +45,6 @@ impl RerankScoring {
     }
 }
 
-/// The scores of the documents of all lists.
 fn list_scores(lists: &[PromptInputs], outputs: &[Arc<Output>]) -> Result<Vec<f32>, Error> {
     let mut scores = Vec::new();
     let mut outputs = outputs.iter();

@@ -6,6 +6,7 @@
 use super::{Service, request::Failed};
 use crate::{
     error::Error,
+    metrics::TOKENIZER_REQUESTS,
     tokenization::{PairText, ShownPrompt, TruncationDirection},
 };
 
@@ -40,7 +41,7 @@ impl Service {
     /// must not be truncated; [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if the
     /// tokenizer fails.
     pub async fn show_prompt(&self, request: ShowRequest) -> Result<ShownPrompt, Error> {
-        self.model_metrics().counted_for_tokenizer("single", self.shown(request)).await
+        self.model_metrics().counted(TOKENIZER_REQUESTS, "single", self.shown(request)).await
     }
 
     async fn shown(&self, request: ShowRequest) -> Result<ShownPrompt, Failed> {

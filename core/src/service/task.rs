@@ -19,7 +19,6 @@ pub(super) const MAX_VECTOR_TOKENS: usize = 64;
 
 /// A request that is a list of inputs.
 pub(super) trait Inputs: Send + Sync + 'static {
-    /// The number of inputs.
     fn count(&self) -> usize;
 
     /// The input at an index below `count`.
@@ -62,7 +61,6 @@ pub(super) enum PromptInputs {
 }
 
 impl PromptInputs {
-    /// The indices of the inputs.
     pub(super) fn input_range(&self) -> Range<usize> {
         match self {
             Self::One(index) | Self::Side(_, index) => *index..index + 1,
@@ -157,10 +155,6 @@ impl ModelTask {
     }
 
     /// The output as it is compared, and kept: vectors of tokens that are compared have length one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::MissingValues`] if such a vector has a value that is infinite or NaN.
     pub(super) fn finish_output(self, output: Output) -> Result<Output, Error> {
         let tokens = match self {
             Self::Score(RerankScoring::MaxSim) => unit_vectors(output.tokens)?,

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    metrics::TOKENIZER_REQUESTS,
     tokenization::{Encoder, LARGE_TEXT},
 };
 use std::sync::{
@@ -83,7 +84,7 @@ impl Service {
     ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
         self.model_metrics()
-            .counted_for_tokenizer(method(is_batch), async move {
+            .counted(TOKENIZER_REQUESTS, method(is_batch), async move {
                 check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
                 check_each(&inputs, |text| match text.as_str() {
                     "" => Err(Error::EmptyInput { field: "inputs" }),
@@ -121,7 +122,7 @@ impl Service {
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
         self.model_metrics()
-            .counted_for_tokenizer(method(is_batch), async move {
+            .counted(TOKENIZER_REQUESTS, method(is_batch), async move {
                 check_length("ids", ids.len(), self.config.max_client_batch_size)?;
                 check_each(&ids, |ids| match ids.len() {
                     0 => Err(Error::EmptyInput { field: "input_ids" }),
@@ -152,16 +153,27 @@ impl Service {
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
         // This does not use the device. A token is hardly ever shorter than a byte.
-        let all_bytes = inputs.iter().map(&bytes).sum();
-        let permit = Arc::new(self.permit(all_bytes).await?);
-        let place = self.tokenization.place(all_bytes);
+        let permit = Arc::new(self.permit(inputs.iter().map(&bytes).sum()).await?);
+        Ok(self.map_admitted(permit, inputs, bytes, job).await?)
+    }
+
+    /// As [`Self::map`], for a request that has its permit. Each input has a copy of `permit` until its
+    /// output is there, so that the permit of an abandoned request covers the inputs that still wait in
+    /// the line.
+    pub(super) async fn map_admitted<P: Clone + Send + 'static, I: Send + 'static, O: Send + 'static>(
+        &self,
+        permit: P,
+        inputs: Vec<I>,
+        bytes: impl Fn(&I) -> usize,
+        job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
+    ) -> Result<Vec<O>, Error> {
+        let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
-            let (job, permit) = (job.clone(), Arc::clone(&permit));
+            let (job, permit) = (job.clone(), permit.clone());
             self.tokenization.run(place, bytes(&input), move |encoder: &Encoder| {
-                // A closed receiver means that the request was abandoned. Its permit covers the inputs that
-                // still wait in the line.
+                // A closed receiver means that the request was abandoned.
                 if !reply.is_closed() {
                     let output = job(encoder, input);
                     drop(permit);

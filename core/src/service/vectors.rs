@@ -4,10 +4,6 @@ use crate::error::Error;
 use text_embeddings_backend_core::TokenVectors;
 
 /// The vectors of tokens, each of length one. As in torch, a shorter one than 1e-12 is not scaled to that.
-///
-/// # Errors
-///
-/// [`Error::MissingValues`] if a value is infinite or NaN.
 pub(super) fn unit_vectors(mut tokens: TokenVectors) -> Result<TokenVectors, Error> {
     for vector in tokens.values.chunks_exact_mut(tokens.width.max(1)) {
         let squares: f64 = vector.iter().map(|&value| f64::from(value).powi(2)).sum();

@@ -55,7 +55,6 @@ impl MessageStyle {
 /// Strings in templates that read a list of parts (sentence-transformers 6, `base/modality.py`).
 const STRUCTURED: [&str; 5] = ["content[0]", ".type", "'type'", "\"type\"", "message.content["];
 
-/// A message.
 pub(super) struct Message<'a> {
     pub(super) role: &'static str,
     pub(super) content: &'a str,

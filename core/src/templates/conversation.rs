@@ -5,7 +5,7 @@
 //! message never passes through Jinja after the start.
 
 use super::{
-    EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
+    MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
     chat::{ChatTemplate, Message},
     is_python_whitespace,
     learn::{BOUNDS, difficult_text, probe_texts},
@@ -26,21 +26,16 @@ pub struct MessageTemplate {
     /// Whether the template strips the message's outer whitespace.
     trims: bool,
     /// The text behind the message, up to the place of the answer.
-    tail: String,
+    pub(crate) tail: String,
 }
 
 impl MessageTemplate {
     /// Learns the pieces of a Jinja chat template, which gets one message of the user and no system message.
     /// Thinking is off.
-    ///
-    /// # Errors
-    ///
-    /// [`TemplateError`] unless the template writes the message once, verbatim or stripped of outer
-    /// whitespace, and lets the answer follow.
-    pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
+    pub(crate) fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let (source, style) = (source.to_owned(), conversation_style(style));
         guard::run(BOUNDS, move || Self::learn_message(&source, &style))
-            .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .unwrap_or_else(|reason| Err(TemplateError::Render { reason }))
             .map_err(|cause| match cause {
                 TemplateError::Render { reason } => TemplateError::Conversation { reason },
                 cause => cause,
@@ -88,13 +83,7 @@ impl MessageTemplate {
         }
         pieces.extend([Piece::slot(Slot::Document), Piece::Literal(tail.to_owned())]);
         pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
-        let template = PromptTemplate {
-            pieces,
-            bare: None,
-            default_instruction: None,
-            empty_instruction: EmptyInstruction::Written,
-            list: None,
-        };
+        let template = PromptTemplate { pieces, ..PromptTemplate::default() };
         Self { template, trims, tail: tail.to_owned() }
     }
 
@@ -103,11 +92,6 @@ impl MessageTemplate {
     /// of them visible.
     pub fn prompt_template(&self) -> &PromptTemplate {
         &self.template
-    }
-
-    /// The text behind the message, up to the place of the answer.
-    pub fn text_behind(&self) -> &str {
-        &self.tail
     }
 
     /// The beginning of a message: a text and an empty line.

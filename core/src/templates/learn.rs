@@ -41,7 +41,7 @@ impl PromptTemplate {
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let (text, style) = (source.to_owned(), style.clone());
         guard::run(BOUNDS, move || Self::learn(&text, &style))
-            .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+            .unwrap_or_else(|reason| Err(TemplateError::Render { reason }))
             .map_err(|cause| match cause {
                 TemplateError::Missing { .. } | TemplateError::Render { .. }
                     if !template_names_role(source) =>
@@ -55,13 +55,7 @@ impl PromptTemplate {
     fn learn(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let chat = ChatTemplate::new(source, style)?;
         let all = Form { chat: &chat, slots: &Slot::ALL };
-        let mut template = Self {
-            pieces: all.learn()?,
-            bare: None,
-            default_instruction: None,
-            empty_instruction: EmptyInstruction::Written,
-            list: None,
-        };
+        let mut template = Self { pieces: all.learn()?, ..Self::default() };
         if !template.has_instruction() {
             return Ok(template);
         }

@@ -35,7 +35,7 @@ pub(super) const PATTERNS: [&str; 2] = [
 pub(super) struct Borders {
     texts: TextBorders,
     /// Whether it splits after a line break that precedes two ASCII characters, the first of them visible.
-    lines: bool,
+    pub(super) lines: bool,
     /// The smallest number of bytes of a text that are encoded.
     least: usize,
     /// The size in bytes from which a text without borders is divided anywhere. 0 for never.
@@ -62,7 +62,6 @@ pub(super) struct SkippedBytes {
 }
 
 impl Borders {
-    /// The borders of a tokenizer.
     pub(super) fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         let json = |part: Result<Value, serde_json::Error>| part.unwrap_or(Value::Bool(false));
         let normalizer = json(serde_json::to_value(tokenizer.get_normalizer()));
@@ -97,12 +96,6 @@ impl Borders {
     #[cfg(test)]
     pub(super) fn for_small_texts(self) -> Self {
         Self { least: 1, large: 200, ..self }
-    }
-
-    /// Whether the tokenizer splits every text after a line break that precedes two ASCII characters, the
-    /// first of them visible.
-    pub(super) fn splits_lines(self) -> bool {
-        self.lines
     }
 
     /// The place after the last line break of `text`, a text of the template, at which it can be divided.
@@ -162,10 +155,6 @@ impl Borders {
     ///
     /// A text may have few tokens in its first bytes and very many in the next ones. So the tokens of a large
     /// text are counted in parts, and no more than one part too many is encoded at once.
-    ///
-    /// # Errors
-    ///
-    /// As `count_tokens`.
     pub(super) fn grow_kept<E>(
         self,
         text: &str,

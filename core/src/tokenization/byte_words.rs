@@ -17,7 +17,6 @@ use tokenizers::{
 
 /// The properties of a tokenizer on which its plain texts depend.
 pub(super) struct ByteWords {
-    /// The most digits of a word.
     max_digits: usize,
     /// The bytes with which an added token may begin. The library looks for those tokens first.
     added: [bool; 128],
@@ -38,7 +37,6 @@ pub(super) struct TextTokens {
 }
 
 impl TextTokens {
-    /// The tokens that the library gives to a text.
     pub(super) fn from_library(tokenizer: &Tokenizer, text: &str) -> tokenizers::Result<Self> {
         let encoding = tokenizer.encode(text, false)?;
         Ok(Self { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
@@ -104,7 +102,6 @@ impl ByteWords {
         Some(tokens)
     }
 
-    /// Adds the tokens of a part of a text that is ASCII.
     fn push_ascii(&self, model: &BPE, text: &str, part: Range<usize>, tokens: &mut TextTokens) -> Option<()> {
         let (mut start, mut characters) = (part.start, String::new());
         while start < part.end {

@@ -38,11 +38,7 @@ impl PromptEncoder {
     }
 
     /// The same for a decider's prompt.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PromptEncoder::self_check`].
-    pub fn self_check_questions(&self) -> Result<(), EncoderError> {
+    pub(crate) fn self_check_questions(&self) -> Result<(), EncoderError> {
         self.check_texts(STATES, QUESTIONS)
     }
 
@@ -107,9 +103,12 @@ impl PromptEncoder {
 
     /// Checks that a document that is far too long does not change the frame.
     fn check_room(&self, first: &Tokens, [query, document]: [&str; 2]) -> Result<(), EncoderError> {
-        let (frame_size, max) = (first.count(Owner::Frame), self.max_length(first));
-        if frame_size >= max {
-            return Err(EncoderError::NoRoom { frame: frame_size, max });
+        let (frame, max) = (first.count(Owner::Frame), self.max_length(first));
+        if frame >= max {
+            return Err(EncoderError::Refused(format!(
+                "the template and the default instruction take {frame} tokens of a longest input of {max}: raise \
+                 `--max-input-length`"
+            )));
         }
         let document = vec![document; max.div_ceil(4)].join(" ");
         let long = self.check_prompt(query, &document)?;
@@ -186,8 +185,8 @@ mod tests {
         let frame = small_encoder(8192).check_prompt("", "").unwrap().count(Owner::Frame);
         for max in [1, frame - 9] {
             let error = check(small_tokenizer(), max).unwrap_err();
-            assert!(matches!(error, EncoderError::NoRoom { max: limit, .. } if limit == max), "{error}");
-            assert!(error.to_string().contains("--max-input-length"));
+            let expected = format!(" tokens of a longest input of {max}: raise `--max-input-length`");
+            assert!(error.to_string().ends_with(&expected), "{error}");
         }
         assert_eq!(check(small_tokenizer(), frame + 1), Ok(()));
     }

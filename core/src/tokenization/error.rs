@@ -14,38 +14,6 @@ pub enum EncoderError {
         /// The library's words.
         reason: String,
     },
-    /// The template uses a token that is recognised depending on the text around it.
-    #[error(
-        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: unset \
-         it there, or choose another template with `--chat-template`"
-    )]
-    ControlToken {
-        /// The token.
-        token: String,
-        /// The setting.
-        setting: &'static str,
-    },
-    /// Plain text can become a control token.
-    #[error(
-        "text of a request that reads `{token}` would become that control token with this tokenizer (it is \
-         in the model's vocabulary, too), so that a document could speak in the template's name; if that is \
-         acceptable start with `--parse-special-tokens`"
-    )]
-    Leak {
-        /// The token.
-        token: String,
-    },
-    /// The template alone fills the longest input.
-    #[error(
-        "the template and the default instruction take {frame} tokens of a longest input of {max}: raise \
-         `--max-input-length`"
-    )]
-    NoRoom {
-        /// The number of tokens of the template and the default instruction.
-        frame: usize,
-        /// The longest input.
-        max: usize,
-    },
     /// The prompt for all texts fills the longest input.
     #[error(
         "the prompt and the tokenizer's special tokens take {} of a longest input of {max}: raise \
@@ -58,30 +26,6 @@ pub enum EncoderError {
         /// The longest input.
         max: usize,
     },
-    /// Two different texts give the same ids.
-    #[error(
-        "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels would \
-         mean nothing: check that it belongs to the model"
-    )]
-    Texts,
-    /// Two different pairs give the same ids.
-    #[error(
-        "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores would mean \
-         nothing: check that it belongs to the model"
-    )]
-    PairTexts,
-    /// The types of a pair's tokens are not 0 for the first text and 1 for the second.
-    #[error(
-        "the tokenizer (tokenizer.json) gives the tokens of a pair other types than 0 and then 1, which is \
-         not supported: check that it belongs to the model"
-    )]
-    TokenTypes,
-    /// The template leaves out the line of an empty instruction, and the default instruction is empty.
-    #[error(
-        "the default instruction is empty, and the model's chat template then leaves the instruction's line \
-         out, which is not supported: pass `--default-instruction`"
-    )]
-    EmptyInstruction,
     /// Two different pairs give the same prompt, or different frames.
     #[error(
         "two different pairs do not give two different prompts within the same frame, so their scores would \

@@ -45,7 +45,12 @@ impl Tokenizers {
                 self.plain.encode_fast(token.content.as_str(), false).map_err(EncoderError::tokenizer)?;
             let is_control = token.special || literals.iter().any(|text| text.contains(&token.content));
             if is_control && encoding.get_ids().contains(&id) {
-                return Err(EncoderError::Leak { token: token.content });
+                return Err(EncoderError::Refused(format!(
+                    "text of a request that reads `{}` would become that control token with this tokenizer (it is in \
+                     the model's vocabulary, too), so that a document could speak in the template's name; if that is \
+                     acceptable start with `--parse-special-tokens`",
+                    token.content
+                )));
             }
         }
         Ok(())
@@ -73,14 +78,12 @@ fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError
     without.parse().map(Some).map_err(EncoderError::tokenizer)
 }
 
-/// A part of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PromptPart {
     /// Ids that are the same in every prompt.
     Fixed(FixedPart),
     /// Pieces that are encoded as one string. At least one of them is a slot.
     Run {
-        /// The pieces.
         pieces: Vec<Piece>,
         /// Whether the run begins the input. Some tokenizers put a mark there. All other runs follow a
         /// control token.
@@ -88,7 +91,6 @@ pub(super) enum PromptPart {
     },
 }
 
-/// Ids of the template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FixedPart {
     pub(super) ids: Vec<u32>,
@@ -119,7 +121,7 @@ pub(super) fn parts(
                 builder.end_run()?;
                 builder.begins = true;
             }
-            Piece::Seam if borders.splits_lines() => {
+            Piece::Seam if borders.lines => {
                 builder.end_run()?;
                 builder.begins = false;
             }
@@ -138,7 +140,9 @@ pub(super) fn parts(
                 for item in controls.split(text, &tokenizers.full)? {
                     match item {
                         LiteralPiece::Control(id, text) => {
-                            builder.push_control(id, &text)?;
+                            builder.end_run()?;
+                            builder.begins = false;
+                            builder.push_fixed(&[id], &text);
                             builder.mark_last(matches!(piece, Piece::Mark(_)));
                         }
                         LiteralPiece::Plain(text) => builder.push_plain(&text)?,
@@ -168,13 +172,6 @@ struct PartsBuilder<'a> {
 }
 
 impl PartsBuilder<'_> {
-    fn push_control(&mut self, id: u32, text: &str) -> Result<(), EncoderError> {
-        self.end_run()?;
-        self.begins = false;
-        self.push_fixed(&[id], text);
-        Ok(())
-    }
-
     fn push_plain(&mut self, text: &str) -> Result<(), EncoderError> {
         let mut rest = text;
         if let Some(border) = self.borders.line(text) {
@@ -277,7 +274,11 @@ fn check_token(token: &AddedToken, tokenizer: &Tokenizer) -> Result<(), EncoderE
         ("normalized", token.normalized && is_changed(tokenizer, &token.content)?),
     ];
     if let Some((setting, _)) = settings.into_iter().find(|(_, is_set)| *is_set) {
-        return Err(EncoderError::ControlToken { token: token.content.clone(), setting });
+        return Err(EncoderError::Refused(format!(
+            "the template's token `{}` has `{setting}` set in tokenizer.json, which is not supported: unset it there, \
+             or choose another template with `--chat-template`",
+            token.content
+        )));
     }
     Ok(())
 }

@@ -6,10 +6,6 @@
 use crate::{error::Error, templates::PromptTemplate};
 
 /// Refuses an instruction for an embedding model, unless the model `ignores` those.
-///
-/// # Errors
-///
-/// [`Error::Validation`] for an instruction.
 pub(super) fn refuse_instruction(requested: Option<&str>, ignores: bool) -> Result<(), Error> {
     if requested.is_none() || ignores {
         return Ok(());
@@ -24,11 +20,6 @@ pub(super) fn refuse_instruction(requested: Option<&str>, ignores: bool) -> Resu
 /// The instruction of a request that names `requested`; `None` for the form without one. Without a `template`
 /// there is no place for an instruction. With `ignores`, one that has no place is left out instead of
 /// refused.
-///
-/// # Errors
-///
-/// [`Error::Validation`] for an instruction without a place, or an empty one for which the template has a
-/// form that its pieces cannot express.
 pub(super) fn choose_instruction<'a>(
     requested: Option<&'a str>,
     default: Option<&'a str>,

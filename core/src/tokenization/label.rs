@@ -40,12 +40,7 @@ pub struct LabelTokens {
 
 impl LabelTokens {
     /// Finds the tokens behind a prompt that ends with `tail`.
-    ///
-    /// # Errors
-    ///
-    /// [`EncoderError`] if no control token is between a question and its answer, if a label is not exactly
-    /// one token, or if two labels of a question are the same token.
-    pub fn find_behind(tokenizer: &Tokenizer, tail: &str) -> Result<Self, EncoderError> {
+    pub(crate) fn find_behind(tokenizer: &Tokenizer, tail: &str) -> Result<Self, EncoderError> {
         let added = tokenizer.get_added_tokens_decoder();
         if !added.values().any(|token| !token.content.is_empty() && tail.contains(&token.content)) {
             let message = "the chat template writes no control token between a message and its answer, so that a text \

@@ -15,12 +15,12 @@ use crate::error::Error;
 impl TextEncoder {
     /// The ids of a query or a document. Too long texts are cut, whatever the request says: the lengths are
     /// part of the model.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Validation`] if prompt and special tokens alone are too long; [`Error::Tokenizer`] if the
-    /// tokenizer fails, or if the model does not read queries and documents apart.
-    pub fn encode_late(&self, side: Side, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
+    pub(crate) fn encode_late(
+        &self,
+        side: Side,
+        text: &str,
+        truncation: Truncation,
+    ) -> Result<Encoded, Error> {
         let Some(late) = &self.options.late else { return Err(other_model()) };
         let (rules, limit) = match side {
             Side::Query => (&late.query, truncation.limits.query),
@@ -80,11 +80,6 @@ impl TextEncoder {
 
     /// Compares the ids of a text behind the prompt of each side with the ids that the tokenizer gives for
     /// both as one string, as sentence-transformers encodes them.
-    ///
-    /// # Errors
-    ///
-    /// [`EncoderError::Refused`] if they differ; [`EncoderError::NoRoomForText`] if the prompt leaves no
-    /// room for a text; [`EncoderError::Tokenizer`] if the tokenizer fails.
     pub(super) fn check_late_prompts(&self) -> Result<(), EncoderError> {
         let Some(late) = &self.options.late else { return Ok(()) };
         for rules in [&late.query, &late.document].into_iter().filter(|rules| !rules.prompt.is_empty()) {

@@ -52,11 +52,6 @@ struct FittedTexts {
 
 impl PromptEncoder {
     /// Encodes some fixed lists as a test.
-    ///
-    /// # Errors
-    ///
-    /// [`EncoderError`] if the marks are not found, if different documents give the same ids, or if the
-    /// longest input has no room for a document.
     pub(super) fn self_check_list(&self) -> Result<(), EncoderError> {
         let encode = |documents: &[&str]| {
             let list = ListText { instruction: None, query: "What is gravity?", documents };
@@ -264,7 +259,6 @@ impl PromptEncoder {
         }
     }
 
-    /// The prompt with a range of documents.
     fn list_prompt(&self, texts: &FittedTexts, documents: Range<usize>) -> Result<Encoded, Error> {
         let pieces = written_out(self.template.pieces(texts.form), documents.len());
         let parts = frame::parts(&pieces, &self.tokenizers, Borders::default());

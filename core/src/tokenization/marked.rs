@@ -10,7 +10,6 @@ use super::{
 };
 use crate::error::Error;
 
-/// The most tokens of an option.
 const OPTION_TOKENS: usize = 48;
 /// With less room than this for the question, the options are cut.
 const QUESTION_ROOM: usize = 16;
@@ -30,7 +29,6 @@ pub struct MarkedQuestion {
 }
 
 impl MarkedQuestion {
-    /// All its texts.
     pub(super) fn all_texts(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.text.as_str()).chain(self.options.iter().map(String::as_str))
     }
@@ -38,12 +36,7 @@ impl MarkedQuestion {
 
 impl TextEncoder {
     /// The ids of a question about a text.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLong`] if question and text do not fit; [`Error::Tokenizer`] if the tokenizer fails, or if
-    /// the model reads no questions.
-    pub fn encode_question(
+    pub(crate) fn encode_question(
         &self,
         state: &str,
         question: &MarkedQuestion,
@@ -112,13 +105,11 @@ impl TextEncoder {
     }
 }
 
-/// The tokens of all options.
 fn count_all(options: &[Vec<u32>]) -> usize {
     options.iter().map(Vec::len).sum()
 }
 
 impl MarkedTokens {
-    /// A text without the marker's text.
     fn without_marker(&self, text: &str) -> String {
         text.replace(&self.marker_text, " ")
     }

@@ -81,8 +81,8 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyInput`] for an empty text or no ids; the errors of [`Encoder::check_characters`] if the
-    /// input must not be cut; those of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods;
+    /// [`Error::EmptyInput`] for an empty text or no ids; [`Error::TooManyCharacters`] if the input must not
+    /// be cut; the errors of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods;
     /// [`Error::Tokenizer`] for an input of another kind of model.
     pub fn encode(
         &self,
@@ -99,13 +99,13 @@ impl Encoder {
         }
         let encoded = match (self, input) {
             (Self::Prompt(encoder), Input::Pair(text)) if !encoder.reads_lists() => {
-                encoder.encode_prompt_shared(text, truncation, shared)
+                encoder.encode_prompt(text, truncation, shared)
             }
             (Self::Text(encoder), Input::Text { prompt, text }) => {
                 encoder.encode_text(prompt, text, truncation)
             }
             (Self::Text(encoder), Input::Side(side)) => encoder.encode_side(side, truncation),
-            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_shared(text, truncation, shared),
+            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair(text, truncation, shared),
             (Self::Text(encoder), Input::Late { side, instruction, text }) => {
                 encoder.check_instruction(*instruction)?;
                 encoder.encode_late(*side, text, truncation)
@@ -131,7 +131,8 @@ impl Encoder {
             Self::Text(encoder) => Some(encoder.options.vocabulary),
         };
         let Some(limit) = vocabulary else { return Ok(()) };
-        let blank = if let Self::Text(encoder) = self { encoder.blank_token() } else { None };
+        let blank =
+            if let Self::Text(encoder) = self { encoder.options.bare.map(|bare| bare.blank) } else { None };
         let mut beyond = ids.iter().filter(|id| **id as usize >= limit);
         let Some(id) = beyond.find(|id| Some(**id) != blank) else { return Ok(()) };
         let token = self.tokenizer().id_to_token(*id).unwrap_or_default();
@@ -171,11 +172,7 @@ impl Encoder {
     }
 
     /// The number of tokens of a text on its own, without special tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn count_tokens(&self, text: &str) -> Result<usize, Error> {
+    pub(crate) fn count_tokens(&self, text: &str) -> Result<usize, Error> {
         match self {
             Self::Prompt(encoder) => encoder.count_tokens(text),
             Self::Text(encoder) => encoder.count_tokens(text),
@@ -184,11 +181,11 @@ impl Encoder {
 
     /// Refuses an instruction for which the model has no place. `reads_apart` says that an embedding model
     /// compares the query with the document.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Validation`] for an instruction.
-    pub fn check_instruction(&self, instruction: Option<&str>, reads_apart: bool) -> Result<(), Error> {
+    pub(crate) fn check_instruction(
+        &self,
+        instruction: Option<&str>,
+        reads_apart: bool,
+    ) -> Result<(), Error> {
         match self {
             Self::Prompt(encoder) => encoder.instruction(instruction).map(|_| ()),
             Self::Text(encoder) if reads_apart => {
@@ -208,22 +205,13 @@ impl Encoder {
 
     /// Refuses an input whose number of characters is too large for any tokenizer to give few enough tokens.
     /// Saves the attempt.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooManyCharacters`].
-    pub fn check_characters(&self, got: usize) -> Result<(), Error> {
+    pub(crate) fn check_characters(&self, got: usize) -> Result<(), Error> {
         let max = self.max_input_length().saturating_mul(CHARACTERS_PER_TOKEN);
         if got > max { Err(Error::TooManyCharacters { got, max }) } else { Ok(()) }
     }
 
     /// A re-ranker's input, divided into pieces.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PromptEncoder::show`] or [`TextEncoder::show`]; [`Error::Validation`] for texts that are too
-    /// long to be shown.
-    pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+    pub(crate) fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let got = Input::Pair(*text).bytes();
         if got > MAX_SHOWN_BYTES {
             return Err(Error::Validation(format!(
@@ -238,11 +226,6 @@ impl Encoder {
             )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
-    }
-
-    /// Whether the documents of a request are encoded together, by [`Encoder::encode_list`].
-    pub fn reads_lists(&self) -> bool {
-        matches!(self, Self::Prompt(encoder) if encoder.reads_lists())
     }
 
     /// Whether the model takes single texts, and not only pairs.

@@ -54,31 +54,29 @@ impl TextEncoder {
         });
         let (first, other_document, other_query) = (first?, other_document?, other_query?);
         if first.get_ids() == other_document.get_ids() || first.get_ids() == other_query.get_ids() {
-            return Err(EncoderError::PairTexts);
+            let message = "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores \
+                           would mean nothing: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let types = first.get_type_ids();
         let second = types.iter().position(|type_id| *type_id != 0).unwrap_or(types.len());
         if self.options.has_token_types && types[second..].iter().any(|type_id| *type_id != 1) {
-            return Err(EncoderError::TokenTypes);
+            let message = "the tokenizer (tokenizer.json) gives the tokens of a pair other types than 0 and then 1, \
+                           which is not supported: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let (frame, max) = (self.tokens_of_pair(&first).count(Owner::Frame), self.options.max_input_length);
         if frame >= max { Err(EncoderError::NoRoomForText { frame, max }) } else { Ok(()) }
     }
 
-    /// The ids of two texts.
+    /// The ids of two texts. If another pair of the request has been encoded, the query comes from `shared`.
     ///
     /// # Errors
     ///
     /// [`Error::TooLong`] if the pair is too long and may not be truncated; [`Error::Validation`] if there is
     /// an instruction, or if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer
     /// fails.
-    pub fn encode_pair(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        self.encode_pair_shared(text, truncation, None)
-    }
-
-    /// Like [`TextEncoder::encode_pair`]. If another pair of the request has been encoded, the query comes
-    /// from `shared`.
-    pub(super) fn encode_pair_shared(
+    pub fn encode_pair(
         &self,
         text: &PairText<'_>,
         truncation: Truncation,
@@ -122,11 +120,7 @@ impl TextEncoder {
     }
 
     /// The pair in pieces: special tokens, query, document.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TextEncoder::encode_pair`].
-    pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+    pub(crate) fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let encoding = self.encoding_of_pair(text)?;
         let tokens = self.tokens_of_pair(&encoding);
         let PairCut { query, document, .. } =
@@ -319,19 +313,20 @@ mod tests {
                 reference.with_truncation(Some(params)).unwrap();
                 let expected = reference.encode((texts[0].as_str(), texts[1].as_str()), true).unwrap();
                 let text = pair(&texts[0], &texts[1]);
-                let encoded = encoder(max).encode_pair(&text, truncation).unwrap();
+                let encoded = encoder(max).encode_pair(&text, truncation, None).unwrap();
                 assert_eq!(encoded.ids, expected.get_ids(), "{texts:?} at {max}");
                 let second = expected.get_type_ids().iter().position(|type_id| *type_id == 1);
                 assert_eq!(encoded.second, second, "{texts:?} at {max}");
-                let whole = encoder(99).encode_pair(&text, STRICT).unwrap().ids.len();
+                let whole = encoder(99).encode_pair(&text, STRICT, None).unwrap().ids.len();
                 assert_eq!(encoded.truncated, whole.saturating_sub(max));
-                let untyped = encoder_of(tokenizer(), max, false).encode_pair(&text, truncation).unwrap();
+                let untyped =
+                    encoder_of(tokenizer(), max, false).encode_pair(&text, truncation, None).unwrap();
                 assert_eq!((untyped.ids, untyped.second), (encoded.ids, None));
             }
         }
         let text = pair("a", "b");
-        assert_eq!(encoder(4).encode_pair(&text, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
-        assert!(matches!(encoder(2).encode_pair(&text, RIGHT), Err(Error::Validation(_))));
+        assert_eq!(encoder(4).encode_pair(&text, STRICT, None), Err(Error::TooLong { got: 5, max: 4 }));
+        assert!(matches!(encoder(2).encode_pair(&text, RIGHT, None), Err(Error::Validation(_))));
     }
 
     #[test]
@@ -344,12 +339,13 @@ mod tests {
             (Some(1), Some(3), Some(6), ["z", "yy"]),
         ] {
             let limits = TokenLimits { query, document, prompt };
-            let encoded = encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }).unwrap();
-            let expected = encoder(99).encode_pair(&pair(kept[0], kept[1]), STRICT).unwrap();
+            let encoded = encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }, None).unwrap();
+            let expected = encoder(99).encode_pair(&pair(kept[0], kept[1]), STRICT, None).unwrap();
             assert_eq!(encoded.ids, expected.ids, "{limits:?}");
         }
         let limits = TokenLimits { prompt: Some(2), ..TokenLimits::NONE };
-        let error = encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }).unwrap_err().to_string();
+        let error =
+            encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }, None).unwrap_err().to_string();
         let expected = "Input validation error: `truncate_prompt_tokens` is too small: the special tokens alone take 3 tokens. Given: 2";
         assert_eq!(error, expected);
     }
@@ -376,7 +372,7 @@ mod tests {
         let slow = |max| with(|_| Borders::default(), max);
         let fast = |max| with(Borders::for_small_texts, max);
         let outcome = |encoder: &TextEncoder, query: &str, document: &str, truncation| {
-            let encoded = encoder.encode_pair(&pair(query, document), truncation);
+            let encoded = encoder.encode_pair(&pair(query, document), truncation, None);
             encoded.map(|encoded| (encoded.ids, encoded.second, encoded.truncated > 0))
         };
         let limits = TokenLimits { document: Some(7), ..TokenLimits::NONE };
@@ -401,7 +397,7 @@ mod tests {
     #[test]
     fn an_instruction_is_refused() {
         let text = PairText { instruction: Some("x"), ..pair("a", "b") };
-        let error = encoder(99).encode_pair(&text, RIGHT).unwrap_err().to_string();
+        let error = encoder(99).encode_pair(&text, RIGHT, None).unwrap_err().to_string();
         assert!(error.starts_with("Input validation error: `instruction` cannot be given"), "{error}");
         assert_eq!(encoder(99).show(&text, RIGHT).unwrap_err().to_string(), error);
     }
@@ -413,7 +409,7 @@ mod tests {
         for (text, max) in texts.iter().flat_map(|text| [5, 8, 99].map(|max| (text, max))) {
             for truncation in [RIGHT, LEFT] {
                 let shown = encoder(max).show(text, truncation).unwrap();
-                let encoded = encoder(max).encode_pair(text, truncation).unwrap();
+                let encoded = encoder(max).encode_pair(text, truncation, None).unwrap();
                 let kept = shown.pieces.iter().filter(|piece| !piece.cut);
                 let ids: Vec<u32> = kept.flat_map(|piece| piece.ids.clone()).collect();
                 assert_eq!(ids, encoded.ids, "{text:?} at {max}");
@@ -438,13 +434,15 @@ mod tests {
             encoder_of(tokenizer_from(&json), 99, true).self_check_pairs()
         };
         let second_type = "/post_processor/pair/3/Sequence/type_id";
-        assert_eq!(with(second_type, json!(2)), Err(EncoderError::TokenTypes));
+        let refused = with(second_type, json!(2)).unwrap_err().to_string();
+        assert!(refused.contains("other types than 0 and then 1"), "{refused}");
         assert_eq!(with(second_type, json!(0)), Ok(()), "only the last token has type 1");
         let blind = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
         let mut json = json();
         json["model"] = blind;
         json["pre_tokenizer"] = Value::Null;
         let encoder = encoder_of(tokenizer_from(&json), 99, true);
-        assert_eq!(encoder.self_check_pairs(), Err(EncoderError::PairTexts));
+        let refused = encoder.self_check_pairs().unwrap_err().to_string();
+        assert!(refused.contains("reads two different pairs of texts alike"), "{refused}");
     }
 }

@@ -13,11 +13,6 @@ const MAX_NAME: usize = 64;
 
 impl TextEncoder {
     /// The ids of a text and a question about it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLong`] if the text or the question does not fit; [`Error::Tokenizer`] if the tokenizer
-    /// fails.
     pub(super) fn encode_pointer(
         &self,
         text: &str,

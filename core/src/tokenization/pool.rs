@@ -34,7 +34,7 @@ pub struct TokenizerThreads {
     line: Arc<Line>,
 }
 
-/// A request's place in the order of waiting jobs. The rule is the one of [`crate::queue`], with bytes
+/// A request's place in the order of waiting jobs. The rule is the one of `queue.rs`, with bytes
 /// instead of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -50,7 +50,6 @@ struct Line {
     changed: Condvar,
 }
 
-/// The waiting jobs.
 #[derive(Default)]
 struct Jobs {
     /// The jobs by the place of their request. Every place has a job.
@@ -61,7 +60,6 @@ struct Jobs {
     taken: u64,
     /// The number of encoders that have gone.
     departures: u64,
-    /// The number of threads.
     workers: usize,
     /// The number of threads that have a [`LONG`] job.
     long: usize,
@@ -175,7 +173,6 @@ impl Line {
 }
 
 impl Jobs {
-    /// The next job.
     fn pop(&mut self) -> Option<SizedJob> {
         let takes_long = self.long + 1 < self.workers || self.workers == 1;
         let (place, _) = self

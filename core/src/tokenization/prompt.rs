@@ -31,7 +31,6 @@ pub struct PromptEncoder {
     pub(super) borders: Borders,
     /// For tokenizers whose plain texts need no library.
     pub(super) words: Option<ByteWords>,
-    /// The parts of a prompt with one document.
     parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
     bare: Option<Vec<PromptPart>>,
@@ -51,7 +50,9 @@ impl PromptEncoder {
         options: EncoderOptions,
     ) -> Result<Self, EncoderError> {
         if template.form(options.default_instruction.as_deref()).is_none() {
-            return Err(EncoderError::EmptyInstruction);
+            let message = "the default instruction is empty, and the model's chat template then leaves the \
+                           instruction's line out, which is not supported: pass `--default-instruction`";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let tokenizers = Tokenizers::new(tokenizer)?;
         let of_texts = if options.parse_special_tokens { &tokenizers.full } else { &tokenizers.plain };
@@ -68,20 +69,15 @@ impl PromptEncoder {
         Ok(Self { tokenizers, template: template.clone(), options, borders, words, parts, bare })
     }
 
-    /// The ids of the whole prompt.
+    /// The ids of the whole prompt. If another text of the request has been encoded, the part before the
+    /// document comes from `shared`.
     ///
     /// # Errors
     ///
     /// [`Error::TooLong`] if the prompt is too long and may not be truncated; [`Error::Validation`] if
     /// template and instruction alone are too long, for the model or for the request's own limit, or if the
     /// template has no place for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn encode_prompt(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        self.encode_prompt_shared(text, truncation, None)
-    }
-
-    /// Like [`PromptEncoder::encode_prompt`]. If another text of the request has been encoded, the part
-    /// before the document comes from `shared`.
-    pub(super) fn encode_prompt_shared(
+    pub fn encode_prompt(
         &self,
         text: &PairText<'_>,
         truncation: Truncation,
@@ -327,7 +323,7 @@ mod tests {
     }
 
     fn ids(encoder: &PromptEncoder, text: &PairText<'_>) -> Vec<u32> {
-        encoder.encode_prompt(text, RIGHT).unwrap().ids
+        encoder.encode_prompt(text, RIGHT, None).unwrap().ids
     }
 
     fn full_ids(encoder: &PromptEncoder, text: &str) -> Vec<u32> {
@@ -408,18 +404,18 @@ mod tests {
         let strict = Truncation { truncate: false, ..RIGHT };
         let query = "the".repeat(300);
         let text = pair(&query, "the end");
-        let whole = small_encoder(8192).encode_prompt(&text, strict).unwrap();
-        assert_eq!(encoder(8192).encode_prompt(&text, strict).unwrap(), whole);
+        let whole = small_encoder(8192).encode_prompt(&text, strict, None).unwrap();
+        assert_eq!(encoder(8192).encode_prompt(&text, strict, None).unwrap(), whole);
         // A part has 200 bytes, so that borders are within a word.
         let plain = &small_encoder(1).tokenizers.plain;
         let parts = query.as_bytes().chunks(200).map(|part| str::from_utf8(part).unwrap());
         let count = |text: &str| plain.encode_fast(text, false).unwrap().len();
-        let frame = encoder(8192).encode_prompt(&pair("", ""), strict).unwrap().ids.len();
+        let frame = encoder(8192).encode_prompt(&pair("", ""), strict, None).unwrap().ids.len();
         let got = frame + count("the end") + parts.map(count).sum::<usize>();
         assert_ne!(got, whole.ids.len());
         let shared = SharedQuery::default();
         for shared in [None, Some(&shared), Some(&shared)] {
-            let found = encoder(frame).encode_prompt_shared(&text, strict, shared);
+            let found = encoder(frame).encode_prompt(&text, strict, shared);
             assert_eq!(found, Err(Error::TooLong { got, max: frame }));
         }
     }
@@ -489,7 +485,7 @@ mod tests {
                             let expected: Vec<u32> = places.iter().map(|&place| whole[place]).collect();
                             let truncation = Truncation { limits, ..truncation };
                             let encoded = small_encoder(max_length)
-                                .encode_prompt(&pair(query, document), truncation)
+                                .encode_prompt(&pair(query, document), truncation, None)
                                 .unwrap();
                             assert_eq!(encoded.ids, expected, "{max_length} {limits:?} {from_start}");
                             assert_eq!(encoded.truncated, whole.len() - expected.len());
@@ -508,7 +504,7 @@ mod tests {
         let frame = whole.len() - document_range.len() - query_range.len();
         let encode = |max_length, limits| {
             let strict = Truncation { truncate: false, limits, ..RIGHT };
-            small_encoder(max_length).encode_prompt(&pair(query, document), strict)
+            small_encoder(max_length).encode_prompt(&pair(query, document), strict, None)
         };
         let of_document = |tokens| TokenLimits { document: Some(tokens), ..TokenLimits::NONE };
         let of_prompt = |tokens| TokenLimits { prompt: Some(tokens), ..TokenLimits::NONE };
@@ -564,13 +560,14 @@ mod tests {
                         reusable,
                     };
                     assert_eq!(
-                        encoder.encode_prompt(&pair(query, document), truncation),
+                        encoder.encode_prompt(&pair(query, document), truncation, None),
                         Ok(expected),
                         "{max}"
                     );
                 }
             }
-            let error = small_encoder(frame - 1).encode_prompt(&pair(query, document), RIGHT).unwrap_err();
+            let error =
+                small_encoder(frame - 1).encode_prompt(&pair(query, document), RIGHT, None).unwrap_err();
             let reason = format!("take {frame} tokens of a longest input of {}", frame - 1);
             assert!(matches!(&error, Error::Validation(text) if text.ends_with(&reason)), "{error}");
         }
@@ -581,12 +578,12 @@ mod tests {
         let encoder = small_encoder(300);
         let long = "the ".repeat(300);
         let error = encoder
-            .encode_prompt(&PairText { instruction: Some(&long), ..pair("a", "b") }, RIGHT)
+            .encode_prompt(&PairText { instruction: Some(&long), ..pair("a", "b") }, RIGHT, None)
             .unwrap_err();
         assert!(error.to_string().starts_with(
             "Input validation error: `instruction` is too long: the instruction and template alone take"
         ));
-        assert!(encoder.encode_prompt(&pair(&long, &long), RIGHT).is_ok());
+        assert!(encoder.encode_prompt(&pair(&long, &long), RIGHT, None).is_ok());
     }
 
     /// Before, all of an instruction was encoded before it was refused: 1.9 MB took a worker 6 to 8 seconds.
@@ -597,8 +594,8 @@ mod tests {
         let start = std::time::Instant::now();
         let text = PairText { instruction: Some(&endless), ..pair("a", "b") };
         for refused in [
-            encoder.encode_prompt(&text, RIGHT).map(|_| ()),
-            encoder.encode_prompt(&text, Truncation { truncate: false, ..RIGHT }).map(|_| ()),
+            encoder.encode_prompt(&text, RIGHT, None).map(|_| ()),
+            encoder.encode_prompt(&text, Truncation { truncate: false, ..RIGHT }, None).map(|_| ()),
             encoder.show(&text, RIGHT).map(|_| ()),
         ] {
             let message = refused.unwrap_err().to_string();
@@ -634,7 +631,7 @@ mod tests {
     fn a_prompt_that_may_not_be_truncated_is_refused_from_one_token_over_the_limit() {
         let got = ids(&small_encoder(8192), &pair("a", "b")).len();
         let strict = Truncation { truncate: false, ..RIGHT };
-        let encode = |max| small_encoder(max).encode_prompt(&pair("a", "b"), strict);
+        let encode = |max| small_encoder(max).encode_prompt(&pair("a", "b"), strict, None);
         assert_eq!(encode(got).unwrap().ids.len(), got);
         assert_eq!(encode(got - 1), Err(Error::TooLong { got, max: got - 1 }));
         assert_eq!(encode(1), Err(Error::TooLong { got, max: 1 }));
@@ -651,12 +648,12 @@ mod tests {
         let whole = ids(&encoder(99), &text);
         assert_eq!(whole, full_ids(&encoder(99), "<|im_start|>the yes in er on\n?no on!<think>"));
         let cut = |max, truncation| {
-            let ids = encoder(max).encode_prompt(&text, truncation).unwrap().ids;
+            let ids = encoder(max).encode_prompt(&text, truncation, None).unwrap().ids;
             encoder(max).tokenizer().decode(&ids, false).unwrap()
         };
         assert_eq!(cut(whole.len() - 2, RIGHT), "<|im_start|>the yes in er\n?no on!<think>");
         assert_eq!(cut(whole.len() - 2, LEFT), "<|im_start|>the in er on\n?no on!<think>");
-        let refused = encoder(99).encode_prompt(&PairText { instruction: Some("x"), ..text }, RIGHT);
+        let refused = encoder(99).encode_prompt(&PairText { instruction: Some("x"), ..text }, RIGHT, None);
         assert!(matches!(refused, Err(Error::Validation(text)) if text.contains("has no place for one")));
     }
 
@@ -677,7 +674,7 @@ mod tests {
             PromptEncoder::new(small_tokenizer(), &template, options)
         };
         let encode = |encoder: &PromptEncoder, instruction| {
-            encoder.encode_prompt(&PairText { instruction, query: "a", document: "b" }, RIGHT)
+            encoder.encode_prompt(&PairText { instruction, query: "a", document: "b" }, RIGHT, None)
         };
         let ids = |result: Result<Encoded, Error>| result.unwrap().ids;
         let bare = encoder("", None).unwrap();
@@ -691,11 +688,13 @@ mod tests {
         let refused = encode(&other, Some(""));
         assert!(matches!(refused, Err(Error::Validation(text)) if text.starts_with("`instruction`")));
         assert!(encode(&other, None).is_ok() && encode(&other, Some("x")).is_ok());
-        assert_eq!(encoder("NOTHING", Some("")).err(), Some(EncoderError::EmptyInstruction));
+        let refused = encoder("NOTHING", Some("")).err().unwrap().to_string();
+        assert!(refused.starts_with("the default instruction is empty"), "{refused}");
     }
 
     #[test]
     fn control_tokens_that_depend_on_their_surroundings_are_refused_if_the_template_uses_them() {
+        let words = |token: &str, setting: &str| format!("token `{token}` has `{setting}` set");
         for setting in ["single_word", "lstrip", "rstrip"] {
             for (content, is_used) in [("<|im_end|>", true), ("<think>", true), ("<tool_call>", false)] {
                 let mut json = small_tokenizer_json(&[]);
@@ -703,8 +702,8 @@ mod tests {
                 json["added_tokens"][index][setting] = json!(true);
                 let template = PromptTemplate::builtin(&QWEN3_RERANKER);
                 let error = PromptEncoder::new(tokenizer_from(&json), &template, options(999)).err();
-                let expected = EncoderError::ControlToken { token: content.to_owned(), setting };
-                assert_eq!(error, is_used.then_some(expected));
+                let names_both = error.map(|error| error.to_string().contains(&words(content, setting)));
+                assert_eq!(names_both, is_used.then_some(true));
             }
         }
         let mut json = small_tokenizer_json(&[]);
@@ -713,8 +712,7 @@ mod tests {
         json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "im" }, "content": "IM" });
         let template = PromptTemplate::builtin(&QWEN3_RERANKER);
         let error = PromptEncoder::new(tokenizer_from(&json), &template, options(999)).err();
-        let expected = EncoderError::ControlToken { token: "<|im_end|>".to_owned(), setting: "normalized" };
-        assert_eq!(error, Some(expected));
+        assert!(error.unwrap().to_string().contains(&words("<|im_end|>", "normalized")));
     }
 
     #[test]
@@ -728,7 +726,8 @@ mod tests {
             let options = EncoderOptions { parse_special_tokens, ..options(999) };
             PromptEncoder::new(tokenizer_from(&json), &template, options).err()
         };
-        assert_eq!(encoder(false), Some(EncoderError::Leak { token: "<|im_end|>".to_owned() }));
+        let refused = encoder(false).unwrap().to_string();
+        assert!(refused.contains("reads `<|im_end|>` would become that control token"), "{refused}");
         assert_eq!(encoder(true), None);
     }
 }

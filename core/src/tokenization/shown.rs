@@ -98,7 +98,6 @@ impl PromptEncoder {
     }
 }
 
-/// Collects the pieces of a prompt.
 #[derive(Default)]
 pub(super) struct Pieces(pub(super) Vec<PromptPiece>);
 
@@ -218,10 +217,10 @@ mod tests {
                     *[TruncationDirection::Right, TruncationDirection::Left].choose(&mut random).unwrap();
                 let truncation = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
                 encoder.options.max_input_length = 9999;
-                let whole = encoder.encode_prompt(&request, truncation).unwrap();
+                let whole = encoder.encode_prompt(&request, truncation, None).unwrap();
                 let max = random.random_range(1..=whole.ids.len() + 1);
                 encoder.options.max_input_length = max;
-                let expected = encoder.encode_prompt(&request, truncation);
+                let expected = encoder.encode_prompt(&request, truncation, None);
                 let shown = encoder.show(&request, truncation);
                 let Ok(expected) = expected else {
                     assert_eq!(shown.err(), expected.err());

@@ -14,10 +14,6 @@ use text_embeddings_backend_core::amount;
 impl TextEncoder {
     /// The ids of a query or a document that is read alone, as for [`TextEncoder::encode_text`]. The limit on
     /// its tokens and the request's limit on a prompt hold in addition to the longest input.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TextEncoder::encode_text`]; [`Error::Validation`] for an instruction.
     pub(super) fn encode_side(&self, side: &PairSide<'_>, truncation: Truncation) -> Result<Encoded, Error> {
         let &PairSide { instruction, prompt, text, max_tokens } = side;
         refuse_instruction(instruction, self.options.ignore_instruction)?;
@@ -43,10 +39,6 @@ impl TextEncoder {
 
 /// The tokens that the frame leaves to the texts, in an input of at most `max` tokens and in a request with
 /// this limit on a prompt.
-///
-/// # Errors
-///
-/// [`Error::Validation`] if the frame alone has more.
 pub(super) fn room_for_texts(tokens: &Tokens, max: usize, prompt: Option<usize>) -> Result<usize, Error> {
     let frame = tokens.count(Owner::Frame);
     let room = max.min(prompt.unwrap_or(max)).checked_sub(frame);

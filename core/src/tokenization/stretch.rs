@@ -80,7 +80,6 @@ impl Gap {
 }
 
 impl Needed {
-    /// All tokens.
     pub(super) const ALL: Self =
         Self { query: usize::MAX, document: usize::MAX, direction: TruncationDirection::Right };
 
@@ -233,7 +232,6 @@ impl Run {
         self.spans.push(Span { range: start..self.text.len(), slot });
     }
 
-    /// The run with its tokens.
     fn encoded(mut self, encoder: &PromptEncoder, begins: bool) -> Result<Self, Error> {
         let TextTokens { ids, offsets } = encoder.encode_run(&self.text, begins)?;
         (self.ids, self.ends) = (ids, offsets.into_iter().map(|(_, end)| end).collect());
@@ -246,7 +244,6 @@ impl Run {
         span.slot
     }
 
-    /// The owner of each token.
     fn owners(&self) -> impl Iterator<Item = Owner> {
         self.ends.iter().map(|end| self.slot_before(*end).map_or(Owner::Frame, Owner::from))
     }
@@ -267,7 +264,6 @@ impl From<Slot> for Owner {
 }
 
 impl Tokens {
-    /// The tokens of a prompt.
     pub(super) fn from_stretches(stretches: &[Stretch<'_>]) -> Self {
         let mut tokens = Self::default();
         // The number of tokens after the last stretch with a query or a document.

@@ -95,7 +95,9 @@ impl TextEncoder {
         });
         let (first, second) = (first?, second?);
         if first.ids == second.ids {
-            return Err(EncoderError::Texts);
+            let message = "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels \
+                           would mean nothing: check that it belongs to the model";
+            return Err(EncoderError::Refused(message.to_owned()));
         }
         let (frame, max) = (first.count(Owner::Frame), self.options.max_input_length);
         if frame >= max {
@@ -151,18 +153,8 @@ impl TextEncoder {
         Ok(if is_right { kept } else { rest })
     }
 
-    /// The token that stands for a text without tokens, in a model without layers.
-    pub(super) fn blank_token(&self) -> Option<u32> {
-        self.options.bare.map(|bare| bare.blank)
-    }
-
     /// Ids that the client sent, used unchanged, without a prompt and special tokens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::EmptyInput`] if there are no ids; [`Error::Validation`] for an id that the model does not
-    /// know; [`Error::TooLong`] as for texts.
-    pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
+    pub(crate) fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
         let owners = vec![Owner::Document; ids.len()];
         let tokens = Tokens { ids: ids.to_vec(), owners, ..Tokens::default() };
@@ -172,11 +164,7 @@ impl TextEncoder {
 
     /// Ids that the client sent, after a prompt and between the special tokens that surround a text. Special
     /// tokens among `ids` are removed, because clients that tokenize themselves send these around their text.
-    ///
-    /// # Errors
-    ///
-    /// As for [`TextEncoder::encode_ids`]; [`Error::Validation`] if the prompt alone is too long.
-    pub fn encode_prompted_ids(
+    pub(crate) fn encode_prompted_ids(
         &self,
         prompt: &str,
         ids: &[u32],
@@ -293,7 +281,6 @@ impl TextEncoder {
         self.borders.count_by_parts(text, |part| Ok(self.encode_sequence(part, 0)?.len()))
     }
 
-    /// The tokens of an encoding, each with its owner.
     pub(super) fn tokens(&self, encoding: &Encoding, owner: impl Fn(usize) -> Owner) -> Tokens {
         let second = encoding.get_type_ids().iter().position(|type_id| *type_id != 0);
         Tokens {
@@ -418,9 +405,9 @@ mod tests {
                 !special,
                 "{content}: others are the vocabulary's, as in transformers"
             );
-            let both = encoder(99).encode_pair(&pair("x", &text), RIGHT).unwrap().ids;
+            let both = encoder(99).encode_pair(&pair("x", &text), RIGHT, None).unwrap().ids;
             let count = |ids: &[u32]| ids.iter().filter(|it| **it == id).count();
-            let plain = encoder(99).encode_pair(&pair("x", "ab"), RIGHT).unwrap().ids;
+            let plain = encoder(99).encode_pair(&pair("x", "ab"), RIGHT, None).unwrap().ids;
             assert_eq!(count(&both) - count(&plain), usize::from(!special), "{content}");
             assert!(inner(&parsing.encode_text("", &text, RIGHT).unwrap().ids), "{content}");
         }
@@ -473,7 +460,7 @@ mod tests {
             let single = encoder(false).encode_text("", text, STRICT).unwrap().ids;
             assert!([vec![0, 2], vec![0, 3, 3, 2]].contains(&specials(&single)), "{text}: {single:?}");
             for (query, document) in [(text, "a"), ("a", text)] {
-                let both = encoder(false).encode_pair(&pair(query, document), STRICT).unwrap().ids;
+                let both = encoder(false).encode_pair(&pair(query, document), STRICT, None).unwrap().ids;
                 let found = specials(&both).into_iter().filter(|id| *id != 3).collect::<Vec<_>>();
                 assert_eq!(found, [0, 2, 2, 2], "{text}: {both:?}");
                 let shown = encoder(false).show(&pair(query, document), STRICT).unwrap();
@@ -655,6 +642,7 @@ mod tests {
         json["model"] = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
         json["pre_tokenizer"] = Value::Null;
         let blind = TextEncoder::new(tokenizer_from(&json), options(99)).unwrap();
-        assert_eq!(blind.self_check(""), Err(EncoderError::Texts));
+        let refused = blind.self_check("").unwrap_err().to_string();
+        assert!(refused.contains("reads two different texts alike"), "{refused}");
     }
 }

@@ -39,7 +39,6 @@ pub(super) fn refuse(status: Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use text_embeddings_core::error::NOT_A_RERANKER;
 
     #[test]
     fn every_error_has_its_code_and_message() {
@@ -64,7 +63,7 @@ mod tests {
             ),
             (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "tokenizer error odd"),
             (
-                Error::ModelType { problem: NOT_A_RERANKER, advice: "it is another" },
+                Error::ModelType { problem: "model is not a re-ranker model", advice: "it is another" },
                 Code::FailedPrecondition,
                 "Backend error: model is not a re-ranker model; it is another",
             ),

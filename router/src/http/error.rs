@@ -261,7 +261,6 @@ mod tests {
     use super::*;
     use crate::http::testing::openai_error;
     use http_body_util::BodyExt;
-    use text_embeddings_core::error::NOT_A_RERANKER;
 
     async fn wire(response: Response) -> (u16, String) {
         let status = response.status().as_u16();
@@ -295,7 +294,7 @@ mod tests {
             ),
             (Error::Tokenizer("odd".to_owned()), 422, "tokenizer error odd", "Tokenizer"),
             (
-                Error::ModelType { problem: NOT_A_RERANKER, advice: "it is another" },
+                Error::ModelType { problem: "model is not a re-ranker model", advice: "it is another" },
                 424,
                 "Backend error: model is not a re-ranker model; it is another",
                 "Backend",

@@ -274,7 +274,8 @@ fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
 
 /// The activation function with the name `name`, which `field` contains.
 fn activation(config: &Value, field: &str, name: &str) -> Result<Activation> {
-    Activation::from_config(name).ok_or_else(|| unsupported_value(config, field, name, &Activation::NAMES))
+    Activation::from_config(name)
+        .ok_or_else(|| unsupported_value(config, field, name, &Activation::config_names()))
 }
 
 /// The size of a head, for `heads` heads of equal size.

@@ -338,22 +338,22 @@ impl GgufArchitecture {
     /// The name in `transformers` of llama.cpp's tensor `name`; `None` if the architecture has no such
     /// tensor.
     pub(super) fn translate(&self, name: &str) -> Option<String> {
-        let find = |names: &[TensorNames], stem: &str| {
-            names.iter().copied().flatten().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
-        };
-        let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        if let Some((number, ours)) =
-            in_layer.and_then(|(number, part)| Some((number, find(self.layer, part)?)))
-        {
+        if let Some((number, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             let number: usize = number.parse().ok()?;
+            let ours = find(self.layer, part).map(str::to_owned);
+            let ours = ours.or_else(|| find_with_ending(self.layer, part))?;
             return Some(format!("{}.{number}.{ours}", self.layers));
         }
-        let (stem, ending) =
-            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
-        let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
-            return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));
-        };
-        let number: usize = layer.parse().ok()?;
-        find(self.layer, part).map(|ours| format!("{}.{number}.{ours}.{ending}", self.layers))
+        find_with_ending(self.others, name)
     }
+}
+
+fn find(names: &[TensorNames], theirs: &str) -> Option<&'static str> {
+    names.iter().copied().flatten().find(|(known, _)| *known == theirs).map(|(_, ours)| *ours)
+}
+
+/// The name of a weight or a bias.
+fn find_with_ending(names: &[TensorNames], name: &str) -> Option<String> {
+    let (stem, ending) = name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
+    find(names, stem).map(|ours| format!("{ours}.{ending}"))
 }

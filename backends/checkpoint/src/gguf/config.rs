@@ -6,9 +6,8 @@
 use super::{
     File,
     architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
-    lfm2,
+    hybrid,
     metadata_reader::{CONVERTED, MetadataReader, joined},
-    qwen35,
     translate::{answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
@@ -28,8 +27,8 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::from_file(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
-        TransformerKind::Decoder(DecoderStyle::Delta) => qwen35::hybrid_config(&reader)?,
-        TransformerKind::Decoder(DecoderStyle::Convolution) => lfm2::convolution_config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Delta) => hybrid::delta_config(&reader)?,
+        TransformerKind::Decoder(DecoderStyle::Convolution) => hybrid::convolution_config(&reader)?,
         TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,
@@ -104,7 +103,7 @@ fn check_head(
         )))
     };
     let name = file.metadata.text("general.name").unwrap_or_default();
-    let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = file.source.path.file_stem().unwrap_or_default().to_string_lossy();
     let is_square = file.shape("cls.weight").is_none_or(|shape| shape.first() == shape.last());
     let speaks = |of: &str| [name, &*stem].iter().any(|name| name.to_lowercase().contains(of));
     let is_reranker = speaks("rerank") && !speaks("embed");
@@ -230,8 +229,7 @@ fn divisors(file: &File, head: usize) -> Result<Option<Vec<f32>>, CheckpointErro
 
 fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
-    let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
-    reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
+    reader.check_rotary(reader.equal_heads()?)?;
     // Without a window, every layer attends to the whole text. Defaults of the others are llama.cpp's.
     let window = reader.number_if_given("attention.sliding_window").filter(|window| *window > 0);
     let every = if window.is_some() { reader.pattern()?.unwrap_or(3) } else { 1 };
@@ -309,8 +307,7 @@ fn jina_alibi(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
 
 /// jina-embeddings-v3. Its positions are counted as `RoBERTa`'s, from 2.
 fn jina_rotary(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
-    let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
-    reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
+    reader.check_rotary(reader.equal_heads()?)?;
     Ok(joined(
         encoder(reader, 1, reader.number("context_length")?.saturating_add(2))?,
         json!({ "pad_token_id": 1, "rotary_emb_base": reader.real("rope.freq_base")? }),
@@ -318,8 +315,7 @@ fn jina_rotary(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
 }
 
 fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
-    let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
-    reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
+    reader.check_rotary(reader.equal_heads()?)?;
     let config = joined(
         encoder(reader, 1, reader.number("context_length")?)?,
         json!({

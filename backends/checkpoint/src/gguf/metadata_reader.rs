@@ -12,7 +12,6 @@ use std::fmt::Debug;
 /// halves of Jina's gated MLPs may be two matrices (`"separate"` instead of `true`).
 pub const CONVERTED: &str = "llama_cpp_converted";
 
-/// Reads the metadata of one architecture.
 pub(super) struct MetadataReader<'f> {
     pub(super) file: &'f File,
     /// The architecture. The names of its metadata begin with it.
@@ -40,17 +39,14 @@ impl MetadataReader<'_> {
         self.real_if_given(name).ok_or_else(|| self.missing(name))
     }
 
-    /// A whole number.
     pub(super) fn number_if_given(&self, name: &str) -> Option<usize> {
         self.file.metadata.number(&self.key(name))
     }
 
-    /// A number.
     pub(super) fn real_if_given(&self, name: &str) -> Option<f64> {
         self.file.metadata.real(&self.key(name))
     }
 
-    /// A number.
     pub(super) fn real_or(&self, name: &str, default: f64) -> f64 {
         self.real_if_given(name).unwrap_or(default)
     }
@@ -97,6 +93,12 @@ impl MetadataReader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The values of a head, if the heads share a hidden state; 0 without heads.
+    pub(super) fn equal_heads(&self) -> Result<usize, CheckpointError> {
+        let (hidden, heads) = (self.number("embedding_length")?, self.number("attention.head_count")?);
+        Ok(hidden.checked_div(heads).unwrap_or(0))
     }
 
     /// Refuses every form of rotary positions except the plain one over all `head` values of a head.

@@ -27,13 +27,16 @@ pub enum MetadataValue {
     Text(String),
     /// A list of texts.
     Texts(Vec<String>),
-    /// A list of numbers in their stored form.
-    Numbers {
-        /// The type of the numbers.
-        kind: ValueType,
-        /// The bytes of the numbers, one after the other.
-        bytes: Vec<u8>,
-    },
+    /// A list of numbers.
+    Numbers(NumberList),
+}
+
+/// Numbers in their stored form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberList {
+    kind: ValueType,
+    /// The bytes of the numbers, one after the other.
+    bytes: Vec<u8>,
 }
 
 /// The type of some entries.
@@ -134,7 +137,7 @@ impl MetadataValue {
 
     fn items(&self) -> Option<impl Iterator<Item = Self>> {
         match self {
-            Self::Numbers { kind, bytes } => {
+            Self::Numbers(NumberList { kind, bytes }) => {
                 Some(bytes.chunks_exact(kind.size()).map(|bytes| kind.value(bytes)))
             }
             _ => None,
@@ -142,31 +145,21 @@ impl MetadataValue {
     }
 }
 
-/// The numeric types of the format.
+/// The numeric types, with the format's numbers for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueType {
-    /// `u8`
-    U8,
-    /// `i8`
-    I8,
-    /// `u16`
-    U16,
-    /// `i16`
-    I16,
-    /// `u32`
-    U32,
-    /// `i32`
-    I32,
-    /// `f32`
-    F32,
+enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
     /// A byte that is 0 or 1.
-    Bool,
-    /// `u64`
-    U64,
-    /// `i64`
-    I64,
-    /// `f64`
-    F64,
+    Bool = 7,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
 }
 
 /// The format's numbers for the types text and list.
@@ -174,21 +167,22 @@ const TEXT: u32 = 8;
 const LIST: u32 = 9;
 
 impl ValueType {
+    const ALL: [Self; 11] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::F32,
+        Self::Bool,
+        Self::U64,
+        Self::I64,
+        Self::F64,
+    ];
+
     fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::U8,
-            1 => Self::I8,
-            2 => Self::U16,
-            3 => Self::I16,
-            4 => Self::U32,
-            5 => Self::I32,
-            6 => Self::F32,
-            7 => Self::Bool,
-            10 => Self::U64,
-            11 => Self::I64,
-            12 => Self::F64,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 
     fn size(self) -> usize {
@@ -242,7 +236,6 @@ impl<'s> SourceReader<'s> {
         self.source.damaged(reason)
     }
 
-    /// The next `length` bytes.
     fn bytes(&mut self, length: u64) -> Result<&[u8], CheckpointError> {
         let left = self.source.length.saturating_sub(self.position);
         if length > left {
@@ -301,7 +294,6 @@ impl<'s> SourceReader<'s> {
         self.text(MAX_NAME)
     }
 
-    /// The value of the metadata entry `name`.
     pub(super) fn value(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         match self.u32()? {
             TEXT => self.text(MAX_TEXT).map(MetadataValue::Text),
@@ -336,6 +328,6 @@ impl<'s> SourceReader<'s> {
             return Ok(MetadataValue::Texts(texts));
         }
         let kind = self.kind(name, number)?;
-        Ok(MetadataValue::Numbers { kind, bytes: self.bytes(length)?.to_vec() })
+        Ok(MetadataValue::Numbers(NumberList { kind, bytes: self.bytes(length)?.to_vec() }))
     }
 }

@@ -7,7 +7,7 @@ use super::{
     File,
     architectures::{DENSE, DIVISORS, DecoderStyle, GgufArchitecture, TransformerKind},
 };
-use crate::{CheckpointError, Source, Tensor, insert};
+use crate::{CheckpointError, Tensor, insert};
 use std::collections::BTreeMap;
 
 /// The special tokens around texts.
@@ -53,7 +53,7 @@ pub(super) fn labels(file: &File) -> Option<&[String]> {
 }
 
 /// The tensors under their names in `transformers`, with their values in the order of `transformers`.
-pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+pub(crate) fn tensors(file: &File) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let architecture = GgufArchitecture::from_file(file)?;
     let answers = answers(file);
     let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
@@ -68,7 +68,7 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
     for (name, tensor) in file.tensors.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str())) {
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
-            return Err(source.unsupported(format!(
+            return Err(file.unsupported(format!(
                 "the tensor `{name}` is not part of the architecture {}: the model uses a feature that is not \
                  supported",
                 architecture.name
@@ -87,7 +87,7 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
             if let Some(heads) = heads {
                 if heads == 0 || tensor.shape().len() != 2 || tensor.rows() % (2 * heads) != 0 {
                     return Err(
-                        source.damaged(format!("the tensor `{name}` does not have rows for {heads} heads"))
+                        file.damaged(format!("the tensor `{name}` does not have rows for {heads} heads"))
                     );
                 }
                 tensor = tensor.interleaved(heads);

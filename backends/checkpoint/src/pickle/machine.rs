@@ -15,7 +15,6 @@ const MAX_TUPLE: usize = 8;
 /// What to do about a file that holds something else.
 const REMEDY: &str = "save `model.state_dict()`, or better as safetensors";
 
-/// A value of the program.
 #[derive(Clone)]
 pub(super) enum PickleValue {
     /// A mark on the stack.
@@ -35,7 +34,6 @@ pub(super) enum PickleValue {
     Tensor(Rc<StorageView>),
 }
 
-/// Tensors by name.
 pub(super) type Views = Vec<(Rc<str>, Rc<StorageView>)>;
 
 pub(super) struct Tuple {
@@ -49,7 +47,6 @@ pub(super) struct Storage {
     pub(super) class: Rc<str>,
     /// Its name in the file.
     pub(super) key: Rc<str>,
-    /// The number of its values.
     pub(super) values: u64,
 }
 
@@ -90,7 +87,6 @@ impl<'p> PickleMachine<'p> {
         self.position
     }
 
-    /// Runs one pickle to its end.
     pub(super) fn run(&mut self) -> Result<PickleValue, String> {
         self.stack.clear();
         self.memory.clear();
@@ -309,15 +305,8 @@ fn storage(name: &PickleValue) -> Result<PickleValue, String> {
             PickleValue::Text(key),
             _device,
             PickleValue::Number(values),
-        ]
-        | [
-            PickleValue::Text(kind),
-            PickleValue::Global(class),
-            PickleValue::Text(key),
-            _device,
-            PickleValue::Number(values),
-            PickleValue::Other,
-        ] if &**kind == "storage" && *values >= 0 => {
+            rest @ ..,
+        ] if &**kind == "storage" && *values >= 0 && matches!(rest, [] | [PickleValue::Other]) => {
             let (class, key, values) = (class.clone(), key.clone(), *values as u64);
             Ok(PickleValue::Storage(Rc::new(Storage { class, key, values })))
         }

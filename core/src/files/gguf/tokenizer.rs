@@ -156,11 +156,12 @@ impl<'f> Vocabulary<'f> {
         Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: Some(after), second: 0 }))
     }
 
-    /// `ModernBERT`'s special tokens, with one separator after each text.
-    fn modern(&self) -> Result<Value, String> {
+    /// BERT's special tokens, with one separator after each text. The second text's tokens have the type
+    /// `second`.
+    fn bert(&self, second: usize) -> Result<Value, String> {
         let (before, after) =
             (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
-        Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: None, second: 0 }))
+        Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: None, second }))
     }
 
     /// The special tokens of a causal model: one before and one after each text, if the file switches them
@@ -204,7 +205,7 @@ impl<'f> Vocabulary<'f> {
         let frame = match self.separators {
             Separators::Switched => self.causal(words.has_first)?,
             Separators::Double => self.roberta()?,
-            Separators::Single => self.modern()?,
+            Separators::Single => self.bert(0)?,
         };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
@@ -281,14 +282,12 @@ impl<'f> Vocabulary<'f> {
             None if kind == CONTROL || is_name(token) => token.to_owned(),
             None => format!("##{token}"),
         };
-        let (before, after) =
-            (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
+        let frame = self.bert(1)?;
         let unknown = self.special(&["unknown"], "[UNK]")?;
         // Files of former converters do not say whether texts are lower-cased. A vocabulary for other texts
         // has capitals. Letters such as ℝ and Cherokee's say nothing, because BERT leaves them as they are.
         let said = |name: &str| self.metadata.switch(&format!("tokenizer.ggml.{name}"));
         let lowercase = said(LOWERCASE).unwrap_or_else(|| !self.has_capitals());
-        let frame = Frame { before: Some(before), after: Some(after), between: None, second: 1 };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added(spelled),
@@ -298,7 +297,7 @@ impl<'f> Vocabulary<'f> {
                 "lowercase": lowercase,
             },
             "pre_tokenizer": { "type": "BertPreTokenizer" },
-            "post_processor": Self::frame(&frame),
+            "post_processor": frame,
             "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
             "model": {
                 "type": "WordPiece", "unk_token": unknown.1, "continuing_subword_prefix": "##",
@@ -366,7 +365,6 @@ fn special_step(token: Option<(usize, &str)>, kind: usize) -> Option<Value> {
     token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
 }
 
-/// A text in a template.
 fn text_step(name: &str, kind: usize) -> Value {
     json!({ "Sequence": { "id": name, "type_id": kind } })
 }

@@ -17,7 +17,6 @@ pub(in crate::files) enum Failure {
 
 /// The files of a revision of a repository.
 pub(in crate::files) struct Listing {
-    /// Its commit.
     pub(in crate::files) sha: String,
     /// Its files. The names are not checked here; `names::stays_below` does that before one is
     /// fetched.

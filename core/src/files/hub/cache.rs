@@ -41,7 +41,6 @@ impl Cache {
         Self { root, name: format!("models--{}", model_id.replace('/', "--")) }
     }
 
-    /// The cache itself.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }

@@ -20,7 +20,6 @@ use super::super::names::is_commit;
 use super::super::source::HubOptions;
 use super::answers::{Failure, FileMetadata, Listing};
 
-/// The public Hub.
 const PUBLIC: &str = "https://huggingface.co";
 /// The longest list of a revision's files, in bytes: several hundred thousand names.
 const MAX_LISTING: usize = 32 << 20;
@@ -43,9 +42,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// # Errors
-    ///
-    /// A sentence, if the endpoint is not a URL or the token cannot be sent.
     pub(super) fn new(model_id: &str, token: Option<&str>, options: &HubOptions) -> Result<Self, String> {
         let endpoint = options.endpoint.as_deref().unwrap_or(PUBLIC).trim_end_matches('/').to_owned();
         let url = Url::parse(&endpoint).map_err(|error| format!("`{endpoint}` is not a URL ({error})"))?;

@@ -12,9 +12,6 @@ use super::answers::{Failure, FileMetadata, Listing};
 pub(super) enum Client {}
 
 impl Client {
-    /// # Errors
-    ///
-    /// Always the sentence that says what is missing.
     pub(super) fn new(model_id: &str, _token: Option<&str>, _options: &HubOptions) -> Result<Self, String> {
         Err(format!(
             "this server cannot fetch {model_id}, because it is built without the feature `tls`: build it with the \

@@ -8,7 +8,6 @@ use crate::files::ModelFolder;
 use crate::model::{ModelFlags, Refusal, Sourced};
 use crate::tokenization::{AnswerSource, answer_tokens};
 
-/// The answers of a family, for messages.
 pub(super) fn family_answers(answers: Option<Answers>) -> String {
     match answers {
         Some(answers) => answers.to_string(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::{Answer, ScoreRequest, Service, compute::Computed, request::Failed, task::ModelTask};
 use crate::{
-    error::{Error, NOT_A_DECIDER},
+    error::Error,
     model::{Decider, Deciding, Reading, Reranker},
     tokenization::{LabelKind, MAX_LEVELS, MAX_OPTIONS, Truncation, TruncationDirection},
 };
@@ -241,7 +241,7 @@ impl Service {
     /// How the model decides; otherwise the error of a request to decide.
     fn how_it_decides(&self) -> Result<Deciding<'_>, Error> {
         self.check_single_stage()?;
-        self.config.model.how_it_decides().ok_or_else(|| self.other_kind(NOT_A_DECIDER))
+        self.config.model.how_it_decides().ok_or_else(|| self.other_kind("model is not a decider"))
     }
 
     /// A text that does not fit is refused, because a decision about a part of it would look like one about

@@ -4,14 +4,11 @@
 //! Input: lengths in tokens. Output: the number of documents in the next prompt, and the number to drop or
 //! cut if it is too long. What must hold: a prompt holds at least one document.
 
-/// The capacity of a prompt.
+/// The most documents of a prompt, the most tokens of it, and the most tokens of a document.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// The most documents of a prompt.
     pub(super) documents: usize,
-    /// The most tokens of a prompt.
     pub(super) tokens: usize,
-    /// The most tokens of a document.
     pub(super) document_tokens: usize,
 }
 
