@@ -30,6 +30,11 @@ impl RequestInFlight {
         &self.turn
     }
 
+    /// Its permit.
+    pub(crate) fn permit(&self) -> &Arc<Permit> {
+        &self.permit
+    }
+
     /// Gives back the tokens of the permit beyond the `tokens` that the request has.
     pub fn settle_tokens(&self, tokens: usize) {
         self.permit.settle(tokens);

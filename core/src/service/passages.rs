@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::Error,
     passages::{character_ranges, sentence_ranges, trimmed_range},
-    tokenization::{Input, Truncation, TruncationDirection},
+    tokenization::{Encoder, Input, Truncation, TruncationDirection},
 };
 use std::{ops::Range, slice, sync::Arc, time::Instant};
 use text_embeddings_backend_core::amount;
@@ -120,7 +120,7 @@ impl Service {
             return self.whole_scores(admitted, work).await;
         }
         let start = Instant::now();
-        let divided = self.divide_texts(work).await?;
+        let divided = self.divide_texts(admitted, work).await?;
         self.check_sentences(&divided, request.max_ranks().min(*highlight))?;
         let tokenization = start.elapsed();
         if request.chunking.is_none() {
@@ -147,7 +147,7 @@ impl Service {
     }
 
     /// The windows of each text, and the number of its sentences if some texts get highlights.
-    async fn divide_texts(&self, work: &PassageWork) -> Result<Vec<DividedText>, Error> {
+    async fn divide_texts(&self, admitted: &Admitted, work: &PassageWork) -> Result<Vec<DividedText>, Error> {
         let PassageWork { request, truncation, highlight } = work;
         let max_sentences = if *highlight > 0 { self.config.max_rerank_texts + 1 } else { 0 };
         let form = DocumentForm::from_scoring(self.pair_scoring()?);
@@ -156,7 +156,8 @@ impl Service {
         let divider = Arc::new(divider);
         let texts = (0..request.texts.len()).collect();
         let bytes = |index: &usize| request.texts[*index].len();
-        self.map_admitted((), texts, bytes, move |encoder, index| divider.divide_text(encoder, index)).await
+        let divide = move |encoder: &Encoder, index| divider.divide_text(encoder, index);
+        self.map_admitted(admitted.request.permit(), texts, bytes, divide).await
     }
 
     /// Refuses highlights of more sentences than a request may have texts, whichever texts turn out best.
@@ -288,13 +289,17 @@ mod tests {
         service::{
             ServiceConfig,
             testing::{
-                MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_with, reranker,
+                MAX_INPUT_LENGTH, block_on, embedder, embedding_fixture, fixture, fixture_with,
+                fixture_with_permits, reranker,
             },
         },
         tokenization::{PairText, TokenLimits},
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::fmt::Write;
+    use std::{
+        fmt::Write,
+        sync::{Mutex, mpsc},
+    };
 
     const QUERY: &str = "w200 w201";
     /// The bytes from which a sentence is not joined with the next one.
@@ -608,5 +613,36 @@ mod tests {
         }
         // The server goes on.
         assert!(plain.service.rerank(request(&long)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_given_up_request_keeps_its_permit_while_its_texts_wait_in_the_tokenizers_line() {
+        let fixture = fixture_with_permits(100, 1);
+        let tokenization = &fixture.service.tokenization;
+        let (release, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        // More jobs than the tokenizer has threads.
+        for _ in 0..8 {
+            let gate = Arc::clone(&gate);
+            // The sender is gone when the texts may go on.
+            tokenization
+                .run(tokenization.place(0), 0, move |_| assert!(gate.lock().unwrap().recv().is_err()));
+        }
+        let chunking = Some(chunks(4, 0));
+        let request = RerankRequest { chunking, ..request(&["w100 ".repeat(MAX_INPUT_LENGTH)]) };
+        let service = fixture.service.clone();
+        let work = tokio::spawn(async move { service.rerank(request).await });
+        let engine = &fixture.service.engine;
+        // This runtime has one thread, and the text is in the line before its request waits.
+        while engine.try_acquire(0).is_ok() {
+            tokio::task::yield_now().await;
+        }
+        work.abort();
+        assert!(work.await.unwrap_err().is_cancelled());
+        assert!(engine.try_acquire(0).is_err(), "its text still waits");
+        drop(release);
+        while engine.try_acquire(0).is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    infer::Permit,
     metrics::TOKENIZER_REQUESTS,
     tokenization::{Encoder, LARGE_TEXT},
 };
@@ -154,15 +155,15 @@ impl Service {
     ) -> Result<Vec<O>, Failed> {
         // This does not use the device. A token is hardly ever shorter than a byte.
         let permit = Arc::new(self.permit(inputs.iter().map(&bytes).sum()).await?);
-        Ok(self.map_admitted(permit, inputs, bytes, job).await?)
+        Ok(self.map_admitted(&permit, inputs, bytes, job).await?)
     }
 
     /// As [`Self::map`], for a request that has its permit. Each input has a copy of `permit` until its
     /// output is there, so that the permit of an abandoned request covers the inputs that still wait in
     /// the line.
-    pub(super) async fn map_admitted<P: Clone + Send + 'static, I: Send + 'static, O: Send + 'static>(
+    pub(super) async fn map_admitted<I: Send + 'static, O: Send + 'static>(
         &self,
-        permit: P,
+        permit: &Arc<Permit>,
         inputs: Vec<I>,
         bytes: impl Fn(&I) -> usize,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
@@ -171,7 +172,7 @@ impl Service {
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
-            let (job, permit) = (job.clone(), permit.clone());
+            let (job, permit) = (job.clone(), Arc::clone(permit));
             self.tokenization.run(place, bytes(&input), move |encoder: &Encoder| {
                 // A closed receiver means that the request was abandoned.
                 if !reply.is_closed() {
