@@ -126,20 +126,12 @@ pub(crate) struct CpuOperations {
 
 impl CpuOperations {
     /// Starts the compute threads.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the system refuses a thread.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn start(threads: usize, set: InstructionSet, dtype: DType) -> Result<Self> {
         Self::on(Threads::start(threads)?, set, dtype)
     }
 
     /// On threads that already run.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the CPU does not compute in `dtype`.
     pub(crate) fn on(threads: Threads, set: InstructionSet, dtype: DType) -> Result<Self> {
         if dtype == DType::Float16 {
             return Err(BackendError::Load(

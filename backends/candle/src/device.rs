@@ -29,10 +29,7 @@ pub(crate) enum Chosen {
 
 /// Prepares this thread for calls of the device, above all for those that free memory: without, they fail.
 /// With `waits`, all threads' work is done afterwards.
-///
-/// # Errors
-///
-/// The device's errors, also of earlier calls that had nowhere to report them.
+/// The error may be an earlier call's that had nowhere to report it.
 #[cfg(feature = "cuda")]
 pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<()> {
     let Device::Cuda(cuda) = device else { return Ok(()) };
@@ -44,10 +41,6 @@ pub(crate) fn bind_thread(device: &Device, waits: bool) -> candle_core::Result<(
 
 /// The types that a device which candle drives computes in. With `needs_range`, values may be too large for
 /// float16.
-///
-/// # Errors
-///
-/// The driver's.
 #[cfg(feature = "tensors")]
 #[cfg_attr(
     not(feature = "cuda"),
@@ -61,11 +54,7 @@ pub(crate) fn number_support(needs_range: bool) -> Result<NumberSupport, Backend
 }
 
 /// The device of this build: CUDA or Metal if compiled in, else the CPU.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if the build is for a device that this machine does not have. Falling back silently
-/// to the CPU would be a hundred times slower.
+/// There is no fallback to the CPU, which would be a hundred times slower.
 #[cfg_attr(not(feature = "tensors"), expect(clippy::unnecessary_wraps, reason = "there is always a CPU"))]
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     if cfg!(feature = "cuda") {

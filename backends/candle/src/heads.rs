@@ -73,11 +73,6 @@ impl<O: Operations> HeadDevice for DeviceStates<'_, O> {
 }
 
 /// Loads the head's tensors: from `checkpoint`, the model's own, or from the files of the head's modules.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if the head or one of its tensors is missing or not supported, or if a tensor has
-/// the wrong shape or only zeros. The message names it.
 pub(crate) fn load_head<O: Operations>(
     head: &Head,
     plan: &Plan,
@@ -92,10 +87,6 @@ pub(crate) fn load_head<O: Operations>(
 }
 
 /// Refuses a batch that wants an output which the head does not give.
-///
-/// # Errors
-///
-/// [`BackendError::Inference`] naming the output.
 pub(crate) fn refuse_missing(outputs: Wanted, batch: &Batch) -> Result<()> {
     for wanted in batch.wanted() {
         let missing = wanted.without(outputs);

@@ -6,10 +6,6 @@ use crate::{kernels::pack::round_to_bf16, operations::Result};
 /// Rows of keys and values of one layer.
 pub(crate) trait Kept: Send + Sync + Sized {
     /// Copies of the rows at these indices in each layer, `width` values each, without spare capacity.
-    ///
-    /// # Errors
-    ///
-    /// The device's errors.
     fn copy_rows(layers: &[Self], rows: &[usize], width: usize) -> Result<Vec<Self>>;
 
     /// Whether no value of these layers is NaN or infinite. All have the same number of rows.

@@ -77,10 +77,6 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     /// Opens the files, whatever their format, and reads their lists of tensors.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] naming the file if one cannot be read, is not complete, or repeats a tensor.
     pub(crate) fn open(files: &[ModelFile]) -> Result<Self, BackendError> {
         Tensors::open(files).map(Self::from_tensors).map_err(failed)
     }
@@ -102,10 +98,7 @@ impl Checkpoint {
 
     /// Gives the tensors the names of `plan`: removes the first of its prefixes that a name begins with, and
     /// replaces old spellings. Of a tied model, safetensors' `save_model` stores the output embedding only.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if two tensors then have the same name.
+    /// It is an error if two tensors then have the same name.
     pub(crate) fn renamed_for(self, plan: &Plan) -> Result<Self, BackendError> {
         let renamed = self.tensors.renamed(|name| {
             let short = plan.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
@@ -131,29 +124,17 @@ impl Checkpoint {
     }
 
     /// The first of these names that a tensor has.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if no tensor has one of them.
     pub(crate) fn first_of<'n>(&self, names: &'n [String]) -> Result<&'n str, BackendError> {
         let found = names.iter().find(|name| self.has(name)).map(String::as_str);
         found.ok_or_else(|| missing(names.first().map_or("", String::as_str)))
     }
 
     /// The values of a tensor of one dimension.
-    ///
-    /// # Errors
-    ///
-    /// As [`Checkpoint::tensor`].
     pub(crate) fn vector(&self, name: &str, size: usize) -> Result<Vec<f32>, BackendError> {
         Ok(self.tensor(name, &[size])?.row(0))
     }
 
     /// The values of a tensor of one dimension, in double precision. They may be stored as whole numbers.
-    ///
-    /// # Errors
-    ///
-    /// As [`Checkpoint::tensor`].
     pub(crate) fn read_numbers(&self, name: &str, size: usize) -> Result<Vec<f64>, BackendError> {
         let tensor = self.tensors.request_tensor(name, &[size]).map_err(failed)?;
         tensor.read_numbers(name).map_err(failed)
@@ -177,10 +158,6 @@ impl Checkpoint {
     }
 
     /// The tensor `name`, which must have this shape.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if it is missing, has another shape or an unsupported type, or cannot be read.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Weight, BackendError> {
         let columns = shape.last().copied().unwrap_or(1).max(1);
         self.tensor_rows(name, shape, 0..shape.iter().product::<usize>() / columns)
@@ -188,10 +165,6 @@ impl Checkpoint {
 
     /// Some rows of the tensor `name`, which must have this shape. All dimensions but the last one count
     /// rows.
-    ///
-    /// # Errors
-    ///
-    /// As [`Checkpoint::tensor`].
     pub(crate) fn tensor_rows(
         &self,
         name: &str,
@@ -233,11 +206,7 @@ impl Checkpoint {
 
     /// Ends the loading. Every tensor must have been requested, except tensors whose names begin with one of
     /// `ignored`.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] naming a tensor that the model does not use: ignoring it could change scores
-    /// silently.
+    /// Ignoring one could change scores silently.
     pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
         self.tensors.finish(ignored).map_err(failed)
     }

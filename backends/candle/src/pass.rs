@@ -283,10 +283,6 @@ fn walk_through(
 }
 
 /// Checks that a table has a vector for each of `ids`.
-///
-/// # Errors
-///
-/// [`BackendError::Inference`] naming an id that the table lacks.
 pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
     match ids.iter().find(|&&id| id as usize >= vocabulary) {
         Some(id) => Err(BackendError::Inference(format!(

@@ -262,10 +262,7 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// The node that ends at `at`; `None` at the start. If `at` is inside a node, the node is cut in two.
-    ///
-    /// # Errors
-    ///
-    /// The device's errors. The tree is then unchanged.
+    /// If the device fails, the tree is unchanged.
     fn split(&mut self, at: Cursor) -> Result<Option<usize>> {
         let Some((id, node)) = at.node.and_then(|id| Some((id, self.nodes.get_mut(&id)?))) else {
             return Ok(None);

@@ -25,9 +25,6 @@ pub(crate) struct CpuSimilarity {
 }
 
 impl CpuSimilarity {
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the system refuses threads.
     pub(crate) fn new(set: InstructionSet, threads: Threads) -> Result<Self, BackendError> {
         Ok(Self { threads, compute: Compute { set, threads: Threads::start(1)? } })
     }

@@ -102,11 +102,6 @@ impl RowPositions {
 
 impl<O: Operations> Transformer<O> {
     /// Takes the model's tensors out of `checkpoint`.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming a tensor that is
-    /// missing or not supported.
     pub(crate) fn load(plan: &Plan, checkpoint: &Checkpoint, operations: &mut O) -> Result<Self> {
         let mut weights = Weights { checkpoint, operations };
         let tables = plan.embeddings.tables.iter().map(|table| Ok((weights.table(table)?, table.index)));

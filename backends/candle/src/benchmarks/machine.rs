@@ -31,10 +31,6 @@ pub(super) struct MachinePeaks {
 
 impl MachinePeaks {
     /// Measures all peaks.
-    ///
-    /// # Errors
-    ///
-    /// If the system refuses threads.
     pub(super) fn measure(set: InstructionSet, threads: usize) -> Result<Self, Box<dyn Error>> {
         let pool = Threads::start(threads)?;
         let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int16, OperandFormat::Int8]
@@ -77,10 +73,6 @@ fn softmax(set: InstructionSet) -> f64 {
 }
 
 /// The value of a variable.
-///
-/// # Errors
-///
-/// If it is malformed.
 pub(super) fn variable<T: FromStr>(name: &str, default: T) -> Result<T, Box<dyn Error>> {
     let value = env::var(name).ok().filter(|value| !value.is_empty());
     value.map_or(Ok(default), |value| {
@@ -89,10 +81,6 @@ pub(super) fn variable<T: FromStr>(name: &str, default: T) -> Result<T, Box<dyn 
 }
 
 /// The instruction set and the number of threads that the variables name, else the best and all.
-///
-/// # Errors
-///
-/// If a variable is malformed.
 pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
     let cores = thread::available_parallelism().map_or(1, Into::into);
     Ok((instruction_set()?, variable("THREADS", cores)?))

@@ -80,10 +80,6 @@ impl Launch<'_> {
     }
 
     /// The arguments on this device.
-    ///
-    /// # Errors
-    ///
-    /// A size that does not fit a C `int`, and the errors of [`Accelerator::address`].
     pub(crate) fn words(&self, accelerator: &impl Accelerator) -> Result<Vec<Word>> {
         self.arguments
             .iter()
@@ -152,10 +148,7 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
 
     /// Starts a kernel, at [`Accelerator::flush_calls`] at the latest. It ends before anything that is
     /// started later begins. This holds for products and flash attention, too.
-    ///
-    /// # Errors
-    ///
-    /// The device's errors, of this kernel or of earlier ones.
+    /// The error may be an earlier kernel's.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
     /// `x · weightᵀ` for `[rows, inputs]` and `[outputs, inputs]` of 16 bits, with sums in `f32`. The product
@@ -170,10 +163,6 @@ pub(crate) trait Accelerator: Send + Sync + Sized + 'static {
     fn attend_sequences(&self, input: &FlashInput<'_>, sequences: &Sequences) -> Result<()>;
 
     /// Starts everything that was not started yet: candle may use the tensors then.
-    ///
-    /// # Errors
-    ///
-    /// The device's errors.
     fn flush_calls(&self) -> Result<()> {
         Ok(())
     }

@@ -77,10 +77,6 @@ impl<D: CallDevice> CallQueue<D> {
 
     /// Makes a call, or keeps it until there are enough for a graph or the section ends. `tensors` are those
     /// that it reads and writes.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub(super) fn push_call<'a>(
         &mut self,
         call: D::Call,
@@ -132,10 +128,7 @@ impl<D: CallDevice> CallQueue<D> {
     }
 
     /// Ends the section: afterwards the device has all calls.
-    ///
-    /// # Errors
-    ///
-    /// The device's; then the calls that wait are forgotten.
+    /// If that fails, the calls that wait are forgotten.
     pub(super) fn end_section(&mut self) -> Result<()> {
         if self.calls.is_empty() {
             return Ok(());

@@ -50,11 +50,6 @@ const AMPERE: u32 = 8;
 impl Gpu {
     /// The GPU behind a candle device, for operands of `dtype`. It uses flash attention if `flash_attention`
     /// is set, the build has it, and the card is Ampere or later.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the card has no `dtype`, or does not run this build's flash attention; the
-    /// driver's errors.
     pub(crate) fn new(
         device: Device,
         dtype: DType,
@@ -274,11 +269,6 @@ impl Accelerator for Gpu {
 }
 
 /// The first GPU that the driver shows.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if there is no driver or no GPU, or if the driver or the GPU cannot run this
-/// binary's kernels.
 pub(crate) fn open() -> std::result::Result<Device, BackendError> {
     let no_device = |error: candle_core::Error| missing("CUDA", &error);
     let card = card().map_err(no_device)?;
@@ -296,10 +286,6 @@ fn target() -> Option<Target> {
 }
 
 /// Whether the first GPU multiplies bfloat16.
-///
-/// # Errors
-///
-/// The driver's.
 pub(crate) fn has_bfloat16() -> std::result::Result<bool, BackendError> {
     Ok(card().map_err(failed)?.capability.0 >= AMPERE)
 }

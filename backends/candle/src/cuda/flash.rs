@@ -163,9 +163,6 @@ pub(super) struct FlashCall {
 }
 
 impl FlashCall {
-    /// # Errors
-    ///
-    /// Sizes that the kernels do not take.
     pub(super) fn new(gpu: &impl Accelerator, input: &FlashInput<'_>, sequences: &Sequences) -> Result<Self> {
         check_input(input, sequences)?;
         let &FlashInput { heads, queries, keys_values, context, sums } = input;
@@ -197,10 +194,6 @@ impl FlashCall {
     }
 
     /// Starts the kernel that writes the context.
-    ///
-    /// # Errors
-    ///
-    /// The driver's errors.
     pub(super) fn start_kernel(&self, stream: &CudaStream) -> Result<()> {
         // SAFETY: the parameters are the library's in type and order; the sizes were checked above, and
         // `Sequences` gives starts within the rows. All tensors are alive during this call, and memory is

@@ -26,10 +26,6 @@ pub(super) struct FlashProof(Vec<(usize, Mask)>);
 
 impl FlashProof {
     /// Compares flash attention for heads of `size` and a mask, unless that was done before.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the values are wrong; the device's errors.
     pub(super) fn compare_kernel(
         &mut self,
         memory: &DeviceMemory<impl Accelerator>,

@@ -46,10 +46,6 @@ pub(super) struct Team {
 
 impl Team {
     /// Starts `helpers` threads. Each calls `begin` with its index first.
-    ///
-    /// # Errors
-    ///
-    /// If the operating system refuses a thread.
     pub(super) fn start_threads(
         helpers: usize,
         begin: impl Fn(usize) + Send + Sync + 'static,

@@ -34,10 +34,6 @@ struct Started {
 
 impl Threads {
     /// Makes `count` threads (at least one) of the caller's and new ones.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] if the operating system refuses a thread.
     pub(crate) fn start(count: usize) -> Result<Self, BackendError> {
         Self::start_free(count, Some(false))
     }
@@ -45,13 +41,8 @@ impl Threads {
     /// Like [`Threads::start`], but all callers with this `count` share the new threads, which end with the
     /// last of them.
     ///
-    /// `pins` asks for a CPU for each thread. Absent: if there are as many threads as CPUs, and the system
-    /// can do it. With fewer threads, another process may choose the same CPUs.
-    ///
-    /// # Errors
-    ///
-    /// As [`Threads::start`]; if threads must be pinned, also if there are more of them than CPUs, or if this
-    /// system cannot pin threads.
+    /// `pins` asks for a CPU for each thread, or an error. Absent: if there are as many threads as CPUs, and
+    /// the system can do it. With fewer threads, another process may choose the same CPUs.
     pub(crate) fn share_threads(count: usize, pins: Option<bool>) -> Result<Self, BackendError> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|started| started.strong_count() > 0);

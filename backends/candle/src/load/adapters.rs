@@ -40,10 +40,6 @@ impl Checkpoint {
     }
 
     /// The matrix `name`, if it is stored with adapters.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] as [`Checkpoint::tensor`].
     pub(super) fn adapted(
         &self,
         name: &str,

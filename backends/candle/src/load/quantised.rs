@@ -68,11 +68,6 @@ impl Checkpoint {
     }
 
     /// The matrix `name`, if it is quantised.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] naming a tensor that is missing, or has another shape or type than the scheme
-    /// needs.
     pub(super) fn quantised(&self, name: &str, shape: &[usize]) -> Result<Option<Weight>, BackendError> {
         let (Some(scheme), Some(base), &[outputs, inputs]) =
             (self.scheme, name.strip_suffix(".weight"), shape)

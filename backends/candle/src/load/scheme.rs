@@ -71,10 +71,6 @@ impl Scheme {
     }
 
     /// The scheme of this `config.json`; `None` if the checkpoint is not quantised.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError::Load`] naming a method or a setting that is not supported.
     pub(crate) fn from_config(config: &Value) -> Result<Option<Self>, BackendError> {
         let values = &config["quantization_config"];
         if values.is_null() {

@@ -4,10 +4,6 @@ use crate::plan::{Classification, Plan};
 use text_embeddings_backend_core::{BackendError, WeightChoices, amount};
 
 /// The plan with the chosen adapter, and cut after the chosen number of layers.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if the model does not offer a choice, or not this value.
 pub(super) fn choose_weights(mut plan: Plan, choices: &WeightChoices) -> Result<Plan, BackendError> {
     if let Some(task) = &choices.lora_task {
         choose_task(&mut plan, task)

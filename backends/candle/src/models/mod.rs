@@ -131,10 +131,6 @@ fn name_of(config: &Value) -> Option<&str> {
 
 /// The plan of the model that `config` (the content of `config.json`) describes, with the user's choices
 /// among its weights.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] if the architecture, one of its settings or a choice is not supported.
 pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
     let name = name_of(config);
     let found = ARCHITECTURES

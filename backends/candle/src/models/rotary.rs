@@ -72,10 +72,6 @@ fn divisors(list: Option<&Vec<f64>>, field: &str, size: usize) -> Result<Vec<f64
 }
 
 /// The rotation for heads of `size` values. `theta` is the base if the configuration has none.
-///
-/// # Errors
-///
-/// [`BackendError::Load`] for a scaling that is incomplete or not supported, and if there is no base.
 pub(super) fn rope(config: &Value, size: usize, theta: Option<f64>) -> Result<Rope> {
     let theta = config["rope_theta"].as_f64().or(theta);
     rope_of(config, &[rope_settings(config)], size, theta)
@@ -92,10 +88,6 @@ pub(super) fn rope_settings(config: &Value) -> &Value {
 }
 
 /// Like [`rope`], with the first of `parameters` that has the setting. `theta` is the base if they have none.
-///
-/// # Errors
-///
-/// As for [`rope`].
 pub(super) fn rope_of(
     config: &Value,
     parameters: &[&Value],
