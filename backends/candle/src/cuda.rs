@@ -108,11 +108,6 @@ impl<A: Accelerator> CudaOperations<A> {
         weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
     }
 
-    /// The rows of `x` that `rows` names.
-    fn gather(&self, x: &CudaTensor, rows: &CudaTensor) -> Result<CudaTensor> {
-        self.gather_turned(x, None, Some(rows), None)
-    }
-
     /// Of the rows of `x` and then the others: the rows that `rows` names, or all. The heads of rows of `x`
     /// are turned. If these are all rows, `x` itself is changed.
     fn gather_turned(

@@ -229,18 +229,16 @@ impl<O: Operations> Transformer<O> {
     ) -> Result<O::Tensor> {
         let (batch, computed) = (pass.batch(), pass.computed());
         let types = batch.token_types();
-        let ids = |index: RowIndex| -> Vec<u32> {
-            computed
-                .iter()
-                .map(|&row| match index {
-                    RowIndex::Token => self.token_rows.row_of(batch.token_ids()[row]),
-                    RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
-                    RowIndex::Type => types[row],
-                    RowIndex::First => 0,
-                })
-                .collect()
-        };
-        let ids: Vec<Vec<u32>> = self.tables.iter().map(|(_, index)| ids(*index)).collect();
+        let mut ids = Vec::with_capacity(self.tables.len());
+        for (_, index) in &self.tables {
+            let rows = computed.iter().map(|&row| match *index {
+                RowIndex::Token => self.token_rows.row_of(batch.token_ids()[row]),
+                RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
+                RowIndex::Type => types[row],
+                RowIndex::First => 0,
+            });
+            ids.push(rows.collect::<Vec<u32>>());
+        }
         let lookups: Vec<_> =
             self.tables.iter().zip(&ids).map(|((table, _), ids)| Lookup { table, ids }).collect();
         // [computed, width]

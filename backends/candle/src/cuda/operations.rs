@@ -345,7 +345,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
 
     fn select(&mut self, x: &CudaTensor, rows: &[usize]) -> Result<CudaTensor> {
         let rows = self.indices(rows)?;
-        self.gather(x, &rows)
+        self.gather_turned(x, None, Some(&rows), None)
     }
 
     fn add_rows(

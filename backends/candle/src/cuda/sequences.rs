@@ -18,11 +18,6 @@ use text_embeddings_backend_core::Batch;
 /// have at most this many rows.
 const MAX_SEQUENCES: usize = 65_535;
 
-/// Places a list of numbers on the device.
-pub(crate) trait PlaceList: Fn(Vec<u32>) -> Result<CudaTensor> {}
-
-impl<F: Fn(Vec<u32>) -> Result<CudaTensor>> PlaceList for F {}
-
 /// The sequences of a batch, on the device.
 #[cfg_attr(
     all(feature = "cuda", not(feature = "flash-attn"), not(test)),
@@ -46,16 +41,6 @@ pub(crate) struct Sequences {
     pub(crate) scale: f32,
 }
 
-/// Sequences in main memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct HostSequences {
-    gathered: Vec<u32>,
-    query_starts: Vec<u32>,
-    key_starts: Vec<u32>,
-    max_queries: usize,
-    max_keys: usize,
-}
-
 /// The keys of a span, as positions in its text; `None` if alignment at the end cannot express the span's
 /// mask.
 fn keys_of(span: &QuerySpan, mask: Mask, batch: &Batch) -> Option<Range<usize>> {
@@ -70,38 +55,13 @@ fn keys_of(span: &QuerySpan, mask: Mask, batch: &Batch) -> Option<Range<usize>> 
     (seen.end == last + 1).then_some(seen)
 }
 
-impl HostSequences {
-    fn new(rows: &Rows<'_>) -> Option<Self> {
-        let &Rows { batch, places, spans, scoring, .. } = rows;
-        let mut sequences = Self {
-            gathered: Vec::with_capacity(places.len()),
-            query_starts: vec![0],
-            key_starts: vec![0],
-            max_queries: 0,
-            max_keys: 0,
-        };
-        for span in spans {
-            let keys = keys_of(span, scoring.mask, batch)?;
-            let mut rest = keys.clone();
-            for segment in batch.path(span.segment) {
-                // Whole slices: for thousands of tokens, one row after the other takes several times as long.
-                let places = &places[batch.segments()[segment].rows.clone()];
-                let seen = rest.start.min(places.len())..rest.end.min(places.len());
-                sequences.gathered.extend(places[seen].iter().map(|&place| place as u32));
-                rest = rest.start.saturating_sub(places.len())..rest.end.saturating_sub(places.len());
-            }
-            sequences.query_starts.push(span.rows.end as u32);
-            sequences.key_starts.push(sequences.gathered.len() as u32);
-            sequences.max_queries = sequences.max_queries.max(span.rows.len());
-            sequences.max_keys = sequences.max_keys.max(keys.len());
-        }
-        Some(sequences)
-    }
-}
-
 impl Sequences {
     /// A text of its own, whose queries and keys are in the order of its tokens. Products are not scaled.
-    pub(crate) fn one(tokens: usize, mask: Mask, place_list: impl PlaceList) -> Result<Self> {
+    pub(crate) fn one(
+        tokens: usize,
+        mask: Mask,
+        place_list: impl Fn(Vec<u32>) -> Result<CudaTensor>,
+    ) -> Result<Self> {
         let starts = || place_list(vec![0, tokens as u32]);
         Ok(Self {
             gathered: None,
@@ -117,23 +77,40 @@ impl Sequences {
     /// The sequences of these queries. `None` if flash attention cannot express them: with biases, soft caps
     /// or a layer's own scores, if a query sees some but not all keys behind its span, or if there are too
     /// many sequences.
-    pub(crate) fn new(rows: &Rows<'_>, place_list: impl PlaceList) -> Result<Option<Self>> {
-        let scoring = rows.scoring;
-        if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {
+    pub(crate) fn new(
+        rows: &Rows<'_>,
+        place_list: impl Fn(Vec<u32>) -> Result<CudaTensor>,
+    ) -> Result<Option<Self>> {
+        let &Rows { batch, places, spans, scoring, .. } = rows;
+        let has_own_scores = scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled;
+        if has_own_scores || spans.len() > MAX_SEQUENCES {
             return Ok(None);
         }
-        if rows.spans.len() > MAX_SEQUENCES {
-            return Ok(None);
+        let mut gathered = Vec::with_capacity(places.len());
+        let (mut query_starts, mut key_starts) = (vec![0], vec![0]);
+        let (mut max_queries, mut max_keys) = (0, 0);
+        for span in spans {
+            let Some(keys) = keys_of(span, scoring.mask, batch) else { return Ok(None) };
+            let mut rest = keys.clone();
+            for segment in batch.path(span.segment) {
+                // Whole slices: for thousands of tokens, one row after the other takes several times as long.
+                let places = &places[batch.segments()[segment].rows.clone()];
+                let seen = rest.start.min(places.len())..rest.end.min(places.len());
+                gathered.extend(places[seen].iter().map(|&place| place as u32));
+                rest = rest.start.saturating_sub(places.len())..rest.end.saturating_sub(places.len());
+            }
+            query_starts.push(span.rows.end as u32);
+            key_starts.push(gathered.len() as u32);
+            max_queries = max_queries.max(span.rows.len());
+            max_keys = max_keys.max(keys.len());
         }
-        let Some(host) = HostSequences::new(rows) else { return Ok(None) };
-        let in_place = host.gathered.iter().enumerate().all(|(key, &row)| key == row as usize);
-        let gathered = if in_place { None } else { Some(place_list(host.gathered)?) };
+        let in_place = gathered.iter().enumerate().all(|(key, &row)| key == row as usize);
         Ok(Some(Self {
-            gathered,
-            query_starts: place_list(host.query_starts)?,
-            key_starts: place_list(host.key_starts)?,
-            max_queries: host.max_queries,
-            max_keys: host.max_keys,
+            gathered: if in_place { None } else { Some(place_list(gathered)?) },
+            query_starts: place_list(query_starts)?,
+            key_starts: place_list(key_starts)?,
+            max_queries,
+            max_keys,
             mask: scoring.mask,
             scale: 1.0 / scoring.divisor,
         }))

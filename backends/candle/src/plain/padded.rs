@@ -143,11 +143,6 @@ fn groups(mut pieces: Vec<QueryPiece>, heads: Heads, limits: GroupLimits) -> Vec
     groups
 }
 
-fn numbers(values: Vec<u32>, device: &Device) -> Result<Tensor> {
-    let count = values.len();
-    Tensor::from_vec(values, count, device)
-}
-
 /// A group on the device. Each head of a row is a row of its own here: the gathered tensors' last dimension
 /// is the size of a head.
 struct Gathered {
@@ -224,9 +219,9 @@ impl Gathered {
         let bias = scoring.bias.map(|bias| distance_bias(group, rows, bias, device)).transpose()?;
         Ok(Self {
             shape,
-            queries: numbers(queries, device)?,
-            keys_values: numbers(keys, device)?,
-            seen: [numbers(first, device)?.unsqueeze(1)?, numbers(last, device)?.unsqueeze(1)?],
+            queries: Tensor::from_vec(queries, ((),), device)?,
+            keys_values: Tensor::from_vec(keys, ((),), device)?,
+            seen: [Tensor::from_vec(first, ((), 1), device)?, Tensor::from_vec(last, ((), 1), device)?],
             bias,
             mask: None,
             soft_cap: scoring.soft_cap.map(f64::from),
@@ -328,9 +323,11 @@ impl PaddedAttention {
             }
             gathered.push(group);
         }
-        let keys = |group: &Group| group.pieces.iter().map(|piece| keys_of(piece, batch, places)).collect();
         let positions = scoring.disentangled.then(|| Positions {
-            keys: groups.iter().map(keys).collect(),
+            keys: groups
+                .iter()
+                .map(|group| group.pieces.iter().map(|piece| keys_of(piece, batch, places)).collect())
+                .collect(),
             divisor: scoring.divisor,
             groups,
         });
@@ -338,7 +335,7 @@ impl PaddedAttention {
             heads,
             divisor: f64::from(scoring.divisor),
             groups: gathered,
-            back: numbers(back, device)?,
+            back: Tensor::from_vec(back, ((),), device)?,
             positions,
         })
     }
