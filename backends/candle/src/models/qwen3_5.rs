@@ -3,14 +3,16 @@
 
 use super::{
     decoder::{self, DecoderConfig, DecoderFamily, Mould},
-    parse, qwen_vl, refuse, require,
+    parse,
+    parts::LayerTensors,
+    qwen_vl, refuse, require,
 };
 use crate::{
     attention::Heads,
     operations::Result,
     plan::{
-        AttentionPlan, DeltaPlan, DeltaSizes, HeadNormsPlan, MatrixPart, MatrixPlan, MixerPlan, NormPlan,
-        Plan, Position,
+        AttentionPlan, DeltaPlan, DeltaSizes, HeadNormsPlan, MatrixPart, MatrixPlan, MixerPlan, Plan,
+        Position,
     },
     rope::Rope,
 };
@@ -43,24 +45,6 @@ struct Settings {
     linear_num_value_heads: Option<usize>,
 }
 
-/// Names of tensors that begin alike, and the width of a hidden state.
-struct Prefix {
-    name: String,
-    hidden: usize,
-}
-
-impl Prefix {
-    /// The name of a tensor.
-    fn tensor_name(&self, name: &str) -> String {
-        format!("{}.{name}", self.name)
-    }
-
-    /// A matrix `[rows, hidden]` without a bias.
-    fn matrix_part(&self, name: &str, rows: usize) -> MatrixPart {
-        MatrixPart::new(&self.tensor_name(name), [rows, self.hidden]).biased(false)
-    }
-}
-
 pub(super) fn text_plan(value: &Value) -> Result<Plan> {
     let mut text = qwen_vl::text_config(value);
     let settings: Settings = parse(&text)?;
@@ -91,12 +75,13 @@ pub(super) fn text_plan(value: &Value) -> Result<Plan> {
     let rope = partial_rope(&mut plan, factor)?;
     let (heads, hidden) = (plan.views[0].heads, plan.hidden);
     for (index, (layer, is_linear)) in plan.layers.iter_mut().zip(linear).enumerate() {
+        let block = if is_linear { "linear_attn" } else { "self_attn" };
+        let prefix = format!("layers.{index}.{block}");
+        let tensors = LayerTensors { prefix, epsilon: config.rms_norm_eps };
         if is_linear {
-            let prefix = Prefix { name: format!("layers.{index}.linear_attn"), hidden };
-            layer.mixer = MixerPlan::Delta(delta_plan(&prefix, sizes, config.rms_norm_eps));
+            layer.mixer = MixerPlan::Delta(delta_plan(&tensors, sizes, hidden));
         } else if let Some(attention) = layer.mixer.attention_mut() {
-            let prefix = Prefix { name: format!("layers.{index}.self_attn"), hidden };
-            gate_attention(attention, &prefix, heads, &rope.head_order());
+            gate_attention(attention, &tensors, heads, hidden, &rope.head_order());
         }
     }
     Ok(plan)
@@ -174,16 +159,18 @@ fn partial_rope(plan: &mut Plan, factor: f64) -> Result<Rope> {
 /// Attention whose query matrix also has the rows of the gate: for each head its queries, then its gate.
 fn gate_attention(
     attention: &mut AttentionPlan,
-    prefix: &Prefix,
+    tensors: &LayerTensors,
     Heads { queries, keys, size }: Heads,
+    hidden: usize,
     order: &[Range<usize>; 4],
 ) {
-    let both = prefix.matrix_part("q_proj", 2 * queries * size);
+    let both = tensors.matrix_part("q_proj", [2 * queries * size, hidden]);
+    let [key, value] = ["k_proj", "v_proj"].map(|name| tensors.matrix_part(name, [keys * size, hidden]));
     let gates = (0..queries).map(|head| both.clone().rows((2 * head + 1) * size..(2 * head + 2) * size));
     attention.gate = Some(MatrixPlan { parts: gates.collect() });
     attention.query = MatrixPlan { parts: ordered_rows(&both, queries, 2 * size, order) };
-    let mut parts = ordered_rows(&prefix.matrix_part("k_proj", keys * size), keys, size, order);
-    parts.push(prefix.matrix_part("v_proj", keys * size));
+    let mut parts = ordered_rows(&key, keys, size, order);
+    parts.push(value);
     attention.key_value = MatrixPlan { parts };
     if let HeadNormsPlan::EachHead { query, key, .. } = &mut attention.norms {
         query.order = order.to_vec();
@@ -203,21 +190,20 @@ fn ordered_rows(
     rows.filter(|rows| !rows.is_empty()).map(|rows| part.clone().rows(rows)).collect()
 }
 
-fn delta_plan(prefix: &Prefix, sizes: DeltaSizes, epsilon: f32) -> DeltaPlan {
-    let output = MatrixPart::new(&prefix.tensor_name("out_proj"), [prefix.hidden, sizes.value_count()]);
+fn delta_plan(tensors: &LayerTensors, sizes: DeltaSizes, hidden: usize) -> DeltaPlan {
     let [strengths, decays] =
-        ["in_proj_b", "in_proj_a"].map(|name| prefix.matrix_part(name, sizes.value_heads));
+        ["in_proj_b", "in_proj_a"].map(|name| tensors.matrix_part(name, [sizes.value_heads, hidden]));
     DeltaPlan {
         sizes,
-        query_key_value: prefix.matrix_part("in_proj_qkv", sizes.channel_count()).into(),
+        query_key_value: tensors.matrix_part("in_proj_qkv", [sizes.channel_count(), hidden]).into(),
         rates: [strengths, decays].into(),
-        gate: prefix.matrix_part("in_proj_z", sizes.value_count()).into(),
-        output: output.biased(false).into(),
-        convolution: prefix.tensor_name("conv1d.weight"),
-        decays: prefix.tensor_name("A_log"),
-        decay_bias: prefix.tensor_name("dt_bias"),
+        gate: tensors.matrix_part("in_proj_z", [sizes.value_count(), hidden]).into(),
+        output: tensors.matrix_part("out_proj", [hidden, sizes.value_count()]).into(),
+        convolution: tensors.tensor_name("conv1d.weight"),
+        decays: tensors.tensor_name("A_log"),
+        decay_bias: tensors.tensor_name("dt_bias"),
         // Unlike the model's other norms, this one multiplies by the stored weights.
-        norm: NormPlan::rms(prefix.tensor_name("norm"), sizes.value_size, epsilon),
+        norm: tensors.rms_norm("norm", sizes.value_size),
         is_converted: sizes.is_tiled,
     }
 }
