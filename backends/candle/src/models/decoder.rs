@@ -276,9 +276,6 @@ fn layer(
     LayerPlan {
         mixer: AttentionPlan {
             view: usize::from(family.sliding[index]),
-            query: query.into(),
-            key_value: [key, value].into(),
-            output: output.into(),
             norms: if family.head_norms {
                 HeadNormsPlan::EachHead {
                     query: norm("self_attn.q_norm", size),
@@ -288,8 +285,7 @@ fn layer(
             } else {
                 HeadNormsPlan::None
             },
-            gate: None,
-            disentangled: None,
+            ..AttentionPlan::from_matrices(query, [key, value], output)
         }
         .into(),
         attention_norms,

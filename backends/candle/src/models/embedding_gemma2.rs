@@ -170,21 +170,19 @@ impl GemmaLayer<'_> {
     fn plan_blocks(&self, Heads { queries, keys, size }: Heads) -> LayerPlan {
         let (tensors, config) = (self.layer_tensors(), self.config);
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let query = tensors.matrix_part("self_attn.q_proj", [queries * size, hidden]);
+        let output = tensors.matrix_part("self_attn.o_proj", [hidden, queries * size]);
         let [key, value] = ["k_proj", "v_proj"]
             .map(|name| tensors.matrix_part(&format!("self_attn.{name}"), [keys * size, hidden]));
         LayerPlan {
             mixer: AttentionPlan {
                 view: self.kind,
-                query: tensors.matrix_part("self_attn.q_proj", [queries * size, hidden]).into(),
-                key_value: [key, value].into(),
-                output: tensors.matrix_part("self_attn.o_proj", [hidden, queries * size]).into(),
                 norms: HeadNormsPlan::EachHead {
                     query: tensors.rms_norm("self_attn.q_norm", size),
                     key: tensors.rms_norm("self_attn.k_norm", size),
                     value_epsilon: Some(config.rms_norm_eps),
                 },
-                gate: None,
-                disentangled: None,
+                ..AttentionPlan::from_matrices(query, [key, value], output)
             }
             .into(),
             attention_norms: self.norms_around("input_layernorm", "post_attention_layernorm"),

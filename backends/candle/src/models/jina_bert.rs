@@ -63,15 +63,7 @@ impl LayerPlace<'_> {
     fn attention(&self, norms: HeadNormsPlan) -> AttentionPlan {
         let [query, key, value, output] = ["self.query", "self.key", "self.value", "output.dense"]
             .map(|name| self.tensors.biased_part(&format!("attention.{name}"), [self.config.hidden_size; 2]));
-        AttentionPlan {
-            view: 0,
-            query: query.into(),
-            key_value: [key, value].into(),
-            output: output.into(),
-            norms,
-            gate: None,
-            disentangled: None,
-        }
+        AttentionPlan { norms, ..AttentionPlan::from_matrices(query, [key, value], output) }
     }
 
     /// A gated MLP. The gate is half `gate_half` of its first matrix.

@@ -4,13 +4,17 @@
 //!
 //! `config.json` is the encoder's, with the authors' `rl_agent_config.json` in the field `laya`.
 
-use super::{modernbert, parse, parts::LayerTensors, refuse};
+use super::{
+    modernbert, parse,
+    parts::{LayerTensors, fused_attention},
+    refuse,
+};
 use crate::{
     attention::Mask,
     operations::Result,
     plan::{
-        AttentionPlan, HeadNormsPlan, KindsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
-        Position, RowIndex, StepPlan, TablePlan, View,
+        AttentionPlan, KindsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position,
+        RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -76,17 +80,9 @@ fn plain_layer(index: usize, hidden: usize, view: usize) -> LayerPlan {
         bias: Some(format!("{attention}_bias")),
         ..MatrixPart::new(&attention, [3 * hidden, hidden])
     };
+    let output = tensors.biased_part("self_attn.out_proj", [hidden, hidden]);
     LayerPlan {
-        mixer: AttentionPlan {
-            view,
-            query: query_key_value.clone().rows(0..hidden).into(),
-            key_value: query_key_value.rows(hidden..3 * hidden).into(),
-            output: tensors.biased_part("self_attn.out_proj", [hidden, hidden]).into(),
-            norms: HeadNormsPlan::None,
-            gate: None,
-            disentangled: None,
-        }
-        .into(),
+        mixer: AttentionPlan { view, ..fused_attention(query_key_value, output) }.into(),
         attention_norms: NormsPlan::before(tensors.layer_norm("norm1", hidden)),
         mlp: MlpPlan::Plain {
             up: tensors.biased_part("linear1", [4 * hidden, hidden]).into(),

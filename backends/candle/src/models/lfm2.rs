@@ -160,18 +160,15 @@ impl Layers<'_> {
         let (hidden, Heads { queries, keys, size }) = (self.config.hidden_size, self.heads);
         let [key, value] = ["k_proj", "v_proj"]
             .map(|name| tensors.matrix_part(&format!("self_attn.{name}"), [keys * size, hidden]));
+        let query = tensors.matrix_part("self_attn.q_proj", [queries * size, hidden]);
+        let output = tensors.matrix_part("self_attn.out_proj", [hidden, queries * size]);
         AttentionPlan {
-            view: 0,
-            query: tensors.matrix_part("self_attn.q_proj", [queries * size, hidden]).into(),
-            key_value: [key, value].into(),
-            output: tensors.matrix_part("self_attn.out_proj", [hidden, queries * size]).into(),
             norms: HeadNormsPlan::EachHead {
                 query: tensors.rms_norm("self_attn.q_layernorm", size),
                 key: tensors.rms_norm("self_attn.k_layernorm", size),
                 value_epsilon: None,
             },
-            gate: None,
-            disentangled: None,
+            ..AttentionPlan::from_matrices(query, [key, value], output)
         }
     }
 

@@ -2,15 +2,17 @@
 //! window.
 
 use super::{
-    activation, classification, head_size, names, parse, parts::LayerTensors, refuse, require,
+    activation, classification, head_size, names, parse,
+    parts::{LayerTensors, fused_attention},
+    refuse, require,
     rotary::rope_of,
 };
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MaskedLm, MatrixPart, MlpPlan,
-        NormPlan, NormsPlan, Plan, Position, Reads, StepPlan, View,
+        AttentionPlan, Classification, Embeddings, LayerPlan, MaskedLm, MatrixPart, MlpPlan, NormPlan,
+        NormsPlan, Plan, Position, Reads, StepPlan, View,
     },
 };
 use serde::Deserialize;
@@ -81,20 +83,12 @@ impl ModernBertConfig {
         let tensors = LayerTensors { prefix: format!("layers.{index}"), epsilon: self.norm_eps };
         let [attention_bias, mlp_bias] = [self.attention_bias, self.mlp_bias].map(|bias| bias == Some(true));
         let qkv = tensors.biased_part("attn.Wqkv", [3 * hidden, hidden]).biased(attention_bias);
+        let output = tensors.biased_part("attn.Wo", [hidden, hidden]).biased(attention_bias);
         let gate_up = tensors.biased_part("mlp.Wi", [2 * inner, hidden]).biased(mlp_bias);
         // The embeddings' norm has already normalised the input of the first layer.
         let input = (index > 0).then(|| self.norm(&tensors.tensor_name("attn_norm")));
         LayerPlan {
-            mixer: AttentionPlan {
-                view,
-                query: qkv.clone().rows(0..hidden).into(),
-                key_value: qkv.rows(hidden..3 * hidden).into(),
-                output: tensors.biased_part("attn.Wo", [hidden, hidden]).biased(attention_bias).into(),
-                norms: HeadNormsPlan::None,
-                gate: None,
-                disentangled: None,
-            }
-            .into(),
+            mixer: AttentionPlan { view, ..fused_attention(qkv, output) }.into(),
             attention_norms: NormsPlan { input, ..NormsPlan::default() },
             mlp: MlpPlan::Gated {
                 gate: gate_up.clone().rows(0..inner),

@@ -6,8 +6,8 @@ use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, NormPlan, NormsPlan,
-        Plan, Position, Reads, RowIndex, StepPlan, TablePlan, View,
+        AttentionPlan, Classification, Embeddings, LayerPlan, MatrixPart, NormPlan, NormsPlan, Plan,
+        Position, Reads, RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde_json::Value;
@@ -107,15 +107,8 @@ impl LayerTensors {
 /// Attention whose queries, keys and values are the three thirds of one matrix, without norms.
 pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -> AttentionPlan {
     let [outputs, _] = query_key_value.shape;
-    AttentionPlan {
-        view: 0,
-        query: query_key_value.clone().rows(0..outputs / 3).into(),
-        key_value: query_key_value.rows(outputs / 3..outputs).into(),
-        output: output.into(),
-        norms: HeadNormsPlan::None,
-        gate: None,
-        disentangled: None,
-    }
+    let query = query_key_value.clone().rows(0..outputs / 3);
+    AttentionPlan::from_matrices(query, query_key_value.rows(outputs / 3..outputs), output)
 }
 
 /// A classification head on the first token: the matrix `dense` with a tanh, then `logits`.

@@ -9,8 +9,8 @@ use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, Plan, Position,
-        RowIndex, TablePlan, View,
+        AttentionPlan, Embeddings, LayerPlan, MatrixPart, MlpPlan, NormPlan, Plan, Position, RowIndex,
+        TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -125,16 +125,7 @@ fn layer(config: &EncoderConfig, names: &LayerNames, index: usize, activation: A
     let [query, key, value, output] = [names.query, names.key, names.value, names.output]
         .map(|name| tensors.biased_part(name, [hidden, hidden]));
     LayerPlan {
-        mixer: AttentionPlan {
-            view: 0,
-            query: query.into(),
-            key_value: [key, value].into(),
-            output: output.into(),
-            norms: HeadNormsPlan::None,
-            gate: None,
-            disentangled: None,
-        }
-        .into(),
+        mixer: AttentionPlan::from_matrices(query, [key, value], output).into(),
         attention_norms: tensors.layer_norm_after(names.attention_norm, hidden),
         mlp: MlpPlan::Plain {
             up: tensors.biased_part(names.up, [inner, hidden]).into(),

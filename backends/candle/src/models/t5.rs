@@ -6,7 +6,7 @@ use crate::{
     attention::{Heads, Mask},
     bias::DistanceBuckets,
     operations::Result,
-    plan::{AttentionPlan, HeadNormsPlan, LayerPlan, MlpPlan, NormPlan, Plan, Position, View},
+    plan::{AttentionPlan, LayerPlan, MlpPlan, NormPlan, Plan, Position, View},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -105,20 +105,12 @@ fn plan_layer(config: &T5Config, index: usize, T5Mlp { activation, is_gated }: T
     });
     let [query, key, value] =
         ["q", "k", "v"].map(|name| first.matrix_part(&format!("SelfAttention.{name}"), [width, hidden]));
+    let output = first.matrix_part("SelfAttention.o", [hidden, width]);
     let [plain, gate, up] = ["wi", "wi_0", "wi_1"]
         .map(|name| second.matrix_part(&format!("DenseReluDense.{name}"), [inner, hidden]));
     let down = second.matrix_part("DenseReluDense.wo", [hidden, inner]).into();
     LayerPlan {
-        mixer: AttentionPlan {
-            view: 0,
-            query: query.into(),
-            key_value: [key, value].into(),
-            output: first.matrix_part("SelfAttention.o", [hidden, width]).into(),
-            norms: HeadNormsPlan::None,
-            gate: None,
-            disentangled: None,
-        }
-        .into(),
+        mixer: AttentionPlan::from_matrices(query, [key, value], output).into(),
         attention_norms: first.norm_before("layer_norm", hidden),
         mlp: if is_gated {
             MlpPlan::Gated { gate, up, down, activation }

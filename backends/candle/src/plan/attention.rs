@@ -21,11 +21,29 @@ pub(crate) struct AttentionPlan {
     pub(crate) disentangled: Option<DisentangledPlan>,
 }
 
+impl AttentionPlan {
+    /// Attention of the first kind, without norms, a gate and relative positions.
+    pub(crate) fn from_matrices(
+        query: impl Into<MatrixPlan>,
+        key_value: impl Into<MatrixPlan>,
+        output: impl Into<MatrixPlan>,
+    ) -> Self {
+        Self {
+            view: 0,
+            query: query.into(),
+            key_value: key_value.into(),
+            output: output.into(),
+            norms: HeadNormsPlan::None,
+            gate: None,
+            disentangled: None,
+        }
+    }
+}
+
 /// Norms of queries and keys, applied before rotation, and of values.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) enum HeadNormsPlan {
     /// None.
-    #[default]
     None,
     /// Each head is normalised on its own.
     EachHead {
