@@ -2,17 +2,15 @@
 //! times. The checkpoint has each group of layers once, and so does memory.
 
 use super::{
-    classification, names, parse,
+    names, parse,
+    parts::first_token_classification,
     post_norm::{EncoderConfig, LayerNames, encoder, narrow_embeddings},
     refuse,
 };
-use crate::{
-    operations::Result,
-    plan::{Plan, Reads, StepPlan},
-};
+use crate::{operations::Result, plan::Plan};
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::{Activation, BackendError};
+use text_embeddings_backend_core::BackendError;
 
 /// Settings that only ALBERT has.
 #[derive(Debug, Deserialize)]
@@ -45,8 +43,6 @@ pub(super) fn repeated_plan(value: &Value) -> Result<Plan> {
         )));
     }
     config.num_hidden_layers = groups;
-    let hidden = config.hidden_size;
-    let steps = vec![StepPlan::dense("pooler", [hidden, hidden], Activation::Tanh)];
     let mut plan = Plan {
         prefixes: &["albert."],
         ignored: names(&[
@@ -56,7 +52,7 @@ pub(super) fn repeated_plan(value: &Value) -> Result<Plan> {
             "classifier.",
             "sop_classifier.",
         ]),
-        classification: Some(classification(Reads::First, steps, "classifier", hidden)),
+        classification: Some(first_token_classification("pooler", "classifier", config.hidden_size)),
         // In floating point, as transformers divides.
         repeated: Some(
             (0..layers).map(|layer| (layer as f64 / (layers as f64 / groups as f64)) as usize).collect(),

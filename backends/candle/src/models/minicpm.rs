@@ -9,7 +9,7 @@
 
 use super::{
     decoder::{self, DecoderConfig, DecoderFamily},
-    parse, refuse, unsupported,
+    has_architecture, parse, refuse, score_on_last_token, unsupported,
 };
 use crate::{
     operations::Result,
@@ -37,8 +37,7 @@ struct Settings {
 
 /// The plan of all layers and heads.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let names = value["architectures"].as_array();
-    if !names.is_some_and(|names| names.iter().any(|name| name == LAYER_WISE)) {
+    if !has_architecture(value, LAYER_WISE) {
         return Err(unsupported(value, &format!("an architecture other than {LAYER_WISE}")));
     }
     let (mut config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
@@ -63,11 +62,8 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     plan.classification = Some(Classification {
         reads: Reads::Last,
-        steps: Vec::new(),
         logits: heads.logits[layers - first].clone(),
-        logits_bias: false,
-        width: config.hidden_size,
-        divisor: 1.0,
+        ..score_on_last_token(config.hidden_size)
     });
     plan.layer_heads = Some(heads);
     Ok(plan)

@@ -9,7 +9,6 @@ mod choices;
 mod deberta;
 mod decoder;
 mod distilbert;
-mod electra;
 mod embedding_gemma2;
 mod eurobert;
 mod gemma;
@@ -28,7 +27,6 @@ mod nomic;
 mod parts;
 mod pointer;
 mod post_norm;
-mod qwen2;
 mod qwen3;
 mod qwen3_5;
 mod qwen_vl;
@@ -56,10 +54,10 @@ struct Architecture {
 const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["bert"], plan: bert::plan },
     Architecture { model_types: &["roberta", "xlm-roberta", "camembert"], plan: bert::roberta_plan },
-    Architecture { model_types: &["qwen2"], plan: qwen2::plan },
+    Architecture { model_types: &["qwen2"], plan: qwen3::qwen2_plan },
     Architecture { model_types: &["distilbert"], plan: distilbert::plan },
     Architecture { model_types: &["mpnet"], plan: mpnet::plan },
-    Architecture { model_types: &["electra"], plan: electra::plan },
+    Architecture { model_types: &["electra"], plan: bert::electra_plan },
     Architecture { model_types: &["albert"], plan: albert::repeated_plan },
     Architecture { model_types: &["t5"], plan: t5::encoder_plan },
     Architecture { model_types: &["deberta-v2"], plan: deberta::plan },
@@ -129,6 +127,11 @@ fn name_of(config: &Value) -> Option<&str> {
     }
 }
 
+/// Whether the configuration names this class.
+fn has_architecture(config: &Value, class: &str) -> bool {
+    config["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == class))
+}
+
 /// The plan of the model that `config` (the content of `config.json`) describes, with the user's choices
 /// among its weights.
 pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
@@ -156,7 +159,7 @@ pub(crate) fn plan(config: &Value, choices: &WeightChoices) -> Result<Plan> {
         refuse_countless(value)?;
     }
     let mut plan = (architecture.plan)(config)?;
-    if config["architectures"].as_array().is_some_and(|names| names.contains(&STANFORD_COLBERT.into())) {
+    if has_architecture(config, STANFORD_COLBERT) {
         plan.ignored.push("linear.".to_owned());
     }
     choices::choose_weights(plan, choices)
@@ -290,12 +293,5 @@ fn classification(reads: Reads, steps: Vec<StepPlan>, logits: &str, width: usize
 
 /// The classification head of decoders: `score.weight` on a text's last token.
 fn score_on_last_token(hidden: usize) -> Classification {
-    Classification {
-        reads: Reads::LastUnpadded,
-        steps: Vec::new(),
-        logits: "score".to_owned(),
-        logits_bias: false,
-        width: hidden,
-        divisor: 1.0,
-    }
+    Classification { logits_bias: false, ..classification(Reads::LastUnpadded, Vec::new(), "score", hidden) }
 }

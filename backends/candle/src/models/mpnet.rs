@@ -2,17 +2,17 @@
 //! scores.
 
 use super::{
-    classification, names, parse,
+    names, parse,
+    parts::first_token_classification,
     post_norm::{BERT, EncoderConfig, LayerNames, encoder},
     refuse,
 };
 use crate::{
     bias::DistanceBuckets,
     operations::Result,
-    plan::{Plan, Position, Reads, StepPlan},
+    plan::{Plan, Position},
 };
 use serde_json::Value;
-use text_embeddings_backend_core::Activation;
 
 const NAMES: LayerNames = LayerNames {
     query: "attention.attn.q",
@@ -35,12 +35,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let buckets = &value["relative_attention_num_buckets"];
     let is_other = !buckets.is_null() && buckets.as_u64() != Some(BUCKETS as u64);
     refuse(value, is_other, &format!("relative_attention_num_buckets {buckets}"))?;
-    let hidden = config.hidden_size;
-    let steps = vec![StepPlan::dense("classifier.dense", [hidden, hidden], Activation::Tanh)];
+    let head = first_token_classification("classifier.dense", "classifier.out_proj", config.hidden_size);
     let mut plan = Plan {
         prefixes: &["mpnet."],
         ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),
-        classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
+        classification: Some(head),
         ..encoder(value, &config, FIRST_POSITION, &NAMES)?
     };
     for view in &mut plan.views {

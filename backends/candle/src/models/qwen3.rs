@@ -1,10 +1,11 @@
 //! Qwen3 (transformers, `modeling_qwen3.py`): Qwen3-Reranker, Qwen3-Embedding, voyage-4-nano. pplx-embed is
 //! Qwen3 without a causal mask and with vectors of whole numbers. jina-reranker-v3 (`modeling.py` of its
-//! repository) adds a projector for the states of marked tokens.
+//! repository) adds a projector for the states of marked tokens. Also Qwen2 (`modeling_qwen2.py`):
+//! jina-code-embeddings, mxbai-rerank-v2, and gte-Qwen2, which has no causal mask (`is_causal` false).
 
 use super::{
     decoder::{self, DecoderConfig, DecoderFamily, OptionalBiases},
-    parse, refuse,
+    has_architecture, parse, refuse,
 };
 use crate::{
     attention::Mask,
@@ -22,7 +23,7 @@ const PROJECTED: usize = 512;
 
 /// Settings that only Qwen has.
 #[derive(Debug, Deserialize)]
-pub(super) struct Settings {
+struct Settings {
     hidden_act: String,
     #[serde(default)]
     use_sliding_window: bool,
@@ -34,7 +35,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let family = DecoderFamily { head_norms: true, ..family(&config, &settings) };
     let mut plan = decoder::plan(value, &config, &family)?;
-    if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
+    if has_architecture(value, JINA_RANKING) {
         // jina-reranker-v3.5 has a sliding window. Its prompt differs, so it is refused.
         let has_windows = family.sliding.contains(&true);
         refuse(value, has_windows, "a sliding window of a listwise re-ranker (JinaForRanking)")?;
@@ -62,8 +63,16 @@ pub(super) fn pplx_plan(value: &Value) -> Result<Plan> {
     Ok(Plan { quantised_vectors: true, ..decoder::plan(value, &config, &family)? })
 }
 
+/// Qwen2.
+pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
+    let config = DecoderConfig::read(value)?;
+    let biases = OptionalBiases::Nowhere;
+    let family = DecoderFamily { query_bias: true, biases, ..family(&config, &parse(value)?) };
+    decoder::plan(value, &config, &family)
+}
+
 /// The properties that Qwen2 and Qwen3 share.
-pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
+fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
     let first = settings.max_window_layers.unwrap_or(usize::MAX);
     let bidirectional = config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
     let mut sliding = config.sliding(|layer| layer >= first);

@@ -3,10 +3,10 @@
 //! three positions of a token (time, height, width) are equal and rotate heads like a single position, and
 //! the tensors of the vision tower are left out.
 
-use super::{qwen2, qwen3};
+use super::{classification, has_architecture, qwen3};
 use crate::{
     operations::Result,
-    plan::{Classification, MatrixPart, Plan, Reads, StepPlan},
+    plan::{Plan, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -30,22 +30,13 @@ pub(super) fn qwen3_plan(value: &Value) -> Result<Plan> {
 /// Qwen2-VL, and the head of jina-reranker-m0.
 pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
     let text = text_config(value);
-    let plan = without_vision(qwen2::plan(&text)?);
-    let names = value["architectures"].as_array();
-    if !names.is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
+    let plan = without_vision(qwen3::qwen2_plan(&text)?);
+    if !has_architecture(value, JINA_RANKING) {
         return Ok(plan);
     }
     let hidden = plan.hidden;
-    let dense = MatrixPart::new("score.0", [hidden, hidden]);
-    let head = Classification {
-        reads: Reads::Last,
-        steps: vec![StepPlan::Dense(dense.into(), Activation::Relu)],
-        logits: "score.2".to_owned(),
-        logits_bias: true,
-        width: hidden,
-        divisor: 1.0,
-    };
-    Ok(Plan { classification: Some(head), ..plan })
+    let steps = vec![StepPlan::dense("score.0", [hidden, hidden], Activation::Relu)];
+    Ok(Plan { classification: Some(classification(Reads::Last, steps, "score.2", hidden)), ..plan })
 }
 
 /// The settings of the language model. Older files have them at the top level, newer ones in `text_config`.
