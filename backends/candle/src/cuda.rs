@@ -30,7 +30,6 @@ pub(crate) mod target;
 mod tensor;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
-mod turns;
 #[cfg(all(test, target_os = "linux"))]
 mod twins;
 
@@ -45,10 +44,9 @@ use candle_nn::ops::sigmoid;
 use launches::{Launches, ScatteredRows};
 use memory::DeviceMemory;
 use proof::FlashProof;
-use shared::{Appended, Indices, SharedByLayers};
+use shared::{Appended, Indices, SharedByLayers, TurnedHeads};
 use std::{ops::Range, sync::Arc, thread::ThreadId};
 use tensor::CudaTensor;
-use turns::TurnedHeads;
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {

@@ -6,14 +6,9 @@
 //! that it can be checked without weights; a feature of an architecture that no plan can express is refused
 //! by name.
 
-mod attention;
-mod delta;
+mod blocks;
 mod head;
-mod input_gate;
-mod matrix;
-mod norm;
-mod short_convolution;
-mod tables;
+mod tensors;
 mod variants;
 
 use crate::{
@@ -21,14 +16,14 @@ use crate::{
     bias::DistanceBuckets,
     rope::Rope,
 };
-pub(crate) use attention::{AttentionPlan, DisentangledPlan, HeadNormsPlan, LogBuckets};
-pub(crate) use delta::{DeltaPlan, DeltaSizes};
+pub(crate) use blocks::{
+    AttentionPlan, DeltaPlan, DeltaSizes, DisentangledPlan, HeadNormsPlan, InputGatePlan, LogBuckets,
+    ShortConvolutionPlan,
+};
 pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
-pub(crate) use input_gate::InputGatePlan;
-pub(crate) use matrix::{MatrixPart, MatrixPlan};
-pub(crate) use norm::{NormKind, NormPlan, NormsPlan};
-pub(crate) use short_convolution::ShortConvolutionPlan;
-pub(crate) use tables::{KindsPlan, RowIndex, TablePlan, TokenRowsPlan};
+pub(crate) use tensors::{
+    KindsPlan, MatrixPart, MatrixPlan, NormKind, NormPlan, NormsPlan, RowIndex, TablePlan, TokenRowsPlan,
+};
 use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) use variants::{AdapterLayout, Adapters, LayerHeads};
 

@@ -8,8 +8,8 @@ use super::{
         Launch, row_stride,
     },
     memory::DeviceMemory,
+    shared::TurnedHeads,
     tensor::CudaTensor,
-    turns::TurnedHeads,
 };
 use crate::{
     errors::failed,

@@ -7,9 +7,8 @@ use super::{
     launches::{MAX_LOOKUPS, ScatteredRows, UploadedLookup, list_addresses},
     outputs_of,
     sequences::Sequences,
-    shared::{Appended, CudaRows, Path, SharedByLayers},
+    shared::{Appended, CudaRows, Path, SharedByLayers, Turns},
     tensor::CudaTensor,
-    turns::Turns,
 };
 use crate::{
     errors::failed,
