@@ -5,7 +5,12 @@
 //! Unlike in Gemma 1 to 3, norms multiply by the stored weights, scores are not divided, and the window is a
 //! radius.
 
-use super::{activation, names, parse, parts::LayerTensors, qwen_vl, refuse, require, rotary::rope_of};
+use super::{
+    activation, names, parse,
+    parts::{LayerTensors, kind_indices},
+    qwen_vl, refuse,
+    rotary::rope_of,
+};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -103,13 +108,7 @@ fn layer_kinds(value: &Value, config: &TextConfig) -> Result<Vec<usize>> {
         let message = "config.json: layer_types must name the kind of each layer";
         return Err(BackendError::Load(message.to_owned()));
     }
-    let names = KINDS.map(|(name, _)| name);
-    let mut kinds = Vec::with_capacity(config.layer_types.len());
-    for kind in &config.layer_types {
-        require(value, "layer_types", kind, &names)?;
-        kinds.extend(names.iter().position(|name| name == kind));
-    }
-    Ok(kinds)
+    kind_indices(value, &config.layer_types, &KINDS.map(|(name, _)| name), config.num_hidden_layers)
 }
 
 /// The two kinds of attention. All layers of a kind must have the same heads.

@@ -2,7 +2,12 @@
 //! others attention. In the bidirectional form (LFM2.5-Embedding), tokens attend to the whole text, and the
 //! convolution has the token in its middle.
 
-use super::{head_size, names, parse, parts::LayerTensors, refuse, require, rotary::rope};
+use super::{
+    head_size, names, parse,
+    parts::{LayerTensors, kind_indices},
+    refuse,
+    rotary::rope,
+};
 use crate::{
     attention::{Heads, Mask},
     load::LM_HEAD,
@@ -103,14 +108,8 @@ fn layer_kinds(value: &Value, config: &Lfm2Config) -> Result<Vec<bool>> {
             .map(|layer| attending.is_none_or(|indices| indices.contains(&layer)))
             .collect());
     };
-    for kind in kinds {
-        require(value, "layer_types", kind, &LAYER_TYPES)?;
-    }
-    if kinds.len() < layers {
-        let message = "config.json: layer_types must name the kind of each layer";
-        return Err(BackendError::Load(message.to_owned()));
-    }
-    Ok(kinds.iter().take(layers).map(|kind| kind == LAYER_TYPES[1]).collect())
+    let indices = kind_indices(value, kinds, &LAYER_TYPES, layers)?;
+    Ok(indices.into_iter().map(|index| index == 1).collect())
 }
 
 impl Lfm2Config {

@@ -1,7 +1,7 @@
 //! Parts that several encoders share: those with BERT's tables and configuration, but other tensors in their
 //! layers.
 
-use super::{head_size, names, post_norm::EncoderConfig, refuse, unsupported};
+use super::{head_size, names, post_norm::EncoderConfig, refuse, require, unsupported};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use serde_json::Value;
-use text_embeddings_backend_core::Activation;
+use text_embeddings_backend_core::{Activation, BackendError};
 
 /// Refuses the first of these settings with a value other than null, false or 0.
 pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
@@ -23,6 +23,26 @@ pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
         Some(setting) => Err(unsupported(config, &format!("{setting} {}", config[*setting]))),
         None => Ok(()),
     }
+}
+
+/// For each layer, the index that its kind in `layer_types` has among the `known` ones.
+pub(super) fn kind_indices(
+    config: &Value,
+    layer_types: &[String],
+    known: &[&str],
+    layers: usize,
+) -> Result<Vec<usize>> {
+    let mut indices = Vec::with_capacity(layer_types.len());
+    for kind in layer_types {
+        require(config, "layer_types", kind, known)?;
+        indices.extend(known.iter().position(|name| name == kind));
+    }
+    if indices.len() < layers {
+        let message = "config.json: layer_types must name the kind of each layer";
+        return Err(BackendError::Load(message.to_owned()));
+    }
+    indices.truncate(layers);
+    Ok(indices)
 }
 
 /// An encoder without heads: the sum of the word and token type embeddings, its norm, and layers. Every token
@@ -68,7 +88,6 @@ pub(super) struct LayerTensors {
 }
 
 impl LayerTensors {
-    /// The name of a tensor.
     pub(super) fn tensor_name(&self, name: &str) -> String {
         format!("{}.{name}", self.prefix)
     }
@@ -78,22 +97,18 @@ impl LayerTensors {
         self.biased_part(name, shape).biased(false)
     }
 
-    /// All of a matrix with its bias.
     pub(super) fn biased_part(&self, name: &str, shape: [usize; 2]) -> MatrixPart {
         MatrixPart::new(&self.tensor_name(name), shape)
     }
 
-    /// A layer norm after a block.
     pub(super) fn layer_norm_after(&self, name: &str, size: usize) -> NormsPlan {
         NormsPlan::after(self.layer_norm(name, size))
     }
 
-    /// A layer norm.
     pub(super) fn layer_norm(&self, name: &str, size: usize) -> NormPlan {
         NormPlan::layer(self.tensor_name(name), size, self.epsilon)
     }
 
-    /// A root-mean-square norm.
     pub(super) fn rms_norm(&self, name: &str, size: usize) -> NormPlan {
         NormPlan::rms(self.tensor_name(name), size, self.epsilon)
     }

@@ -4,7 +4,7 @@
 use super::{
     decoder::{self, DecoderConfig, DecoderFamily, Mould},
     parse,
-    parts::LayerTensors,
+    parts::{LayerTensors, kind_indices},
     qwen_vl, refuse, require,
 };
 use crate::{
@@ -93,14 +93,8 @@ fn linear_layers(value: &Value, settings: &Settings, layers: usize) -> Result<Ve
         let interval = settings.full_attention_interval.unwrap_or(4).max(1);
         return Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect());
     };
-    for kind in kinds {
-        require(value, "layer_types", kind, &LAYER_TYPES)?;
-    }
-    if kinds.len() < layers {
-        let message = "config.json: layer_types must name the kind of each layer";
-        return Err(BackendError::Load(message.to_owned()));
-    }
-    Ok(kinds.iter().take(layers).map(|kind| kind == LAYER_TYPES[0]).collect())
+    let indices = kind_indices(value, kinds, &LAYER_TYPES, layers)?;
+    Ok(indices.into_iter().map(|index| index == 0).collect())
 }
 
 /// The sizes of the delta rules, with the defaults of transformers.
