@@ -12,7 +12,6 @@ use text_embeddings_backend_core::Batch;
 /// The heads of an attention layer. Each key head serves an equal number of consecutive query heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heads {
-    /// Query heads.
     pub(crate) queries: usize,
     /// Key and value heads.
     pub(crate) keys: usize,
@@ -48,7 +47,6 @@ impl Mask {
 /// How products of query and key become weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Scoring<'a> {
-    /// Which keys a query sees.
     pub(crate) mask: Mask,
     /// The divisor of the product: usually the root of a head's size.
     pub(crate) divisor: f32,
@@ -68,7 +66,6 @@ pub(crate) struct Scoring<'a> {
 /// A run of queries: consecutive tokens of one segment in consecutive rows of the queries' tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QuerySpan {
-    /// Their segment.
     pub(crate) segment: usize,
     /// The index of the first query's token in the segment.
     pub(crate) offset: usize,

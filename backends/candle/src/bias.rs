@@ -17,7 +17,6 @@ pub(crate) enum DistanceRule {
     Buckets {
         /// For each head, the values of all buckets.
         values: Vec<Vec<f32>>,
-        /// The bucket of each distance.
         buckets: DistanceBuckets,
     },
 }
@@ -51,7 +50,6 @@ pub(crate) struct DistanceBuckets {
 }
 
 impl DistanceBuckets {
-    /// The bucket of a distance.
     fn bucket_of(self, distance: i64) -> usize {
         let half = self.count / 2;
         let start = if distance > 0 { half } else { 0 };

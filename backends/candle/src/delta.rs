@@ -26,7 +26,6 @@ pub(crate) const UNIT_EPSILON: f32 = 1e-6;
 
 /// The small weights of a gated delta rule, in main memory.
 pub(crate) struct DeltaRule {
-    /// The sizes.
     pub(crate) sizes: DeltaSizes,
     /// For each value head, the convolution of its queries, keys and values, `[taps, width]`. The last tap is
     /// the token's own.
@@ -71,7 +70,6 @@ impl DeltaRule {
 pub(crate) struct Recurred {
     /// `[rows, value heads · value size]`, before norm and gate.
     pub(crate) results: Vec<f32>,
-    /// The states that the walk keeps.
     pub(crate) kept: Vec<Vec<f32>>,
 }
 

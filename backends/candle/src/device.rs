@@ -18,7 +18,6 @@ pub const DEVICE: &str = if cfg!(feature = "cuda") {
     "cpu"
 };
 
-/// The chosen device.
 pub(crate) enum Chosen {
     /// The CPU, with this crate's kernels.
     Cpu,

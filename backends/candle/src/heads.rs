@@ -23,7 +23,6 @@ pub(crate) type DeviceHead<O> = LoadedHead<<O as Operations>::Matrix>;
 
 /// The hidden states of some rows of a batch, on the device.
 pub(crate) struct DeviceStates<'a, O: Operations> {
-    /// The device.
     pub(crate) operations: &'a mut O,
     /// `[rows, width]`
     pub(crate) hidden: &'a O::Tensor,
@@ -238,7 +237,6 @@ fn load_modules<O: Operations>(
     Ok(steps)
 }
 
-/// The error for a head that the architecture lacks.
 fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }

@@ -118,7 +118,6 @@ impl Checkpoint {
         Ok(Self::from_tensors(tensors))
     }
 
-    /// Whether there is a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.has(name)
     }

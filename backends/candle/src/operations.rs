@@ -24,7 +24,6 @@ pub(crate) type Result<T> = std::result::Result<T, BackendError>;
 /// A norm of each row.
 #[derive(Clone)]
 pub(crate) struct Norm<V> {
-    /// The norm's divisor.
     pub(crate) kind: NormKind,
     /// One factor per column.
     pub(crate) weight: V,
@@ -59,9 +58,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) spans: &'a [QuerySpan],
     /// The rotation angles of each row's heads; absent if positions are not rotary.
     pub(crate) angles: Option<&'a [Angles<'a>]>,
-    /// The heads of each row's queries, keys and values.
     pub(crate) heads: Heads,
-    /// How products of query and key become weights.
     pub(crate) scoring: Scoring<'a>,
 }
 
@@ -80,7 +77,6 @@ pub(crate) struct Attention<'a, O: Operations + ?Sized> {
     pub(crate) disentangled: Option<&'a Disentangled<O::Matrix>>,
 }
 
-/// The input of a gated delta rule.
 pub(crate) struct DeltaInput<'a, O: Operations + ?Sized> {
     /// Queries, keys and values of all computed rows before the convolution: `[computed, channels]`.
     pub(crate) channels: &'a O::Tensor,
@@ -96,7 +92,6 @@ pub(crate) struct DeltaInput<'a, O: Operations + ?Sized> {
     pub(crate) known: &'a [&'a [f32]],
 }
 
-/// The input of a gated convolution.
 pub(crate) struct ConvolutionInput<'a, O: Operations + ?Sized> {
     /// For all computed rows, the gates of the inputs, then the inputs: `[computed, 2 · width]`.
     pub(crate) values: &'a O::Tensor,
@@ -294,7 +289,6 @@ pub(crate) trait Operations: Send {
         activation: Activation,
     ) -> Result<()>;
 
-    /// Multiplies each value of `x`.
     fn scale_values(&mut self, x: &mut Self::Tensor, factor: f32) -> Result<()>;
 
     /// Copies some rows of keys and values, `[rows, columns]`, in the precision that attention reads.
@@ -360,7 +354,6 @@ pub(crate) trait Operations: Send {
         Ok((self.operand(&gated, precision)?, convolved.kept))
     }
 
-    /// A copy of `x`.
     fn copy(&mut self, x: &Self::Tensor) -> Result<Self::Tensor>;
 
     /// The rows of `x` at these indices, in their order.

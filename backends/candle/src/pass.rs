@@ -159,7 +159,6 @@ impl<'a, K: Kept> Pass<'a, K> {
         }
     }
 
-    /// The batch.
     pub(crate) fn batch(&self) -> &'a Batch {
         self.batch
     }

@@ -47,7 +47,6 @@ pub(crate) struct Plan {
     pub(crate) embeddings: Embeddings,
     /// The kinds of attention among the layers.
     pub(crate) views: Vec<View>,
-    /// The layers.
     pub(crate) layers: Vec<LayerPlan>,
     /// The indices of the layers in the order in which they run, if some run more than once.
     pub(crate) repeated: Option<Vec<usize>>,
@@ -57,7 +56,6 @@ pub(crate) struct Plan {
     pub(crate) input_gates: Vec<InputGatePlan>,
     /// A table whose rows are added to the states before a layer, if the model knows kinds of texts.
     pub(crate) kinds: Option<KindsPlan>,
-    /// The norm after the last layer.
     pub(crate) final_norm: Option<NormPlan>,
     /// The matrix from a causal model's hidden states to logits of tokens.
     pub(crate) output_embedding: &'static str,
@@ -192,11 +190,8 @@ pub(crate) struct Embeddings {
 /// A kind of attention.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
-    /// Query heads, key heads, and values per head.
     pub(crate) heads: Heads,
-    /// Which tokens a query sees.
     pub(crate) mask: Mask,
-    /// How positions take part.
     pub(crate) position: Position,
     /// The divisor of scores: usually the root of a head's size.
     pub(crate) divisor: f32,
@@ -220,12 +215,7 @@ pub(crate) enum Position {
     /// Scores fall with the distance, by each head's slope.
     Alibi,
     /// Each score gets the value of its distance's bucket, from a table `[buckets, heads]`.
-    Buckets {
-        /// The tensor.
-        table: String,
-        /// The bucket of each distance.
-        buckets: DistanceBuckets,
-    },
+    Buckets { table: String, buckets: DistanceBuckets },
     /// Each layer scores positions with its queries and keys ([`DisentangledPlan`]).
     Disentangled,
 }
@@ -238,7 +228,6 @@ pub(crate) struct ConvolutionPlan {
     pub(crate) name: &'static str,
     /// Positions that a result depends on, centred on its own. Odd.
     pub(crate) taps: usize,
-    /// The activation.
     pub(crate) activation: Activation,
     /// The norm of the sum.
     pub(crate) norm: NormPlan,
@@ -248,11 +237,9 @@ pub(crate) struct ConvolutionPlan {
 /// lacks are absent.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerPlan {
-    /// The block in which tokens see other tokens.
     pub(crate) mixer: MixerPlan,
     /// The norms around it.
     pub(crate) attention_norms: NormsPlan,
-    /// The MLP.
     pub(crate) mlp: MlpPlan,
     /// The norms around it.
     pub(crate) mlp_norms: NormsPlan,
@@ -261,16 +248,12 @@ pub(crate) struct LayerPlan {
 /// The block of a layer in which tokens see other tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum MixerPlan {
-    /// Attention.
     Attention(AttentionPlan),
-    /// A gated delta rule.
     Delta(DeltaPlan),
-    /// A gated convolution over few tokens.
     Convolution(ShortConvolutionPlan),
 }
 
 impl MixerPlan {
-    /// Attention, if it is that.
     #[cfg(test)]
     pub(crate) fn as_attention(&self) -> Option<&AttentionPlan> {
         if let Self::Attention(attention) = self { Some(attention) } else { None }
@@ -281,7 +264,6 @@ impl MixerPlan {
         matches!(self, Self::Convolution(convolution) if convolution.is_centred)
     }
 
-    /// Attention, to be changed, if it is that.
     pub(crate) fn attention_mut(&mut self) -> Option<&mut AttentionPlan> {
         if let Self::Attention(attention) = self { Some(attention) } else { None }
     }
@@ -302,7 +284,6 @@ pub(crate) enum MlpPlan {
         up: MatrixPlan,
         /// `[hidden, inner]`
         down: MatrixPlan,
-        /// The activation.
         activation: Activation,
     },
     /// `down(activation(gate(x)) ∘ up(x))`
@@ -313,7 +294,6 @@ pub(crate) enum MlpPlan {
         up: MatrixPart,
         /// `[hidden, inner]`
         down: MatrixPlan,
-        /// The activation.
         activation: Activation,
     },
     /// The sum of a bias and of some experts' MLPs, each times its share of the router's softmax.
@@ -344,6 +324,5 @@ pub(crate) struct ExpertsPlan {
     pub(crate) hidden: usize,
     /// The number of experts for each token.
     pub(crate) top: usize,
-    /// The activation.
     pub(crate) activation: Activation,
 }

@@ -92,7 +92,6 @@ pub(crate) struct TokenShape {
     pub(crate) state_values: usize,
 }
 
-/// The cache.
 pub(crate) struct PrefixCache<K> {
     budget: usize,
     bytes: usize,

@@ -14,16 +14,13 @@ const MAX_TABLES: usize = 16;
 /// How frequencies change for texts that are longer than in the first training.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Scaling {
-    /// No change.
     None,
     /// All frequencies are divided by the factor.
     Linear {
-        /// The factor.
         factor: f64,
     },
     /// Texts longer than `original` tokens get a larger base, which grows with their length.
     Dynamic {
-        /// The factor.
         factor: f64,
         /// Tokens of the longest text that is not scaled.
         original: usize,
@@ -33,7 +30,6 @@ pub(crate) enum Scaling {
     Yarn(Yarn),
     /// Like YaRN, but by wavelength, as in Llama 3.1.
     Llama3 {
-        /// The factor.
         factor: f64,
         /// Wavelengths beyond `original / low` are divided by the factor.
         low: f64,
@@ -46,10 +42,8 @@ pub(crate) enum Scaling {
     LongRope(LongRope),
 }
 
-/// The settings of [`Scaling::Yarn`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Yarn {
-    /// The factor.
     pub(crate) factor: f64,
     /// The longest text of the first training, in tokens.
     pub(crate) original: usize,
@@ -63,7 +57,6 @@ pub(crate) struct Yarn {
     pub(crate) attention_factor: f64,
 }
 
-/// The settings of [`Scaling::LongRope`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LongRope {
     /// The divisors for short texts.
@@ -96,7 +89,6 @@ pub(crate) struct Rope {
     pub(crate) rotated: usize,
     /// The base of the frequencies.
     pub(crate) theta: f64,
-    /// How the frequencies are changed.
     pub(crate) scaling: Scaling,
 }
 
@@ -203,7 +195,6 @@ struct AngleTable {
 }
 
 impl RopeTables {
-    /// No tables yet.
     pub(crate) fn new(rope: Rope) -> Self {
         Self { rope, tables: BTreeMap::new() }
     }

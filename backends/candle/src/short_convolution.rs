@@ -28,7 +28,6 @@ pub(crate) struct ShortConvolution {
 pub(crate) struct Convolved {
     /// `[rows, width]`
     pub(crate) results: Vec<f32>,
-    /// The states that the walk keeps.
     pub(crate) kept: Vec<Vec<f32>>,
 }
 

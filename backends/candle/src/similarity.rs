@@ -29,7 +29,6 @@ impl CpuSimilarity {
         Ok(Self { threads, compute: Compute { set, threads: Threads::start(1)? } })
     }
 
-    /// The sums of some documents.
     fn fill_sums(&self, query: &Matrix, documents: &[&TokenVectors], sums: &mut [f64]) {
         let mut words = Words::default();
         for (document, sum) in documents.iter().zip(sums) {

@@ -18,9 +18,7 @@ use text_embeddings_backend_core::DType;
 
 /// The machine's peaks, per second.
 pub(super) struct MachinePeaks {
-    /// Its vector instructions.
     pub(super) set: InstructionSet,
-    /// Compute threads.
     pub(super) threads: usize,
     peaks: [(OperandFormat, f64); 4],
     /// Bytes read from memory.

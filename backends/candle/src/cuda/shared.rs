@@ -46,7 +46,6 @@ pub(crate) struct CudaRows {
 
 /// How attention is computed.
 pub(super) enum Path {
-    /// Flash attention.
     Flash(Sequences),
     /// Padded groups in `f32`.
     General(PaddedAttention),
@@ -71,7 +70,6 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// The angles of some rows.
     pub(super) fn new<A: Accelerator>(angles: &[Angles<'_>], memory: &DeviceMemory<A>) -> Result<Self> {
         let (different, of_rows) = unique_angles(angles);
         let cosines = different.iter().flat_map(|(cosines, _)| *cosines).map(|value| value.to_bits());
@@ -111,12 +109,8 @@ fn unique_angles<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
 
 /// The heads at the start of each row that a kernel normalises and rotates while it copies the row.
 pub(super) struct TurnedHeads {
-    /// Their number.
     pub(super) count: usize,
-    /// Values per head.
     pub(super) size: usize,
-    /// The norm of each head.
     pub(super) norm: Option<Norm<Tensor>>,
-    /// The rows' angles.
     pub(super) turns: Option<Arc<Turns>>,
 }

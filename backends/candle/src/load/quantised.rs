@@ -26,7 +26,6 @@ struct Packed {
 }
 
 impl Packed {
-    /// Values per word.
     fn per_word(bits: u32) -> usize {
         (WORD / bits) as usize
     }
@@ -304,7 +303,6 @@ impl Checkpoint {
     }
 }
 
-/// The scales of a matrix.
 struct Scales {
     values: Vec<f32>,
     /// Rows and columns. A single row or column holds for all.

@@ -18,7 +18,6 @@ pub(crate) enum Scheme {
     },
     /// `compressed-tensors`: bytes, or numbers of four or eight bits packed along the columns.
     CompressedTensors {
-        /// Bits per value.
         bits: u32,
         /// Columns that share a scale. If absent, all columns of a row share it.
         group: Option<usize>,
@@ -30,7 +29,6 @@ pub(crate) enum Scheme {
     /// GPTQ: values are packed along the columns of the weight `[outputs, inputs]`, which is stored
     /// transposed.
     Gptq {
-        /// Bits per value.
         bits: u32,
         /// Inputs that share a scale. If absent, all inputs share it.
         group: Option<usize>,

@@ -65,19 +65,16 @@ pub(super) struct DecoderFamily {
     pub(super) query_bias: bool,
     /// Whether each head of queries and keys is normalised.
     pub(super) head_norms: bool,
-    /// The architecture whose norms it has.
     pub(super) mould: Mould,
     /// Whether tokens also attend to later tokens.
     pub(super) bidirectional: bool,
     /// For each layer, whether it attends to a window only.
     pub(super) sliding: Vec<bool>,
-    /// The window's mask.
     pub(super) window: Mask,
     /// The rotary base if `config.json` names none: for all layers, then for layers with a window.
     pub(super) theta: [Option<f64>; 2],
     /// The square of the number by which attention scores are divided. The default is the head size.
     pub(super) divisor: Option<f32>,
-    /// The soft cap of attention scores.
     pub(super) soft_cap: Option<f32>,
     /// The matrices that have biases if the configuration says so. transformers reads its fields in some
     /// families only.
@@ -89,7 +86,6 @@ pub(super) struct DecoderFamily {
 /// The matrices whose biases are a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionalBiases {
-    /// None.
     Nowhere,
     /// Attention's, by `attention_bias`.
     Attention,
@@ -102,7 +98,6 @@ impl DecoderFamily {
         matches!(self.mould, Mould::Gemma | Mould::Gemma2)
     }
 
-    /// The properties of Llama.
     pub(super) fn llama(config: &DecoderConfig, activation: &str) -> Self {
         Self {
             activation: activation.to_owned(),
@@ -184,7 +179,6 @@ pub(super) fn with_defaults(value: &Value, defaults: Value) -> Value {
 
 const WORDS: &str = "embed_tokens.weight";
 
-/// The plan of a decoder of this family.
 pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily) -> Result<Plan> {
     let heads = config.heads();
     let hidden = config.hidden_size;

@@ -46,11 +46,9 @@ use text_embeddings_backend_core::{Activation, BackendError, WeightChoices};
 struct Architecture {
     /// Values of `model_type` in `config.json`, or a name that [`name_of`] assigns.
     model_types: &'static [&'static str],
-    /// Makes the plan from the configuration.
     plan: fn(&Value) -> Result<Plan>,
 }
 
-/// All supported architectures.
 const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["bert"], plan: bert::plan },
     Architecture { model_types: &["roberta", "xlm-roberta", "camembert"], plan: bert::roberta_plan },

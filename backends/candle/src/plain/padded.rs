@@ -280,7 +280,6 @@ fn visible(mask: Mask, piece: &QueryPiece, query: usize) -> Range<usize> {
 /// The places of a pass's queries and of the keys that they see. They are the same in all layers with one
 /// kind of attention.
 pub(crate) struct PaddedAttention {
-    /// The heads of each row.
     pub(crate) heads: Heads,
     /// The divisor of queries, to be applied before [`PaddedAttention::attention`].
     pub(crate) divisor: f64,

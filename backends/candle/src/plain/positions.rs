@@ -4,7 +4,6 @@ use crate::{attention::PlacedToken, bias::Buckets};
 
 /// DeBERTa's scores with positions, in main memory.
 pub(crate) struct PositionScores<'a> {
-    /// The buckets of distances.
     pub(crate) buckets: &'a Buckets,
     /// For each head `[query rows, buckets]`; empty if the model lacks these scores.
     pub(crate) of_queries: Vec<Vec<f32>>,

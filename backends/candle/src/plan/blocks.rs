@@ -16,7 +16,6 @@ pub(crate) struct AttentionPlan {
     pub(crate) key_value: MatrixPlan,
     /// `[hidden, query heads · size]`
     pub(crate) output: MatrixPlan,
-    /// Norms of queries and keys.
     pub(crate) norms: HeadNormsPlan,
     /// `[query heads · size, hidden]`: the context is multiplied by the sigmoid of this product.
     pub(crate) gate: Option<MatrixPlan>,
@@ -46,13 +45,10 @@ impl AttentionPlan {
 /// Norms of queries and keys, applied before rotation, and of values.
 #[derive(Debug, Clone)]
 pub(crate) enum HeadNormsPlan {
-    /// None.
     None,
     /// Each head is normalised on its own.
     EachHead {
-        /// The norm of the query heads.
         query: NormPlan,
-        /// The norm of the key heads.
         key: NormPlan,
         /// The epsilon of the norm of the value heads, which has no weights; absent if there is no such norm.
         value_epsilon: Option<f32>,
@@ -66,7 +62,6 @@ pub(crate) enum HeadNormsPlan {
 pub(crate) struct DisentangledPlan {
     /// The table of relative positions, `[2 · span, hidden]`.
     pub(crate) table: TablePlan,
-    /// Its norm.
     pub(crate) norm: Option<NormPlan>,
     /// The matrix from the table to keys, if queries are scored with positions (c2p).
     pub(crate) keys: Option<MatrixPlan>,
@@ -91,7 +86,6 @@ pub(crate) struct LogBuckets {
 /// formulas).
 #[derive(Debug, Clone)]
 pub(crate) struct DeltaPlan {
-    /// The sizes.
     pub(crate) sizes: DeltaSizes,
     /// `[channels, hidden]`: queries, keys and values before the convolution.
     pub(crate) query_key_value: MatrixPlan,
@@ -113,7 +107,6 @@ pub(crate) struct DeltaPlan {
     pub(crate) is_converted: bool,
 }
 
-/// The sizes of a gated delta rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeltaSizes {
     /// Heads of queries and of keys.
@@ -209,7 +202,6 @@ pub(crate) struct InputGatePlan {
     pub(crate) output: MatrixPlan,
     /// The norm of its product.
     pub(crate) norm: NormPlan,
-    /// The activation.
     pub(crate) activation: Activation,
     /// The tensor of the scalar, `[1]`.
     pub(crate) scalar: String,

@@ -6,14 +6,12 @@ use text_embeddings_backend_core::Activation;
 /// A classification head.
 #[derive(Debug, Clone)]
 pub(crate) struct Classification {
-    /// The state that the head reads.
     pub(crate) reads: Reads,
     /// The steps from that state to the last matrix.
     pub(crate) steps: Vec<StepPlan>,
     /// The name of the last matrix, whose number of rows comes from the labels: `NAME.weight` `[labels,
     /// width]`, and `NAME.bias` if `logits_bias`.
     pub(crate) logits: String,
-    /// Whether the last matrix has a bias.
     pub(crate) logits_bias: bool,
     /// Values that the last matrix takes.
     pub(crate) width: usize,
@@ -24,13 +22,11 @@ pub(crate) struct Classification {
 /// The state of a text that a head reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// The first token's state.
     First,
     /// The mean of all tokens' states.
     Mean,
     /// Each token's state: the scores are the mean of the tokens' own scores.
     EachToken,
-    /// The last token's state.
     Last,
     /// The state of the last token that is not padding. If the tokenizer ends each text with the padding
     /// token, a classifier was trained on the token before it (transformers,
@@ -41,9 +37,7 @@ pub(crate) enum Reads {
 /// A step of a head.
 #[derive(Debug, Clone)]
 pub(crate) enum StepPlan {
-    /// A matrix and an activation.
     Dense(MatrixPlan, Activation),
-    /// A norm.
     Norm(NormPlan),
 }
 

@@ -85,11 +85,9 @@ pub(crate) enum NormKind {
 pub(crate) struct NormPlan {
     /// The tensors are `NAME.weight` and, if `bias`, `NAME.bias`.
     pub(crate) name: String,
-    /// The norm's divisor.
     pub(crate) kind: NormKind,
     /// Values per row.
     pub(crate) size: usize,
-    /// Whether there is a bias.
     pub(crate) bias: bool,
     /// Whether 1 is added to the stored weight (Gemma).
     pub(crate) add_one: bool,
@@ -142,9 +140,7 @@ impl NormsPlan {
 pub(crate) struct TablePlan {
     /// The tensor, `[rows, width]`.
     pub(crate) tensor: String,
-    /// Its shape.
     pub(crate) shape: [usize; 2],
-    /// How a row is chosen.
     pub(crate) index: RowIndex,
 }
 
@@ -171,7 +167,6 @@ pub(crate) struct KindsPlan {
 /// How a row of an embedding table is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowIndex {
-    /// The token id.
     Token,
     /// The position in the text, plus an offset.
     Position {
@@ -180,6 +175,5 @@ pub(crate) enum RowIndex {
     },
     /// The token type: 0, or 1 in the second text of a pair.
     Type,
-    /// Always the first row.
     First,
 }

@@ -3,11 +3,9 @@
 /// Low-rank adapters for several tasks (`LoRA`). Loading adds to a matrix the product of two thin ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapters {
-    /// The names of the tasks.
     pub(crate) tasks: Vec<String>,
     /// The index of the task whose product is added. If absent, the original is used alone.
     pub(crate) task: Option<usize>,
-    /// How they are stored.
     pub(crate) layout: AdapterLayout,
     /// The factor of the product.
     pub(crate) scale: f32,

@@ -19,7 +19,6 @@ pub(super) struct AttentionMixer<O: Operations> {
     gate: Option<O::Matrix>,
     head_norms: HeadNorms<O>,
     disentangled: Option<Disentangled<O::Matrix>>,
-    /// The precision of the context.
     context: Precision,
 }
 

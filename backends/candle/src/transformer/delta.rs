@@ -17,7 +17,6 @@ pub(super) struct DeltaMixer<O: Operations> {
     rates: O::Matrix,
     gate: O::Matrix,
     rule: DeltaRule,
-    /// The precision of the context.
     context: Precision,
 }
 

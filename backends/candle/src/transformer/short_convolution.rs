@@ -16,7 +16,6 @@ pub(super) struct ConvolutionMixer<O: Operations> {
     input: O::Matrix,
     gate: O::Matrix,
     rule: ShortConvolution,
-    /// The precision of the context.
     context: Precision,
 }
 

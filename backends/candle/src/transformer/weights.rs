@@ -11,9 +11,7 @@ use text_embeddings_backend_core::BackendError;
 
 /// A checkpoint that is being loaded onto a device.
 pub(crate) struct Weights<'a, O> {
-    /// The checkpoint.
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The device.
     pub(crate) operations: &'a mut O,
 }
 
@@ -28,7 +26,6 @@ impl<O: Operations> Weights<'_, O> {
         self.operations.table(self.checkpoint.tensor(name, &[size])?)
     }
 
-    /// A norm.
     pub(crate) fn norm(&self, norm: &plan::NormPlan) -> Result<Norm<O::Vector>> {
         let &plan::NormPlan { ref name, kind, size, bias, add_one, ref order, epsilon } = norm;
         let mut weight = self.checkpoint.vector(&format!("{name}.weight"), size)?;
@@ -49,12 +46,10 @@ impl<O: Operations> Weights<'_, O> {
         Ok(Norm { kind, weight: self.operations.vector(weight)?, bias, epsilon })
     }
 
-    /// A norm, if there is one.
     pub(crate) fn optional_norm(&self, norm: Option<&plan::NormPlan>) -> Result<Option<Norm<O::Vector>>> {
         norm.map(|norm| self.norm(norm)).transpose()
     }
 
-    /// A matrix.
     pub(crate) fn matrix(&self, matrix: &plan::MatrixPlan, precision: Precision) -> Result<O::Matrix> {
         self.operations.matrix(self.parts_of(matrix)?, precision)
     }
@@ -121,7 +116,6 @@ impl<O: Operations> Weights<'_, O> {
         Ok(Disentangled { buckets: buckets(bucket), position_keys, position_queries })
     }
 
-    /// A part of a matrix.
     pub(crate) fn part(&self, part: &plan::MatrixPart) -> Result<Part> {
         let stored = self.checkpoint.tensor_rows(&part.weight, &part.shape, part.rows.clone())?;
         let weight = if part.transposed { transposed(&stored) } else { stored };
