@@ -1,9 +1,8 @@
 //! Runs work that untrusted files cause, such as rendering a template, with limits on time and memory.
 //!
-//! Input: the work, and [`Bounds`]. Output: its result, or the reason why there is none. What must hold: the
-//! caller continues in time. The work cannot be stopped from outside, so its thread continues, too: a process
-//! in which work went beyond its bounds must end. So a running server has a child process do the work first
-//! (`router/src/trial.rs`).
+//! Input: the work, and [`Bounds`]. Output: its result, or an error in words. What must hold: the caller
+//! continues in time. Nothing stops the work itself: beyond its bounds, its thread runs on, and the process
+//! must end. So a running server has a child process do the work first (`router/src/trial.rs`).
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};

@@ -1,7 +1,7 @@
-//! Parts that several encoders share: those with BERT's tables and configuration, but other tensors in their
-//! layers.
+//! Parts that several architectures share: kinds of layers, names of a layer's tensors, and the parts of
+//! encoders with BERT's tables and configuration, but other tensors in their layers.
 
-use super::{head_size, names, post_norm::EncoderConfig, refuse, require, unsupported};
+use super::{head_size, names, post_norm::EncoderConfig, refuse, unsupported, unsupported_value};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -34,8 +34,8 @@ pub(super) fn kind_indices(
 ) -> Result<Vec<usize>> {
     let mut indices = Vec::with_capacity(layer_types.len());
     for kind in layer_types {
-        require(config, "layer_types", kind, known)?;
-        indices.extend(known.iter().position(|name| name == kind));
+        let index = known.iter().position(|name| name == kind);
+        indices.push(index.ok_or_else(|| unsupported_value(config, "layer_types", kind, known))?);
     }
     if indices.len() < layers {
         let message = "config.json: layer_types must name the kind of each layer";
