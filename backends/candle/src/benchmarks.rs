@@ -16,7 +16,8 @@ use crate::{
         packed_keys::PackedKeys,
     },
     kernels::{
-        InstructionSet, activation,
+        InstructionSet,
+        activation::{self, Nearness},
         compute::Compute,
         elementwise,
         pack::{OperandFormat, Words},
@@ -300,6 +301,6 @@ fn steps(bench: &mut Bench) -> BenchmarkResult {
     let mut gated = gates.clone();
     bench.run("gates 64x16", OperandFormat::F32, (EXPONENTIAL + 3) * rows * 16, |compute| {
         gated.copy_from_slice(&gates);
-        activation::gate(compute.set, &mut gated, Activation::Silu);
+        activation::gate(compute.set, &mut gated, Activation::Silu, Nearness::Exact);
     })
 }

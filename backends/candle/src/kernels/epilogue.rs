@@ -1,10 +1,11 @@
 //! The step after a product in an MLP, applied to its sums.
 
 use super::{
-    activation,
+    activation::{self, Nearness},
     instruction_set::InstructionSet,
     layout::COLUMNS,
     matrix::{GATES, Matrix},
+    pack::OperandFormat,
 };
 use text_embeddings_backend_core::Activation;
 
@@ -32,10 +33,12 @@ impl Epilogue {
         }
     }
 
-    pub(super) fn run(self, set: InstructionSet, sums: &mut [[f32; COLUMNS]]) {
+    /// Takes the step for values that become words of `format`.
+    pub(super) fn run(self, set: InstructionSet, sums: &mut [[f32; COLUMNS]], format: OperandFormat) {
+        let nearness = if format == OperandFormat::F32 { Nearness::Exact } else { Nearness::Rounded };
         match self {
-            Self::Activate(activation) => activation::activate(set, sums, activation),
-            Self::Gate(activation) => activation::gate(set, sums, activation),
+            Self::Activate(activation) => activation::activate(set, sums, activation, nearness),
+            Self::Gate(activation) => activation::gate(set, sums, activation, nearness),
         }
     }
 }

@@ -77,14 +77,14 @@ impl Tile<'_> {
     /// The values of the sums.
     fn scaled_values(&mut self, set: InstructionSet) -> &mut [[f32; COLUMNS]] {
         if let Some(scaling) = self.scaling.take() {
-            results::scale_sums(set, self.sums, scaling);
+            results::scale_sums(set, self.sums, &scaling);
         }
         self.sums
     }
 
     /// Brings the values to their places.
     fn place_rows(&self, set: InstructionSet, out: &mut SpacedRows<'_>, placing: Placing) {
-        results::place_rows(set, self.sums, self.scaling, out, placing);
+        results::place_rows(set, self.sums, self.scaling.as_ref(), out, placing);
     }
 }
 
@@ -196,7 +196,7 @@ impl Compute {
             let (first_row, panel) = (tile.first_row, tile.panel);
             let first = panel * width / per_word;
             let values = tile.scaled_values(self.set);
-            epilogue.run(self.set, values);
+            epilogue.run(self.set, values, format);
             // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
             let columns = width.min(inner - panel * width);
             for (row, activated) in values.iter_mut().enumerate() {
@@ -254,7 +254,7 @@ impl Compute {
                 let per_item = self.rows_per_item(step.rows()) * inner;
                 let results = Results { values: &mut *values, width: epilogue.width(), prefetches: true };
                 self.write_rows(&step, weight, results, |tile, out| {
-                    epilogue.run(self.set, tile.scaled_values(self.set));
+                    epilogue.run(self.set, tile.scaled_values(self.set), format);
                     tile.place_rows(self.set, out, Placing::Replace);
                 });
                 let rows = values.chunks_mut(per_item);
@@ -590,7 +590,7 @@ mod tests {
                 let (order, epilogue, parts) = if number % 2 == 0 {
                     (ColumnOrder::Gated, Epilogue::Gate(Activation::Silu), &parts[..])
                 } else {
-                    (ColumnOrder::Plain, Epilogue::Activate(Activation::Gelu), &parts[..1])
+                    (ColumnOrder::Plain, Epilogue::Activate(Activation::GeluTanh), &parts[..1])
                 };
                 let format = [OperandFormat::Int8, OperandFormat::Int16][number / 2 % 2];
                 let matrix = Matrix::pack(&compute, parts, OperandFormat::Int8, order);

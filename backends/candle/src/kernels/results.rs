@@ -129,7 +129,7 @@ impl Put for Add {
 #[inline(always)]
 unsafe fn put_rows<S: Simd, P: Put>(
     rows: &[[f32; COLUMNS]],
-    scaling: Option<SumScaling<'_>>,
+    scaling: Option<&SumScaling<'_>>,
     out: &mut SpacedRows<'_>,
     range: Range<usize>,
 ) {
@@ -143,7 +143,7 @@ unsafe fn put_rows<S: Simd, P: Put>(
         // `width` values at each place.
         unsafe {
             let (from, lanes) = (rows.as_ptr().cast::<f32>().add(at), width - at);
-            if let Some(scaling) = &scaling {
+            if let Some(scaling) = scaling {
                 let of_columns = ColumnScaling::<S>::of_columns(scaling, at);
                 for index in range.clone() {
                     let of_row = *of_rows.as_ptr().add(index);
@@ -163,7 +163,7 @@ dispatch! {
     /// Brings the first values of each row to its place in `out`, as many as the place has.
     fn place_rows(
         rows: &[[f32; COLUMNS]],
-        scaling: Option<SumScaling<'_>>,
+        scaling: Option<&SumScaling<'_>>,
         out: &mut SpacedRows<'_>,
         placing: Placing,
     ) {
@@ -190,12 +190,12 @@ dispatch! {
 
 dispatch! {
     /// Turns the sums of products of integers into values in place.
-    fn scale_sums(sums: &mut [[f32; COLUMNS]], scaling: SumScaling<'_>) {
+    fn scale_sums(sums: &mut [[f32; COLUMNS]], scaling: &SumScaling<'_>) {
         assert!(sums.len() <= scaling.of_rows.len());
         for at in (0..COLUMNS).step_by(S::LANES) {
             // SAFETY: as in `place_rows`.
             unsafe {
-                let of_columns = ColumnScaling::<S>::of_columns(&scaling, at);
+                let of_columns = ColumnScaling::<S>::of_columns(scaling, at);
                 for (sums, &of_row) in sums.iter_mut().zip(scaling.of_rows) {
                     let sums = sums.as_mut_ptr().add(at);
                     of_columns.scale_values(S::load(sums), of_row).store(sums);
@@ -264,7 +264,7 @@ mod tests {
         for set in InstructionSet::available() {
             let sample = Sample::random(&mut rng);
             let mut out = sample.bits();
-            scale_sums(set, &mut out, sample.scaling());
+            scale_sums(set, &mut out, &sample.scaling());
             for (at, &got) in out.as_flattened().iter().enumerate() {
                 let [expected, tolerance] = sample.value(at / COLUMNS, at % COLUMNS);
                 assert!((f64::from(got) - expected).abs() <= tolerance, "{set}: {got} for {expected}");
@@ -281,7 +281,7 @@ mod tests {
                 let sample = Sample::random(&mut rng);
                 let mut rows = sample.bits();
                 let mut values = rows;
-                scale_sums(set, &mut values, sample.scaling());
+                scale_sums(set, &mut values, &sample.scaling());
                 if !is_scaled {
                     rows = values;
                 }
@@ -293,7 +293,13 @@ mod tests {
                     out.resize(before.len());
                     let out = out.as_mut_slice();
                     out.copy_from_slice(&before);
-                    place_rows(set, &rows, scaling, &mut SpacedRows::of_slice(out, columns), placing);
+                    place_rows(
+                        set,
+                        &rows,
+                        scaling.as_ref(),
+                        &mut SpacedRows::of_slice(out, columns),
+                        placing,
+                    );
                     fence_stores(set);
                     for (at, (&mut got, before)) in out.iter_mut().zip(&before).enumerate() {
                         let value = values[at / columns][at % columns];

@@ -259,7 +259,7 @@ impl<'a> Tiles<'a> {
                 self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
                 if let Some(of_keys) = key_scales.next() {
                     let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
-                    results::scale_sums(set, scores, scaling(of_rows, of_keys));
+                    results::scale_sums(set, scores, &scaling(of_rows, of_keys));
                 }
             }
         }
@@ -326,7 +326,7 @@ impl<'a> Tiles<'a> {
             }
             if self.format.is_scaled() {
                 let scales = &workspace.step_sum[rows.clone()];
-                results::scale_sums(set, &mut tile[..rows.len()], scaling(scales, &ONES));
+                results::scale_sums(set, &mut tile[..rows.len()], &scaling(scales, &ONES));
             }
             softmax::scale_and_add(set, tile, factors, totals);
         }
