@@ -11,7 +11,10 @@ use super::{
     options::{Options, TemplateArguments},
     parts::{HighlightBody, HighlightCount, LongDocuments, PassageBody, RankDetails},
 };
-use crate::http::{named_fields::WithNames, shared::TruncationSide};
+use crate::http::{
+    named_fields::WithNames,
+    shared::{TruncateChoice, TruncationSide},
+};
 
 /// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -76,7 +79,7 @@ impl From<RerankBody> for RerankRequest {
             instruction: body.instruction,
             instruct: body.instruct,
             chat_template_kwargs: body.chat_template_kwargs,
-            truncate: body.truncate,
+            truncate: body.truncate.map(TruncateChoice::Cut),
             truncation_direction: Some(body.truncation_direction),
             max_tokens_per_doc: body.max_tokens_per_doc,
             max_tokens_per_query: body.max_tokens_per_query,

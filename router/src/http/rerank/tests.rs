@@ -244,6 +244,9 @@ async fn the_limits_of_each_dialect_cut_what_they_name() {
         (json!({"max_tokens_per_doc": 2}), 2.0, 2),
         (json!({"max_tokens_per_doc": 2, "truncation_side": "left"}), 3.0, 2),
         (json!({"max_tokens_per_doc": 2, "truncation_direction": "Left"}), 3.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "START"}), 3.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "START", "truncation_side": "right"}), 2.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "NONE"}), 2.0, 2),
         (
             json!({"max_tokens_per_doc": 2, "truncation_side": "right", "truncation_direction": "Left"}),
             2.0,
@@ -276,6 +279,8 @@ async fn the_limits_of_each_dialect_cut_what_they_name() {
         (json!({}), 200),
         (json!({"truncate": false}), 422),
         (json!({"truncation": false}), 422),
+        (json!({"truncate": "NONE"}), 422),
+        (json!({"truncate": "END"}), 200),
         (json!({"truncate": true, "truncation": false}), 200),
         (json!({"truncate_prompt_tokens": -1}), 200),
         (json!({"truncate_prompt_tokens": 100_000}), 200),
