@@ -145,6 +145,14 @@ impl Options {
         self.raw_scores.unwrap_or(self.use_activation == Some(false))
     }
 
+    /// Sets NIM's defaults: a text that is too long is refused, and scores are logits.
+    pub(super) fn take_nims_defaults(&mut self) {
+        if self.truncate().is_none() {
+            self.truncate = Some(TruncateChoice::Cut(false));
+        }
+        self.use_activation.get_or_insert(false);
+    }
+
     /// Whether the request is Voyage's: its client always sends `truncation`.
     pub(super) fn is_voyages(&self) -> bool {
         self.truncation.is_some()
