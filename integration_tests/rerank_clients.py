@@ -7,10 +7,13 @@ the requests can be counted. An instruction is passed in the client's option for
 """
 
 import asyncio
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cohere
+import httpx
 import infinity_client
 import infinity_client.errors
 import litellm
@@ -25,7 +28,11 @@ from haystack_integrations.components.rankers.vllm import VLLMRanker
 from infinity_client.api.default import rerank as infinity
 from infinity_client.models import HTTPValidationError, RerankInput
 from langchain_cohere import CohereRerank
+from langchain_core.documents import Document as LangChainDocument
+from langchain_nvidia_ai_endpoints import NVIDIARerank
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.postprocessor.nvidia_rerank import NVIDIARerank as NVIDIAPostprocessor
 from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 from rerankers import Reranker
 
@@ -122,9 +129,15 @@ def cohere_v1(question: Question) -> list[Rank]:
     )
 
 
-def of_litellm(provider: str, path: str = "", always_top_n: bool = False) -> Callable[[Question], list[Rank]]:
+def to_probability(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))
+
+
+def of_litellm(
+    provider: str, path: str = "", always_top_n: bool = False, score: Callable[[float], float] = float
+) -> Callable[[Question], list[Rank]]:
     """`litellm.rerank` for a provider whose address can be set. With `always_top_n`, a request for all
-    documents sends their number as `top_n`."""
+    documents sends their number as `top_n`. `score` makes a probability of the client's score."""
 
     def ask(question: Question) -> list[Rank]:
         answer = litellm.rerank(
@@ -138,7 +151,10 @@ def of_litellm(provider: str, path: str = "", always_top_n: bool = False) -> Cal
             max_retries=0,
             **_body_fields(question),
         )
-        return [Rank(row["index"], row["relevance_score"], row.get("document", {}).get("text")) for row in answer.results]
+        texts = [row.get("document", {}).get("text") for row in answer.results]
+        return [
+            Rank(row["index"], score(row["relevance_score"]), text) for row, text in zip(answer.results, texts, strict=True)
+        ]
 
     return ask
 
@@ -155,13 +171,23 @@ def of_rerankers(provider: str, path: str) -> Callable[[Question], list[Rank]]:
     return ask
 
 
-def llama_index(question: Question) -> list[Rank]:
-    client = TextEmbeddingInference(
-        base_url=question.url, top_n=question.top_n or len(question.texts), auth_token=f"Bearer {question.key}"
-    )
+def _llama_index_ranks(client: BaseNodePostprocessor, question: Question) -> list[Rank]:
     nodes = [NodeWithScore(node=TextNode(text=text, id_=str(index))) for index, text in enumerate(question.texts)]
     answer = client.postprocess_nodes(nodes, QueryBundle(question.query))
     return [Rank(int(row.node.node_id), row.score) for row in answer]
+
+
+def llama_index(question: Question) -> list[Rank]:
+    top_n = question.top_n or len(question.texts)
+    client = TextEmbeddingInference(base_url=question.url, top_n=top_n, auth_token=f"Bearer {question.key}")
+    return _llama_index_ranks(client, question)
+
+
+def llama_index_nvidia(question: Question) -> list[Rank]:
+    top_n = question.top_n or len(question.texts)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # Which model it found.
+        client = NVIDIAPostprocessor(base_url=f"{question.url}/v1", api_key=question.key, top_n=top_n)
+    return [Rank(rank.index, to_probability(rank.score)) for rank in _llama_index_ranks(client, question)]
 
 
 def _documents(question: Question) -> list[Document]:
@@ -205,6 +231,14 @@ def langchain_cohere(question: Question) -> list[Rank]:
     return [Rank(row["index"], row["relevance_score"]) for row in answer]
 
 
+def langchain_nvidia(question: Question) -> list[Rank]:
+    top_n = question.top_n or len(question.texts)
+    ranker = NVIDIARerank(base_url=question.url, api_key=question.key, model=MODEL, top_n=top_n)
+    documents = [LangChainDocument(text, metadata={"index": index}) for index, text in enumerate(question.texts)]
+    answer = [row.metadata for row in ranker.compress_documents(documents, question.query)]
+    return [Rank(row["index"], to_probability(row["relevance_score"])) for row in answer]
+
+
 def of_infinity(question: Question) -> list[Rank]:
     client = infinity_client.AuthenticatedClient(base_url=question.url, token=question.key, raise_on_unexpected_status=True)
     body = RerankInput(query=question.query, documents=list(question.texts), model=MODEL, return_documents=question.echo)
@@ -237,6 +271,9 @@ CLIENTS = {
     "litellm jina_ai": Client("litellm", of_litellm("jina_ai"), _says("top_n", "echo"), openai.APIError),
     "litellm voyage": Client("litellm", of_litellm("voyage", always_top_n=True), _says("top_n", "echo"), openai.APIError),
     "litellm infinity": Client("litellm", of_litellm("infinity"), _says("top_n"), openai.APIError),
+    "litellm nvidia_nim": Client(
+        "litellm", of_litellm("nvidia_nim/ranking", score=to_probability), _says("top_n"), openai.APIError
+    ),
     "rerankers text-embeddings-inference": Client(
         "rerankers", of_rerankers("text-embeddings-inference", "/rerank"), _says(), TypeError, readable=False
     ),
@@ -249,11 +286,15 @@ CLIENTS = {
     "llama-index TEI": Client(
         "llama-index-postprocessor-tei-rerank", llama_index, _says("top_n"), AssertionError, readable=False
     ),
+    "llama-index NVIDIA": Client(
+        "llama-index-postprocessor-nvidia-rerank", llama_index_nvidia, _says("top_n"), httpx.HTTPStatusError, readable=False
+    ),
     "haystack TEI": Client("huggingface-api-haystack", haystack_tei, _says("top_n"), RuntimeError),
     "haystack Jina": Client("jina-haystack", haystack_jina, _says("top_n"), RuntimeError),
     "haystack vLLM": Client("vllm-haystack", haystack_vllm, _says("instruction", "top_n"), RuntimeError),
     "haystack Cohere": Client("cohere-haystack", haystack_cohere, _says("top_n"), ApiError),
     "langchain Cohere": Client("langchain-cohere", langchain_cohere, _says("top_n"), ApiError),
+    "langchain NVIDIA": Client("langchain-nvidia-ai-endpoints", langchain_nvidia, _says("top_n"), Exception),
     "infinity-client": Client(
         "infinity-client", of_infinity, _says("instruction", "top_n"), infinity_client.errors.UnexpectedStatus
     ),

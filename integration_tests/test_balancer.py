@@ -71,6 +71,7 @@ DIALECTS: dict[str, tuple[str, Callable[[str], dict]]] = {
     "Cohere v2": ("/v2/rerank", lambda query: {"model": "any", "query": query, "documents": TEXTS}),
     "Cohere v1, Jina, vLLM": ("/v1/rerank", lambda query: {"model": "any", "top_n": 1, "query": query, "documents": TEXTS}),
     "Mixedbread": ("/v1/reranking", lambda query: {"query": {"text": query}, "input": TEXTS}),
+    "NIM": ("/v1/ranking", lambda query: {"query": {"text": query}, "passages": [{"text": text} for text in TEXTS]}),
     "vLLM's pairs": ("/score", lambda query: {"text_1": query, "text_2": TEXTS}),
     "pairs of lists": ("/v1/score", lambda query: {"queries": [query, query], "documents": TEXTS}),
 }
@@ -92,7 +93,7 @@ def post(balancer: Balancer, path: str, body: bytes) -> requests.Response:
 def test_equal_queries_meet_the_same_server(balancer, name, write):
     path, body = DIALECTS[name]
     pods = {query: [post(balancer, path, write(body(query))).headers["x-pod"] for _ in range(2)] for query in QUERIES}
-    if write is escaped and name in ("Mixedbread", "vLLM's pairs", "pairs of lists"):
+    if write is escaped and name in ("Mixedbread", "NIM", "vLLM's pairs", "pairs of lists"):
         # json_query does not read \uXXXX, and the configuration's own search knows the field `query` only.
         pods = {query: met for query, met in pods.items() if query.isascii()}
     assert all(len(set(met)) == 1 for met in pods.values()), pods

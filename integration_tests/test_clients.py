@@ -21,7 +21,9 @@ from cohere.core.api_error import ApiError
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
+from langchain_nvidia_ai_endpoints import NVIDIAEmbeddings
 from langchain_openai import OpenAIEmbeddings
+from llama_index.embeddings.nvidia import NVIDIAEmbedding
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from reference_data import LOGITS, TEXTS, VECTORS
 from server import ROOT, Server
@@ -291,6 +293,65 @@ class TestOpenAI:
 
     def plain(self, server: Server) -> list[float]:
         return server.post("/embed", {"inputs": QUERY}).json()[0]
+
+
+class TestNVIDIA:
+    """The clients of NVIDIA's NIM for LangChain and LlamaIndex, which say the use of each text."""
+
+    def langchain(self, server: Server, **options: object) -> NVIDIAEmbeddings:
+        return NVIDIAEmbeddings(base_url=server.url, **{"api_key": KEY, "model": "any", **options})
+
+    def llama_index(self, server: Server, **options: object) -> NVIDIAEmbedding:
+        return NVIDIAEmbedding(base_url=f"{server.url}/v1", **{"api_key": KEY, "model": "any", "max_retries": 0, **options})
+
+    def test_langchain(self, keyed):
+        client = self.langchain(keyed)
+        check(client.embed_documents(INPUTS * 6), EXPECTED * 6)
+        check([client.embed_query(QUERY)], [QUERY_VECTOR])
+        check(asyncio.run(client.aembed_documents(INPUTS)))
+        check([asyncio.run(client.aembed_query(QUERY))], [QUERY_VECTOR])
+
+    def test_llama_index(self, keyed):
+        client = self.llama_index(keyed)
+        check(client.get_text_embedding_batch(INPUTS))
+
+        async def ask() -> tuple:
+            return await asyncio.gather(client.aget_text_embedding_batch(INPUTS), client.aget_query_embedding(QUERY))
+
+        vectors, query_vector = asyncio.run(ask())
+        check([*vectors, query_vector], [*EXPECTED, QUERY_VECTOR])
+        # Its other method says `passage`, which docs/clients.md tells.
+        check_same(client.get_query_embedding(QUERY), client.get_text_embedding(QUERY))
+
+    def test_dimensions(self, keyed):
+        for count, first in VECTORS[MODEL]["english"]["dimensions"].items():
+            check(self.langchain(keyed, dimensions=int(count)).embed_documents(INPUTS[:1]), [first])
+            check([self.llama_index(keyed, dimensions=int(count)).get_text_embedding(INPUTS[0])], [first])
+
+    def test_the_model_is_found(self, keyed):
+        name = keyed.get("/info", headers={"Authorization": f"Bearer {KEY}"}).json()["served_model_name"]
+        for client in (self.langchain, self.llama_index):
+            with pytest.warns(UserWarning, match="Default model is set"):
+                found = client(keyed, model=None)
+            assert found.model == name and [model.id for model in found.available_models] == [name]
+
+    def test_the_end_that_is_cut(self, keyed):
+        long = "b " + "a " * 20_000 + "c"
+        vectors = []
+        for end in ("START", "END"):
+            vectors.append(self.langchain(keyed, truncate=end).embed_documents([long])[0])
+            check_same(self.llama_index(keyed, truncate=end).get_text_embedding(long), vectors[-1])
+        assert vectors[0] != vectors[1]
+        with pytest.raises(Exception, match=r"\[422\].*tokens"):
+            self.langchain(keyed).embed_documents([long])
+        with pytest.raises(openai.UnprocessableEntityError, match="tokens"):
+            self.llama_index(keyed).get_text_embedding(long)
+
+    def test_errors(self, keyed):
+        with pytest.raises(Exception, match=r"\[401\] this server wants its key"):
+            self.langchain(keyed, api_key="wrong").embed_query(QUERY)
+        with pytest.raises(openai.AuthenticationError, match="this server wants its key"):
+            self.llama_index(keyed, api_key="wrong").get_query_embedding(QUERY)
 
 
 class TestLlamaIndex:

@@ -48,6 +48,8 @@ def test_every_dialect_has_the_cosines(embedder):
             answer = embedder.post("/score", {"queries": queries, "documents": DOCUMENTS, "use_activation": not raw})
             scores = {row["index"]: row["score"] for row in answer.json()["data"]}
             assert scores == dict((row["index"], row["score"]) for row in texts)
+    nim = embedder.post("/v1/ranking", {"query": {"text": QUERY}, "passages": [{"text": text} for text in DOCUMENTS]}).json()
+    check([(row["index"], row["logit"]) for row in nim["rankings"]], COSINES)
     vertex = embedder.post("/vertex", {"instances": [{"query": QUERY, "texts": DOCUMENTS}]}).json()["predictions"][0]
     check([(row["index"], row["score"]) for row in vertex], SCORES)
 

@@ -171,7 +171,7 @@ def test_instances_are_a_list(served):
     check(served(RERANKER, *FLAGS), "/vertex", b'{"instances":{}}', 422, message)
 
 
-CHOICES = "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, vLLM and Voyage) or `input` (as by Mixedbread)"
+CHOICES = "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, vLLM and Voyage), `input` (as by Mixedbread) or `passages` (as by NVIDIA's NIM)"
 NOTHING = "the request does not say what to rank:"
 MANY = ", ".join(f"`f{number:02}`" for number in range(12))
 NOBODYS = [
@@ -184,6 +184,7 @@ NOBODYS = [
     ({f"f{number:02}": 1 for number in range(14)}, f"{NOTHING} its fields are {MANY}, …. {CHOICES}"),
     ({"query": "q", "texts": ["a"], "documents": ["a"]}, f"the request has both `texts` and `documents`, which belong to two dialects. {CHOICES}"),
     ({"query": "q", "input": ["a"], "documents": ["a"]}, f"the request has both `documents` and `input`, which belong to two dialects. {CHOICES}"),
+    ({"query": "q", "passages": ["a"], "documents": ["a"]}, f"the request has both `documents` and `passages`, which belong to two dialects. {CHOICES}"),
     ({"query": "q", "texts": True, "input": None, "documents": ["a"]}, f"the request has both `texts` and `documents`, which belong to two dialects. {CHOICES}"),
 ]
 
@@ -210,6 +211,7 @@ DOCUMENTS = [
     ({"top_n": -1}, "invalid request: `top_n`: invalid value: integer `-1`"),
     ({"top_k": 1.5}, "invalid request: `top_k`: invalid type: floating point `1.5`"),
     ({"max_tokens_per_doc": -1}, "invalid request: `max_tokens_per_doc`: invalid value"),
+    ({"truncate": "end"}, "invalid request: `truncate`: expected true, false, `NONE`, `START` or `END`"),
     ({"truncation_side": "middle"}, "invalid request: `truncation_side`: unknown variant `middle`"),
     ({"documents": {"content": []}}, f"invalid request: `documents`: invalid type: map, expected {LIST}"),
     ({"documents": ["a", 1]}, "invalid request: `documents[1]`: invalid type: integer `1`, expected a string or an object with `text`"),

@@ -54,6 +54,8 @@ DIALECTS = {
     "Infinity": Dialect("/rerank", "documents", "results", "relevance_score", {"raw_scores": False}),
     "Voyage": Dialect("/v1/rerank", "documents", "data", "relevance_score", {"truncation": True}),
     "Mixedbread": Dialect("/v1/reranking", "input", "data", "score", {}),
+    # Logits by default, and nothing is cut.
+    "NIM": Dialect("/v1/ranking", "passages", "rankings", "logit", {"truncate": "END", "raw_scores": False}),
 }
 # The fields of each addition, and the headers that count its work.
 ADDITIONS = {

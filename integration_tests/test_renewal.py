@@ -262,7 +262,7 @@ def test_models_that_load_late_take_nothing_until_a_request_names_them(late, ser
     assert len(models) == MANY + 1 and [name for name, model in models.items() if model["loaded"]] == ["first"]
     assert models["late-1"] == {
         "id": "late-1", "object": "model", "created": 0, "owned_by": "text-embeddings-router", "aliases": [],
-        "root": str(MODELS / RERANKER), "loaded": False,
+        "model_id": str(MODELS / RERANKER), "loaded": False,
     }  # fmt: skip
     # Neither probes, nor pages, nor clients without the key load a model.
     without_key = {"headers": {"Authorization": "Bearer other"}}

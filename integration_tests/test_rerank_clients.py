@@ -173,4 +173,4 @@ def test_all_versions_in_the_documents_are_those_of_the_requirements():
     pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "integration_tests/requirements.txt").read_text(), re.M))
     text = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
     said = dict(re.findall(r"^\| `([\w-]+)` \| (\d[\d.]*\d) \|", text[text.index("## Embeddings") :], re.MULTILINE))
-    assert len(said) == 8 and said == {name: pinned[name] for name in said}
+    assert len(said) == 10 and said == {name: pinned[name] for name in said}

@@ -89,9 +89,11 @@ def test_every_dialect_gives_the_same_scores(serving, name):
     cohere = server.post("/v2/rerank", {"model": "m", "query": query, "documents": [document]} | more)
     vllm = server.post("/score", {"text_1": query, "text_2": [document]} | more)
     mixedbread = server.post("/rerank", {"model": "m", "query": query, "input": [document]} | more)
+    nim = server.post("/v1/ranking", {"model": "m", "query": {"text": query}, "passages": [{"text": document}]} | more)
     assert cohere.json()["results"][0]["relevance_score"] == expected, cohere.text
     assert vllm.json()["data"][0]["score"] == expected, vllm.text
     assert mixedbread.json()["data"][0]["score"] == expected, mixedbread.text
+    assert nim.json()["rankings"][0]["logit"] == close(row["raw"]), nim.text
     if not more:
         (prediction,) = server.post("/predict", {"inputs": [query, document], "raw_scores": True}).json()
         assert prediction["score"] == close(row["raw"])

@@ -25,7 +25,7 @@ pub(crate) enum ErrorShape {
     Voyage,
     /// `{id, message}`: Cohere's second version.
     Cohere,
-    /// `{message, detail}`: Cohere's first version and Mixedbread read `message`, Jina reads `detail`.
+    /// `{message, detail}`: Cohere's first version, Mixedbread and NIM read `message`, Jina reads `detail`.
     MessageAndDetail,
     /// `{error: {message, type, param, code}}`: `vLLM`, `llama.cpp` and Infinity.
     Nested,
@@ -133,7 +133,7 @@ pub(crate) enum RerankErrorBody {
     Tei(ErrorBody),
     /// On `/v2/rerank`.
     Cohere(CohereErrorBody),
-    /// On `/v1/rerank`, and wherever the body has `input`.
+    /// On `/v1/rerank` and `/v1/ranking`, and wherever the body has `input` or `passages`.
     Message(MessageErrorBody),
     /// On `/reranking` and `/v1/reranking`, and on `/rerank` where the body has `documents`.
     Nested(NestedErrorBody),

@@ -268,7 +268,9 @@ mod tests {
             let message = "this server wants its key as `Authorization: Bearer KEY`";
             let expected = match path {
                 "/embeddings" | "/v1/embeddings" => openai_error(message, 401, "Unauthorized"),
-                "/v1/rerank" | "/v1/embed" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
+                "/v1/rerank" | "/v1/ranking" | "/v1/embed" => {
+                    format!(r#"{{"message":"{message}","detail":"{message}"}}"#)
+                }
                 "/v2/rerank" | "/v2/embed" => format!(r#","message":"{message}"}}"#),
                 "/reranking" | "/v1/reranking" | "/score" | "/v1/score" | "/v1/decisions"
                 | "/v1/systemone" => format!(

@@ -58,7 +58,9 @@ struct ModelBody<'a> {
     /// Further names.
     aliases: &'a [String],
     /// The model as the user named it.
-    root: &'a str,
+    // Not under vLLM's name `root`: LangChain's client for NIM takes a model for an adapter if its `root` is
+    // not its `id`, and would find no model.
+    model_id: &'a str,
     /// `embedding`, `classifier`, `reranker`, `listwise-reranker` or `decider`. This and the next two fields
     /// are absent before the model was first loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +86,7 @@ impl<'a> From<&'a Served> for ModelBody<'a> {
             created: 0,
             owned_by: "text-embeddings-router",
             aliases,
-            root: &info.model_id,
+            model_id: &info.model_id,
             // A cascade only ranks, whatever its first model is.
             kind: Some(if info.cascade.is_some() { "reranker" } else { info.model_kind() }),
             max_model_len: Some(info.config.model.limits.max_input_length),
@@ -103,7 +105,7 @@ impl<'a> ModelBody<'a> {
             created: 0,
             owned_by: "text-embeddings-router",
             aliases: model.further_names(),
-            root: &model.model_id,
+            model_id: &model.model_id,
             kind: None,
             max_model_len: None,
             dtype: None,
@@ -169,7 +171,7 @@ mod tests {
     async fn a_model_is_listed_as_openais_clients_read_it() {
         let answer = Server::start().await.get("/v1/models").await;
         assert_eq!(answer.status, 200);
-        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"root":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32","loaded":true}],"models":[{"name":"org/tiny-reranker","description":"listwise-reranker","release_date":"1970-01-01"}]}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"object":"list","data":[{"id":"org/tiny-reranker","object":"model","created":0,"owned_by":"text-embeddings-router","aliases":[],"model_id":"org/tiny-reranker","kind":"listwise-reranker","max_model_len":600,"dtype":"float32","loaded":true}],"models":[{"name":"org/tiny-reranker","description":"listwise-reranker","release_date":"1970-01-01"}]}"#);
     }
 
     #[tokio::test]

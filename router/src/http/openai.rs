@@ -24,7 +24,7 @@ use super::{
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
     schemas::{TAG, only_null, prompt_tokens},
-    shared::{CohereTruncation, InputTypeName, null_as_default, respond},
+    shared::{CohereTruncation, InputTypeName, TruncateChoice, null_as_default, respond},
     vector_encoding::{EncodedVector, EncodingFormat, VectorEncoding},
 };
 use crate::state::AppState;
@@ -98,15 +98,12 @@ impl OpenAiBody {
                 .map_err(ApiError::invalid)?;
         let normalize = self.normalized.unwrap_or(true);
         check_scaling(vectors, normalize)?;
-        let (truncate, end) = match self.truncate {
-            Some(TruncateChoice::Cut(is_cut)) => (Some(is_cut), CohereTruncation::End),
-            Some(TruncateChoice::End(end)) => (Some(end.is_allowed()), end),
-            None => (None, CohereTruncation::End),
-        };
+        let end = self.truncate.map(TruncateChoice::cut_end);
         let input_type = self.input_type.map(InputTypeName::input_type).transpose();
         let mut encoding = EmbedEncoding {
-            truncate: self.truncation.or(truncate).or(self.truncate_prompt_tokens.map(|_| true)),
-            truncation_direction: end.cut_side(),
+            truncate: (self.truncation.or(end.map(CohereTruncation::is_allowed)))
+                .or(self.truncate_prompt_tokens.map(|_| true)),
+            truncation_direction: end.unwrap_or_default().cut_side(),
             prompt_name: self.prompt_name,
             input_type: input_type.map_err(ApiError::invalid)?,
         };
@@ -146,15 +143,6 @@ impl OpenAiBody {
             )),
         }
     }
-}
-
-/// Whether an input that is too long is cut, and at which end.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[schema(as = OpenAICompatTruncation)]
-#[serde(untagged, expecting = "expected true, false, `NONE`, `START` or `END`")]
-enum TruncateChoice {
-    Cut(bool),
-    End(CohereTruncation),
 }
 
 /// The use of vectors that a task of Jina's names, also by its last part: `retrieval.query`, `code.query`.

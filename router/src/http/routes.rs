@@ -150,12 +150,13 @@ pub(crate) struct Route {
 }
 
 /// All routes but those that the platform adds.
-pub(crate) static ROUTES: [Route; 40] = [
+pub(crate) static ROUTES: [Route; 41] = [
     post("/rerank", Action::Rerank, ErrorShape::Tei),
     post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
     post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
     post("/reranking", Action::Rerank, ErrorShape::Nested),
     post("/v1/reranking", Action::Rerank, ErrorShape::Nested),
+    post("/v1/ranking", Action::Rerank, ErrorShape::MessageAndDetail),
     post("/score", Action::Score, ErrorShape::Nested),
     post("/v1/score", Action::Score, ErrorShape::Nested),
     post(PREDICT_PATH, Action::Predict, ErrorShape::Tei),

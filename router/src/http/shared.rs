@@ -77,6 +77,26 @@ impl CohereTruncation {
     }
 }
 
+/// Whether a text that is too long is cut, and at which end.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[schema(as = Truncation)]
+#[serde(untagged, expecting = "expected true, false, `NONE`, `START` or `END`")]
+pub(crate) enum TruncateChoice {
+    Cut(bool),
+    End(CohereTruncation),
+}
+
+impl TruncateChoice {
+    /// The end at which a text is cut, if it may be.
+    pub(crate) fn cut_end(self) -> CohereTruncation {
+        match self {
+            Self::Cut(true) => CohereTruncation::End,
+            Self::Cut(false) => CohereTruncation::None,
+            Self::End(end) => end,
+        }
+    }
+}
+
 /// The use of a vector, by the names of Cohere and Voyage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[schema(as = EmbedInputType)]

@@ -133,7 +133,8 @@ fn sentence(rng: &mut StdRng, length: usize) -> String {
 
 /// The pairs, or texts, of a body that a user wrote.
 fn pairs(body: &Value) -> u64 {
-    let list = ["texts", "documents", "inputs", "input", "text_2"].iter().find_map(|field| body.get(field));
+    let names = ["texts", "documents", "passages", "inputs", "input", "text_2"];
+    let list = names.iter().find_map(|field| body.get(field));
     list.and_then(Value::as_array).map_or(1, |list| list.len() as u64)
 }
 
@@ -171,7 +172,7 @@ mod tests {
             fs::write(&path, content).unwrap();
             Workload::read(&path)
         };
-        let (one, two) = (r#"{"query":"q","texts":["a","b"]}"#, r#"{"inputs":"a"}"#);
+        let (one, two) = (r#"{"passages":["a","b"],"query":"q"}"#, r#"{"inputs":"a"}"#);
         let expected = [(one.to_owned(), 2), (two.to_owned(), 1), (one.to_owned(), 2)];
         for content in [format!("[{one},\n{two}]"), format!("\u{feff}{one}\r\n\n{two}\n")] {
             let workload = read(&content).unwrap();

@@ -30,7 +30,8 @@ const JSON: &str = "application/json";
 /// Schemas whose alternatives overlap: a value may fit several, which `oneOf` forbids.
 const OVERLAPPING: [&str; 4] = ["VertexInstance", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
 /// Bodies that take the fields of `RerankOptions` in addition to their own.
-const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
+const WITH_OPTIONS: [&str; 4] =
+    ["RerankDocumentsRequest", "MixedbreadRerankRequest", "NimRankingRequest", "ScoreRequest"];
 const OPTIONS: &str = "RerankOptions";
 
 /// The ends of the names of schemas that clients send.

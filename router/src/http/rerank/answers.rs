@@ -1,4 +1,4 @@
-//! The answers to bodies with `documents` or `input`.
+//! The answers to bodies with `documents`, `input` or `passages`.
 //!
 //! Input: the ranks of a request, and further values that the dialects' answers have. Output: the bodies that
 //! the clients read. What must hold: scores are written with the same digits as TEI's; a document comes back
@@ -235,6 +235,40 @@ impl MixedbreadAnswer {
             data.push(MixedbreadResult { index, score, input, object: "text_document", details });
         }
         Self { object: "list", model, top_k: data.len(), data, usage: RerankUsage::new(tokens), return_input }
+    }
+}
+
+/// The passages' places, best first, as `NVIDIA`'s NIM answers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = NimRankingResponse)]
+pub(crate) struct NimAnswer {
+    rankings: Vec<NimRanking>,
+    usage: RerankUsage,
+}
+
+/// A passage's place in the order.
+#[derive(Debug, Serialize, ToSchema)]
+struct NimRanking {
+    /// The passage's place in the request.
+    index: usize,
+    /// The score before the sigmoid, unless the request says otherwise.
+    logit: f32,
+    /// The passage as it was sent, if the request asked for it.
+    #[schema(value_type = Option<Object>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<RepeatedDocument>,
+    #[serde(flatten)]
+    details: RankDetails,
+}
+
+impl NimAnswer {
+    pub(super) fn from_ranks(answered: Answered, ranks: Vec<Rank>) -> Self {
+        let Answered { tokens, mut objects, .. } = answered;
+        let rankings = ranks.into_iter().map(|rank| {
+            let ResultBody { index, relevance_score, document, details } = result(rank, &mut objects);
+            NimRanking { index, logit: relevance_score, document, details }
+        });
+        Self { rankings: rankings.collect(), usage: RerankUsage::new(tokens) }
     }
 }
 

@@ -25,11 +25,13 @@ pub(crate) enum Dialect {
     Documents,
     /// Mixedbread.
     Input,
+    /// `NVIDIA`'s NIM.
+    Passages,
 }
 
 impl Dialect {
     /// All dialects.
-    pub(crate) const ALL: [Self; 3] = [Self::Texts, Self::Documents, Self::Input];
+    pub(crate) const ALL: [Self; 4] = [Self::Texts, Self::Documents, Self::Input, Self::Passages];
 
     /// The dialect of a body with these fields.
     ///
@@ -70,6 +72,7 @@ impl Dialect {
             Self::Texts => "texts",
             Self::Documents => "documents",
             Self::Input => "input",
+            Self::Passages => "passages",
         }
     }
 
@@ -79,13 +82,13 @@ impl Dialect {
             (Self::Texts, _) => ErrorShape::Tei,
             (Self::Documents, ErrorShape::Tei) => ErrorShape::Nested,
             (Self::Documents, shape) => shape,
-            (Self::Input, _) => ErrorShape::MessageAndDetail,
+            (Self::Input | Self::Passages, _) => ErrorShape::MessageAndDetail,
         }
     }
 
     fn choices() -> &'static str {
         "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by \
-         Cohere, Jina, vLLM and Voyage) or `input` (as by Mixedbread)"
+         Cohere, Jina, vLLM and Voyage), `input` (as by Mixedbread) or `passages` (as by NVIDIA's NIM)"
     }
 }
 

@@ -1,6 +1,6 @@
-//! Bodies with `documents`, or `input` instead.
+//! Bodies with `documents`, or `input` or `passages` instead.
 //!
-//! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage or Mixedbread. Output: a
+//! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage, Mixedbread or NIM. Output: a
 //! [`BuiltRequest`]. What must hold: only the text of a document is ranked; a document without text is
 //! refused with its place.
 
@@ -37,7 +37,7 @@ const TEXT: &str = "text";
 pub(crate) struct DocumentsBody {
     #[schema(value_type = QuerySchema)]
     query: Query,
-    #[serde(alias = "input", deserialize_with = "documents")]
+    #[serde(alias = "input", alias = "passages", deserialize_with = "documents")]
     #[schema(value_type = DocumentListSchema)]
     documents: DocumentList,
     /// The number of results, best first; all if it is absent, null or 0.
@@ -78,6 +78,23 @@ pub(crate) struct MixedbreadBody {
     /// The fields of inputs that are ranked, as lines of `field: value` in this order, for inputs that are
     /// objects. Absent, null or empty: `text`.
     rank_fields: Option<Vec<String>>,
+}
+
+/// A query and the passages to rank, in the format of `NVIDIA`'s NIM. This type is for the description;
+/// bodies are read as [`DocumentsBody`].
+#[derive(Deserialize, ToSchema)]
+#[schema(as = NimRankingRequest, example = json!({
+    "query": {"text": "What is deep learning?"},
+    "passages": [{"text": "Bread is baked from flour."}, {"text": "Machine learning with many layers."}]
+}))]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) struct NimBody {
+    #[schema(value_type = QuerySchema)]
+    query: Query,
+    #[schema(value_type = DocumentListSchema)]
+    passages: DocumentList,
+    /// The number of results, best first; all if it is absent, null or 0.
+    top_n: Option<usize>,
 }
 
 /// The query: a text, or an object that holds it.
@@ -145,11 +162,14 @@ impl DocumentsBody {
     /// The field or document that cannot be ranked, and why.
     pub(super) fn request(
         self,
-        options: Options,
+        mut options: Options,
         dialect: Dialect,
         limit: usize,
     ) -> Result<BuiltRequest, String> {
         options.check()?;
+        if dialect == Dialect::Passages {
+            options.take_nims_defaults();
+        }
         if self.relevant_spans.is_some() {
             return Err("`relevant_spans` is not supported: documents get a score and no spans".to_owned());
         }
@@ -163,7 +183,8 @@ impl DocumentsBody {
                 DocumentBody::Text(text) => (text, None),
                 DocumentBody::Object(object) => {
                     let place = format!("`{}[{index}]`", dialect.texts_field());
-                    let text = fields.text_of(&object).map_err(|problem| format!("{place} {problem}"))?;
+                    let text =
+                        fields.text_of(&object, dialect).map_err(|problem| format!("{place} {problem}"))?;
                     left = left.checked_sub(text.len()).ok_or_else(|| {
                         format!(
                             "{place} is too much: the texts that are ranked of objects have more than {}",
@@ -207,9 +228,9 @@ impl<'a> RankFields<'a> {
 
     /// The text to rank of an object: its `text`, or lines of the named fields, as in YAML. The work is
     /// proportional to the object's size, however many fields are named. Nulls are left out.
-    fn text_of(&self, object: &JsonText) -> Result<String, String> {
+    fn text_of(&self, object: &JsonText, dialect: Dialect) -> Result<String, String> {
         if self.0.is_empty() {
-            return own_text(object);
+            return own_text(object, dialect);
         }
         let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
         let named = deserializer.deserialize_map(NamedFields(&self.0)).map_err(|error| error.to_string())?;
@@ -232,12 +253,17 @@ impl<'a> RankFields<'a> {
 }
 
 /// An object's own text. Cohere's clients send documents with all their fields. So an image next to the text
-/// is ignored, like other fields.
-fn own_text(object: &JsonText) -> Result<String, String> {
+/// is ignored, like other fields. NIM's clients send an image only to have it ranked.
+fn own_text(object: &JsonText, dialect: Dialect) -> Result<String, String> {
     let places = [TEXT, "content", "image", "image_url", "video", "audio"].into_iter().zip(0..).collect();
     let mut deserializer = serde_json::Deserializer::from_str(object.as_str());
     let mut found = deserializer.deserialize_map(NamedFields(&places)).map_err(|error| error.to_string())?;
-    match found.remove(&0).map(|(_, value)| value) {
+    let text = found.remove(&0).map(|(_, value)| value);
+    let has_image = found.values().any(|(name, value)| name == "image" && !matches!(value, FieldText::Null));
+    match text {
+        Some(_) if has_image && dialect == Dialect::Passages => {
+            Err("has an `image`, which is not supported: only text is ranked".to_owned())
+        }
         Some(FieldText::Text(text)) => Ok(text),
         Some(_) => Err("has a `text` that is not a string".to_owned()),
         None if !found.is_empty() => {

@@ -28,9 +28,9 @@ use super::{
     shared::respond,
 };
 use crate::state::AppState;
-use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
+use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer, NimAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
-use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
+use documents::{BuiltRequest, DocumentsBody, MixedbreadBody, NimBody};
 use options::{ReadOptions, WithOptions};
 
 pub(crate) use tei::{Ranks, RerankBody};
@@ -47,6 +47,7 @@ pub(crate) enum AnyBody {
     Texts(RerankBody),
     Documents(DocumentsBody),
     Input(MixedbreadBody),
+    Passages(NimBody),
 }
 
 /// The places and scores, best first, in the dialect of the body. On `/v2/rerank` a body with `documents` is
@@ -60,13 +61,14 @@ pub(crate) enum AnyAnswer {
     Documents(DocumentsAnswer),
     Cohere(CohereAnswer),
     Input(MixedbreadAnswer),
+    Passages(NimAnswer),
 }
 
 /// Rank texts by how well each answers a query. Only with a re-ranker.
 ///
 /// The fields of the body decide the format of the answer: a body with `texts` is answered as by
 /// text-embeddings-inference, with `documents` as by Cohere, Jina, `vLLM` and Voyage, with `input` as by
-/// Mixedbread.
+/// Mixedbread, with `passages` as by `NVIDIA`'s NIM.
 #[utoipa::path(post, path = "/rerank", tag = TAG, request_body = AnyBody,
     responses(
         (status = 200, description = "The places and scores, best first", body = AnyAnswer),
@@ -161,6 +163,9 @@ async fn rerank_documents(
         Dialect::Input => respond(state, format, ROUTE, answer, |ranks| {
             MixedbreadAnswer::new(answered, ranks, returns_documents)
         }),
+        Dialect::Passages => {
+            respond(state, format, ROUTE, answer, |ranks| NimAnswer::from_ranks(answered, ranks))
+        }
         _ if path == COHERE_V2_PATH => {
             respond(state, format, ROUTE, answer, |ranks| CohereAnswer::new(answered, ranks))
         }

@@ -20,7 +20,7 @@ use super::parts::{HighlightCount, LongDocuments, wanted_chunking};
 use crate::http::{
     named_fields::{FieldNotes, Noted, WithNames},
     schemas::{only_null, prompt_tokens},
-    shared::TruncationSide,
+    shared::{TruncateChoice, TruncationSide},
 };
 use crate::models::Served;
 
@@ -38,9 +38,9 @@ pub(crate) struct Options {
     /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(value_type = Option<TemplateArguments>)]
     pub(super) chat_template_kwargs: Option<WithNames<TemplateArguments>>,
-    /// Whether a prompt that is too long for the model is cut. Absent or null: as `--auto-truncate` of the
-    /// server says.
-    pub(super) truncate: Option<bool>,
+    /// Whether a prompt that is too long for the model is cut, or the end from which a text is cut. Absent or
+    /// null: as `--auto-truncate` of the server says.
+    pub(super) truncate: Option<TruncateChoice>,
     /// Voyage's name for `truncate`.
     pub(super) truncation: Option<bool>,
     /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model
@@ -116,12 +116,16 @@ impl Options {
     /// Whether a prompt that is too long for the model is cut, if the request says so or the opposite.
     pub(crate) fn truncate(&self) -> Option<bool> {
         let whole_model = self.truncate_prompt_tokens.map(|_| true);
-        self.truncate.or(self.truncation).or(whole_model)
+        let named = self.truncate.map(|choice| choice.cut_end().is_allowed());
+        named.or(self.truncation).or(whole_model)
     }
 
     /// The end from which a text is cut.
     pub(crate) fn direction(&self) -> TruncationDirection {
-        self.truncation_side.or(self.truncation_direction).unwrap_or_default().into()
+        match self.truncation_side.or(self.truncation_direction) {
+            Some(side) => side.into(),
+            None => self.truncate.map(|choice| choice.cut_end().cut_side()).unwrap_or_default(),
+        }
     }
 
     /// The request's own limits. A client sends 0 for no limit, and -1 for no limit of the prompt.
@@ -139,6 +143,14 @@ impl Options {
     /// Whether the answer has scores before the sigmoid.
     pub(crate) fn raw_scores(&self) -> bool {
         self.raw_scores.unwrap_or(self.use_activation == Some(false))
+    }
+
+    /// Sets NIM's defaults: a text that is too long is refused, and scores are logits.
+    pub(super) fn take_nims_defaults(&mut self) {
+        if self.truncate().is_none() {
+            self.truncate = Some(TruncateChoice::Cut(false));
+        }
+        self.use_activation.get_or_insert(false);
     }
 
     /// Whether the request is Voyage's: its client always sends `truncation`.

@@ -11,7 +11,10 @@ use super::{
     options::{Options, TemplateArguments},
     parts::{HighlightBody, HighlightCount, LongDocuments, PassageBody, RankDetails},
 };
-use crate::http::{named_fields::WithNames, shared::TruncationSide};
+use crate::http::{
+    named_fields::WithNames,
+    shared::{TruncateChoice, TruncationSide},
+};
 
 /// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -76,7 +79,7 @@ impl From<RerankBody> for RerankRequest {
             instruction: body.instruction,
             instruct: body.instruct,
             chat_template_kwargs: body.chat_template_kwargs,
-            truncate: body.truncate,
+            truncate: body.truncate.map(TruncateChoice::Cut),
             truncation_direction: Some(body.truncation_direction),
             max_tokens_per_doc: body.max_tokens_per_doc,
             max_tokens_per_query: body.max_tokens_per_query,
@@ -189,8 +192,7 @@ mod tests {
         let fields = json!({"query": "q", "texts": ["a", "ZZ"], "raw_scores": true, "return_text": true});
         insta::assert_snapshot!(server.post("/rerank", &fields.to_string(), &[]).await.body, @r#"[{"index":1,"text":"ZZ","score":1.0},{"index":0,"text":"a","score":-1.0}]"#);
         let fields = json!({"query": "q", "texts": ["a", "ZZ", "Z"], "top_n": 1, "instruction": "Z"});
-        for path in
-            ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/", "/invocations"]
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/ranking", "/", "/invocations"]
         {
             let answer = server.post(path, &fields.to_string(), &[]).await;
             insta::allow_duplicates!(

@@ -14,9 +14,18 @@ use crate::http::{
 };
 
 /// The paths on which `documents` are answered as by the dialects' first versions.
-const FIRST: [&str; 6] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
-const ALL: [&str; 7] =
-    ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
+const FIRST: [&str; 7] =
+    ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking", "/v1/ranking", "/", "/invocations"];
+const ALL: [&str; 8] = [
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/reranking",
+    "/v1/reranking",
+    "/v1/ranking",
+    "/",
+    "/invocations",
+];
 
 async fn ask(server: &Server, path: &str, body: &Value) -> WireAnswer {
     server.post(path, &body.to_string(), &[]).await
@@ -74,13 +83,14 @@ async fn every_dialect_leaves_out_texts_below_the_least_score() {
     let (server, strict) = (Server::start().await, Server::start_with("--min-score 0.6").await);
     let texts = json!(["", "ZZ", "Z"]);
     let indices = |answer: &Value| -> Vec<u64> {
-        let names = ["results", "data"];
+        let names = ["results", "data", "rankings"];
         let ranks = names.iter().find_map(|name| answer.get(name)).unwrap_or(answer).as_array().unwrap();
         ranks.iter().map(|rank| rank["index"].as_u64().unwrap()).collect()
     };
     for field in Dialect::ALL.map(Dialect::texts_field) {
         for path in ALL {
-            let body = json!({"query": "q", field: texts});
+            // NIM's scores would be raw by default.
+            let body = json!({"query": "q", field: texts, "raw_scores": false});
             for (asked, expected, dropped) in [
                 (json!({}), &[1, 2, 0][..], None),
                 (json!({"min_score": null}), &[1, 2, 0], None),
@@ -153,6 +163,55 @@ async fn mixedbread_and_voyage_find_what_their_clients_read() {
     }
     let answer = read(&ask(&server, "/v1/rerank", &with(&body, &json!({"top_k": 1, "top_n": 2}))).await);
     assert_eq!((answer["results"].as_array().unwrap().len(), answer.get("data")), (2, None));
+}
+
+#[tokio::test]
+async fn nims_clients_get_logits_and_an_error_for_what_would_be_cut() {
+    let server = Server::start().await;
+    let body = json!({
+        "model": "nvidia/any", "query": {"text": "q"}, "passages": [{"text": ""}, {"text": "ZZ"}, {"text": "Z"}]
+    });
+    for path in ALL {
+        let answer = ask(&server, path, &body).await;
+        let tokens = tokens(&answer);
+        let rankings =
+            [(1, 1.0), (2, 0.0), (0, -1.0)].map(|(index, logit)| json!({"index": index, "logit": logit}));
+        let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+        assert_eq!(read(&answer), json!({"rankings": rankings, "usage": usage}), "{path}");
+    }
+    for (options, best) in [
+        (json!({"top_n": 1}), json!([{"index": 1, "logit": 1.0}])),
+        (json!({"top_k": 1}), json!([{"index": 1, "logit": 1.0}])),
+        (json!({"top_n": 1, "raw_scores": false}), json!([{"index": 1, "logit": 0.731_058_6}])),
+        (json!({"top_n": 1, "use_activation": true}), json!([{"index": 1, "logit": 0.731_058_6}])),
+        (
+            json!({"top_n": 1, "return_documents": true}),
+            json!([{"index": 1, "logit": 1.0, "document": {"text": "ZZ"}}]),
+        ),
+    ] {
+        let answer = ask(&server, "/v1/ranking", &with(&body, &options)).await;
+        assert_eq!(read(&answer)["rankings"], best, "{options}");
+    }
+    let too_long = "`passages` is too long: a prompt has 920 tokens, and may have 600; send less, or have it cut with `truncate`";
+    let image = "`passages[1]` has an `image`, which is not supported: only text is ranked";
+    let long = json!([{"text": "Z".repeat(700)}]);
+    for (options, refusal) in [
+        (json!({"passages": long}), Some(too_long)),
+        (json!({"passages": long, "truncate": "NONE"}), Some(too_long)),
+        (json!({"passages": long, "truncate": "END"}), None),
+        (json!({"passages": long, "truncation": true}), None),
+        (json!({"passages": long, "truncate_prompt_tokens": -1}), None),
+        (json!({"passages": long, "max_tokens_per_doc": 10}), None),
+        (json!({"passages": long, "long_documents": "chunks"}), None),
+        (json!({"passages": [{"text": "a"}, {"text": "a", "image": "data:image/png;base64,"}]}), Some(image)),
+        (json!({"passages": [{"text": "a", "image": null, "content": "b"}]}), None),
+    ] {
+        let answer = ask(&server, "/v1/ranking", &with(&body, &options)).await;
+        assert_eq!(answer.status, if refusal.is_some() { 422 } else { 200 }, "{options} {}", answer.body);
+        if let Some(message) = refusal {
+            assert_eq!(answer.body, format!(r#"{{"message":"{message}","detail":"{message}"}}"#));
+        }
+    }
 }
 
 #[tokio::test]
@@ -244,6 +303,9 @@ async fn the_limits_of_each_dialect_cut_what_they_name() {
         (json!({"max_tokens_per_doc": 2}), 2.0, 2),
         (json!({"max_tokens_per_doc": 2, "truncation_side": "left"}), 3.0, 2),
         (json!({"max_tokens_per_doc": 2, "truncation_direction": "Left"}), 3.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "START"}), 3.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "START", "truncation_side": "right"}), 2.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncate": "NONE"}), 2.0, 2),
         (
             json!({"max_tokens_per_doc": 2, "truncation_side": "right", "truncation_direction": "Left"}),
             2.0,
@@ -276,6 +338,8 @@ async fn the_limits_of_each_dialect_cut_what_they_name() {
         (json!({}), 200),
         (json!({"truncate": false}), 422),
         (json!({"truncation": false}), 422),
+        (json!({"truncate": "NONE"}), 422),
+        (json!({"truncate": "END"}), 200),
         (json!({"truncate": true, "truncation": false}), 200),
         (json!({"truncate_prompt_tokens": -1}), 200),
         (json!({"truncate_prompt_tokens": 100_000}), 200),
@@ -298,6 +362,7 @@ async fn a_null_field_of_another_dialect_is_as_if_it_were_absent() {
         ("/rerank", json!({"query": "q", "texts": ["a"]}), json!({"documents": null, "input": null})),
         ("/v2/rerank", json!({"query": "q", "documents": ["a"]}), json!({"input": null, "texts": null})),
         ("/rerank", json!({"query": "q", "input": ["a"], "top_k": null}), json!({"documents": null})),
+        ("/v1/ranking", json!({"query": "q", "passages": ["a"]}), json!({"documents": null, "input": null})),
         ("/score", json!({"queries": "q", "documents": ["a"]}), json!({"items": null, "text_1": null})),
     ] {
         let mut padded = nulls.as_object().unwrap().clone();
@@ -335,10 +400,11 @@ async fn each_error_is_said_in_the_words_of_its_dialect() {
     let server = Server::start_with("--max-concurrent-requests 1").await;
     let fields = [
         ("texts", ["tei"; 6]),
-        ("documents", ["nested", "message", "cohere", "nested", "nested", "nested"]),
+        ("documents", ["nested", "message", "cohere", "nested", "message", "nested"]),
         ("input", ["message"; 6]),
+        ("passages", ["message"; 6]),
     ];
-    let paths = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/"];
+    let paths = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/ranking", "/"];
     let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
     for (field, words) in fields {
         for (path, words) in paths.into_iter().zip(words) {
@@ -404,6 +470,7 @@ async fn what_is_refused_before_its_body_is_read_is_said_in_the_words_of_its_pat
         ("/v2/rerank", "cohere"),
         ("/reranking", "nested"),
         ("/v1/reranking", "nested"),
+        ("/v1/ranking", "message"),
         ("/score", "nested"),
         ("/v1/score", "nested"),
     ] {
@@ -437,8 +504,13 @@ fn a_body_is_read_once() {
     let texts = json!({"query": "q", "texts": ["a"], "truncate": true});
     let documents = json!({"documents": ["a", {"text": "b"}], "query": {"text": "q"}, "instruction": "i"});
     let input = json!({"query": "q", "model": "m", "input": ["a"], "top_k": 1});
-    for (body, dialect) in [(texts, Dialect::Texts), (documents, Dialect::Documents), (input, Dialect::Input)]
-    {
+    let passages = json!({"query": {"text": "q"}, "passages": [{"text": "a"}], "truncate": "END"});
+    for (body, dialect) in [
+        (texts, Dialect::Texts),
+        (documents, Dialect::Documents),
+        (input, Dialect::Input),
+        (passages, Dialect::Passages),
+    ] {
         for format in [BodyFormat::Json, BodyFormat::MessagePack] {
             let bytes = match format {
                 BodyFormat::Json => body.to_string().into_bytes(),
