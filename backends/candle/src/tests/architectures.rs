@@ -595,12 +595,3 @@ fn a_choice_among_the_weights_is_one_of_the_models_own() {
 fn plan_error(config: &Value, choices: &WeightChoices) -> String {
     models::plan(config, choices).map(drop).unwrap_err().to_string()
 }
-
-#[test]
-fn the_memory_of_a_batch_includes_the_logits_of_a_sparse_head_on_each_thread() {
-    let fixture = fixtures_of_architectures().into_iter().find(|fixture| fixture.name == "bert-splade");
-    let Some(fixture) = fixture else { return assert!(std::env::var("ARCHITECTURE").is_ok()) };
-    let bytes = |output| load(&fixture.options(output)).unwrap().backend.batch_bytes(0);
-    let vocabulary = fixture.config["vocab_size"].as_u64().unwrap() as usize;
-    assert_eq!((bytes("splade"), bytes("mean")), (2 * 64 * vocabulary * 4, 0));
-}
