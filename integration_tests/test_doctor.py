@@ -75,6 +75,16 @@ def test_limits_and_arithmetic_are_those_of_the_flags(tmp_path):
     assert saved > 268435456, saved
 
 
+def test_the_logits_of_a_splade_model_are_counted_on_each_thread(tmp_path):
+    config = json.loads((FIXTURES / "architectures/bert-splade/config.json").read_text())
+    plain, splade = (folder(tmp_path / name, config) for name in ("plain", "splade"))
+    modules = [{"path": "", "type": "x.MLMTransformer"}, {"path": "1_SpladePooling", "type": "x.SpladePooling"}]
+    (splade / "modules.json").write_text(json.dumps(modules))
+    found = findings(plain, splade, "--dtype", "float32")
+    memory = [model["choices"][0]["memory_bytes"] for model in found["models"]]
+    assert memory[1] - memory[0] == found["machine"]["threads"] * 64 * config["vocab_size"] * 4
+
+
 def test_models_of_every_origin_are_read_without_their_weights(tmp_path):
     config = folder(tmp_path / "reranker", json.loads((MODEL / "config.json").read_text()))
     gguf = write(MODEL, tmp_path / "tiny.gguf", Recipe(rerank=True))
@@ -86,7 +96,7 @@ def test_models_of_every_origin_are_read_without_their_weights(tmp_path):
     parameters = [model["parameters"] for model in models]
     assert parameters[0] == parameters[1] == parameters[2] == parameters[4] > 0
     fetched = [path for path in (cache).rglob("*") if path.parent.name == COMMIT]
-    assert [path.name for path in fetched] == ["config.json"]
+    assert sorted(path.name for path in fetched) == ["config.json", "modules.json"]
 
 
 @pytest.mark.parametrize("name", ["potion-like", "static-embedding", "static-unlimited"])

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks the promises of `router/src/features.rs` about the router's Cargo features: combinations that make no
-# sense end the build with the reason, and the others compile. The code for NVIDIA's GPUs is type-checked
-# without a CUDA toolkit, flash attention included.
+# sense end the build with the reason, and the others compile. Every other crate compiles alone, without the
+# features that the router's other crates request of common dependencies. The code for NVIDIA's GPUs is
+# type-checked without a CUDA toolkit, flash attention included.
 set -eu
 
 refused() {
@@ -25,6 +26,12 @@ refused "a server needs a backend" --no-default-features --features http
 refused "a server needs a transport" --no-default-features --features candle
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate
 cargo check --quiet -p text-embeddings-router --locked --no-default-features --features candle,http,ort
+for crate in $(cargo tree --quiet --workspace --depth 0 --prefix none --locked | cut -d ' ' -f 1 | sort -u); do
+    test "$crate" = text-embeddings-router || cargo check --quiet -p "$crate" --locked --no-default-features
+done
+for feature in grpc tls; do
+    cargo check --quiet -p text-embeddings-door --locked --features "$feature"
+done
 if cargo tree --quiet -p text-embeddings-router --locked --edges normal --invert candle-core > /dev/null 2>&1; then
     echo "a build for the CPU depends on candle: only the backend's feature tensors may bring it" >&2
     exit 1

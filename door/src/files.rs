@@ -1,9 +1,13 @@
-//! Small files that are read again while the server runs: keys, certificates and the models file.
+//! Small files that flags name: keys, certificates, the models file, a template, a calibration.
 //!
 //! What must hold: a file that never ends, or a pipe without a writer, is refused before it is read; no
 //! more is read than such a file may have.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::File,
+    io::{Error, ErrorKind, Read, Result},
+    path::Path,
+};
 
 use anyhow::Context;
 
@@ -16,19 +20,28 @@ const MAX_FILE: u64 = 1 << 20;
 ///
 /// If it cannot be read, is not a regular file, or has more than 1 MiB.
 pub fn read_small_file(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
-    let named = || format!("`{flag} {}` cannot be read", path.display());
+    read_bounded(path).with_context(|| format!("`{flag} {}` cannot be read", path.display()))
+}
+
+/// The content of a small file that is text.
+///
+/// # Errors
+///
+/// As [`read_small_file`], without the file's name, and if it is not UTF-8.
+pub fn read_small_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bounded(path)?).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     // Opening a pipe would wait for somebody who writes.
-    let is_file = path.metadata().with_context(named)?.is_file();
-    anyhow::ensure!(is_file, "`{flag} {}` is not a regular file: give one", path.display());
+    if !path.metadata()?.is_file() {
+        return Err(Error::other("it is not a regular file"));
+    }
     let mut content = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut content))
-        .with_context(named)?;
-    anyhow::ensure!(
-        content.len() as u64 <= MAX_FILE,
-        "`{flag} {}` has more than 1 MiB: give the right file",
-        path.display()
-    );
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(Error::other("it has more than 1 MiB"));
+    }
     Ok(content)
 }
 
@@ -46,14 +59,18 @@ mod tests {
         File::create(&large).unwrap().set_len(1 << 40).unwrap();
         std::fs::write(&small, "key").unwrap();
         for (path, problem) in [
-            (pipe.as_path(), " is not a regular file: give one"),
-            (Path::new("/dev/zero"), " is not a regular file: give one"),
-            (folder.path(), " is not a regular file: give one"),
-            (large.as_path(), " has more than 1 MiB: give the right file"),
-            (Path::new("/nowhere"), " cannot be read"),
+            (pipe.as_path(), "it is not a regular file"),
+            (Path::new("/dev/zero"), "it is not a regular file"),
+            (folder.path(), "it is not a regular file"),
+            (large.as_path(), "it has more than 1 MiB"),
+            (Path::new("/nowhere"), "No such file or directory (os error 2)"),
         ] {
-            let error = read_small_file("--flag", path).unwrap_err().to_string();
-            assert_eq!(error, format!("`--flag {}`{problem}", path.display()));
+            let error = read_small_file("--flag", path).unwrap_err();
+            assert_eq!(
+                format!("{error:#}"),
+                format!("`--flag {}` cannot be read: {problem}", path.display())
+            );
+            assert_eq!(read_small_text(path).unwrap_err().to_string(), problem);
         }
         assert_eq!(read_small_file("--flag", &small).unwrap(), b"key");
     }

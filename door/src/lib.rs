@@ -59,7 +59,7 @@ use self::{
 
 pub use self::{
     exchange::{Account, HeldAnswer, KeptBody},
-    files::read_small_file,
+    files::{read_small_file, read_small_text},
     limits::ClientLimits,
     ports::{Reserved, ReservedPath, SocketFile, reserve_path, reserve_port},
     protocol::Protocol,

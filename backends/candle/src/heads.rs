@@ -7,7 +7,7 @@
 use crate::{
     load::{Checkpoint, LM_HEAD, Part, Weight},
     operations::{Operations, Precision, Result},
-    plan::{Classification, MaskedLm, NormKind, NormPlan, Plan, Reads, StepPlan},
+    plan::{Classification, MaskedLm, NormKind, Plan, Reads, StepPlan},
     transformer::Weights,
 };
 use text_embeddings_backend_core::{
@@ -209,14 +209,10 @@ fn load_steps<O: Operations>(
                 outputs: matrix.outputs(),
                 activation: *activation,
             },
-            StepPlan::Norm(NormPlan { name, kind, size, bias, epsilon, .. }) => {
-                let weight = weights.checkpoint.vector(&format!("{name}.weight"), *size)?;
-                let bias = if *bias {
-                    weights.checkpoint.vector(&format!("{name}.bias"), *size)?
-                } else {
-                    vec![0.0; *size]
-                };
-                Step::Norm { is_centred: *kind == NormKind::Layer, weight, bias, epsilon: *epsilon }
+            StepPlan::Norm(norm) => {
+                let (weight, bias) = weights.norm_values(norm)?;
+                let bias = bias.unwrap_or_else(|| vec![0.0; norm.size]);
+                Step::Norm { is_centred: norm.kind == NormKind::Layer, weight, bias, epsilon: norm.epsilon }
             }
         });
     }
@@ -329,4 +325,38 @@ fn load_classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;
     let bias = bias.unwrap_or_else(|| vec![0.0; labels]);
     Ok(Classes { vectors, bias, divisor: *divisor, bound: None, answers: None })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{cpu::CpuOperations, kernels::InstructionSet, plan::NormPlan};
+    use safetensors::{Dtype, tensor::TensorView};
+    use text_embeddings_backend_core::DType;
+
+    #[test]
+    fn a_norm_of_a_head_has_its_weights_in_order_and_plus_one() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes = |values: [f32; 4]| values.map(f32::to_le_bytes).concat();
+        let (weight, bias) = (bytes([1.0, 2.0, 3.0, 4.0]), bytes([10.0, 20.0, 30.0, 40.0]));
+        let view = |values| TensorView::new(Dtype::F32, vec![4], values).unwrap();
+        let stored = [("norm.weight", view(&weight)), ("norm.bias", view(&bias))];
+        safetensors::serialize_to_file(stored, None, file.path()).unwrap();
+        let checkpoint = Checkpoint::open(&[file.path().into()]).unwrap();
+        let mut operations = CpuOperations::start(1, InstructionSet::best(), DType::Float32).unwrap();
+        let hidden = operations.tensor(&[0.0; 4], 4).unwrap();
+        for (add_one, order, expected) in [
+            (false, vec![], [11.0, 22.0, 33.0, 44.0]),
+            (true, vec![], [12.0, 23.0, 34.0, 45.0]),
+            (true, vec![2..4, 0..2], [34.0, 45.0, 12.0, 23.0]),
+        ] {
+            let norm = NormPlan { bias: true, add_one, order, ..NormPlan::rms("norm", 4, 0.0) };
+            let weights = Weights { checkpoint: &checkpoint, operations: &mut operations };
+            let steps = load_steps(&[StepPlan::Norm(norm)], Steps::none(4), &weights).unwrap();
+            let mut device =
+                DeviceStates { operations: &mut operations, hidden: &hidden, rows: &[0], width: 4 };
+            assert_eq!(steps.run(&mut device, vec![1.0; 4]).unwrap(), expected, "{add_one}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ use crate::{
     pass::{Pass, rows_to_compute},
     plan::{MixerPlan, Plan},
     prefix_cache::{Fresh, PrefixCache, TokenShape},
+    shape::activation_bytes,
     similarity::CpuSimilarity,
     transformer::Transformer,
 };
@@ -62,7 +63,6 @@ use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, NumberSupport, Numbers,
     Output, Packing, Predictions, Reused, SparseHead, Text, TokenHead, Wanted, first_answer_is_finite,
 };
-use text_embeddings_backend_host::TOKENS_PER_STEP;
 use text_embeddings_checkpoint::BF16;
 
 /// A model with its head on a device.
@@ -170,10 +170,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
     }
 
     fn batch_bytes(&self, tokens: usize) -> usize {
-        // Each layer copies at most as many of the tokens to keep as the cache has room for.
-        let kept = self.cache.max_tokens().min(tokens) * self.cache.token_bytes();
-        let kept = kept + self.cache.max_states().min(tokens) * self.cache.state_bytes();
-        tokens * self.values_per_token * size_of::<f32>() + kept + self.logit_bytes
+        activation_bytes(self.values_per_token, &self.cache, tokens) + self.logit_bytes
     }
 }
 
@@ -326,7 +323,6 @@ impl OpenModel {
         let shape = token_shape(&plan, &operations);
         let cache = PrefixCache::new(budget, shape);
         let is_splade = matches!(options.head.sparse, Some(SparseHead::MaskedLm));
-        let logits = if is_splade { options.threads * TOKENS_PER_STEP * plan.vocabulary } else { 0 };
         let mut backend = CandleBackend {
             operations,
             model,
@@ -335,7 +331,7 @@ impl OpenModel {
             cache,
             packing,
             values_per_token: plan.values_per_token(),
-            logit_bytes: logits * size_of::<f32>(),
+            logit_bytes: if is_splade { plan.logit_bytes(options.threads) } else { 0 },
         };
         refuse_nan(&mut backend, options)?;
         Ok(Box::new(backend))

@@ -25,6 +25,7 @@ pub(crate) use tensors::{
     KindsPlan, MatrixPart, MatrixPlan, NormKind, NormPlan, NormsPlan, RowIndex, TablePlan, TokenRowsPlan,
 };
 use text_embeddings_backend_core::{Activation, Packing};
+use text_embeddings_backend_host::TOKENS_PER_STEP;
 pub(crate) use variants::{AdapterLayout, Adapters, LayerHeads};
 
 /// A model up to its last hidden states, and its own heads.
@@ -164,6 +165,11 @@ impl Plan {
         // The embedding and the sum that the block changes, and two products with their operands.
         let gates = self.input_gates.iter().map(|block| 2 * self.hidden + 4 * block.gate.outputs());
         4 * self.hidden + mixed.max().unwrap_or(0) + 2 * inner + gates.max().unwrap_or(0)
+    }
+
+    /// The bytes of the logits that a SPLADE head holds at a time, on all threads.
+    pub(crate) fn logit_bytes(&self, threads: usize) -> usize {
+        threads * TOKENS_PER_STEP * self.vocabulary * size_of::<f32>()
     }
 
     /// Whether the second text of a pair has another token type than the first.

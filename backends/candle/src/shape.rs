@@ -7,14 +7,17 @@
 
 use crate::{
     attention::Heads,
-    cpu::Arithmetic,
-    kernels::{InstructionSet, pack::OperandFormat},
+    cpu::{Arithmetic, CpuOperations},
+    kept::{HostValues, Kept},
+    kernels::{InstructionSet, pack::OperandFormat, threads::Threads},
     models,
     operations::Result,
     plan::{
         AttentionPlan, DisentangledPlan, LayerPlan, MatrixPart, MatrixPlan, MixerPlan, MlpPlan, Plan,
         Position, TablePlan, View,
     },
+    prefix_cache::PrefixCache,
+    token_shape,
 };
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::{DType, Description, WeightChoices};
@@ -72,6 +75,19 @@ pub fn describe(config: &serde_json::Value, choices: &WeightChoices) -> Result<D
         cutoff_layers: plan.layer_heads.is_some().then_some(plan.layers.len()),
         token_work: Some(shape.token_work()),
     })
+}
+
+/// The bytes of a batch's activations, and of the keys, values and states that are copied for the cache.
+pub(crate) fn activation_bytes<K: Kept>(
+    values_per_token: usize,
+    cache: &PrefixCache<K>,
+    tokens: usize,
+) -> usize {
+    // Each layer copies at most as many of the tokens to keep as the cache has room for.
+    let kept = cache.max_tokens().min(tokens) * cache.token_bytes();
+    let states = cache.max_states().min(tokens) * cache.state_bytes();
+    let values = tokens.saturating_mul(values_per_token * size_of::<f32>());
+    values.saturating_add(kept).saturating_add(states)
 }
 
 /// A matrix that rows of a batch are multiplied with.
@@ -200,20 +216,29 @@ impl ModelShape {
         bytes as u64
     }
 
-    /// The bytes of a batch's activations, and of the keys and values that are copied for a cache of at most
-    /// `cache_bytes`.
-    pub fn batch_bytes(&self, tokens: usize, dtype: DType, cache_bytes: usize, set: InstructionSet) -> u64 {
-        let value_bytes = Arithmetic::of_dtype(set, dtype).kept_bytes() as f64;
-        let keys = self.plan.layers.iter().filter_map(|layer| match &layer.mixer {
-            MixerPlan::Attention(attention) => {
-                let Heads { keys, size, .. } = self.plan.views[attention.view].heads;
-                Some(2.0 * value_bytes * keys as f64 * size as f64)
-            }
-            MixerPlan::Delta(_) | MixerPlan::Convolution(_) => None,
-        });
-        let kept = if self.shares_prefixes() { tokens as f64 * keys.sum::<f64>() } else { 0.0 };
-        let values = tokens as f64 * self.plan.values_per_token() as f64;
-        (values * size_of::<f32>() as f64 + kept.min(cache_bytes as f64)) as u64
+    /// The bytes of a batch's activations, and of the keys, values and states that are copied for a cache of
+    /// at most `cache_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) for an arithmetic that the
+    /// CPU does not have.
+    pub fn batch_bytes(
+        &self,
+        tokens: usize,
+        dtype: DType,
+        cache_bytes: usize,
+        set: InstructionSet,
+    ) -> Result<u64> {
+        let operations = CpuOperations::on(Threads::start(1)?, set, dtype)?;
+        let budget = if self.shares_prefixes() { cache_bytes } else { 0 };
+        let cache = PrefixCache::<HostValues>::new(budget, token_shape(&self.plan, &operations));
+        Ok(activation_bytes(self.plan.values_per_token(), &cache, tokens) as u64)
+    }
+
+    /// The bytes of the logits that the head of a SPLADE model holds at a time, on all threads.
+    pub fn logit_bytes(&self, threads: usize) -> u64 {
+        self.plan.logit_bytes(threads) as u64
     }
 
     /// The work of a text of this many tokens. In the last layer, only `answer_rows` of them are computed
@@ -464,5 +489,7 @@ mod tests {
         let stored = StoredValues { bits: 32, are_bfloat16: false };
         assert_eq!(shape.weight_bytes(DType::Float32, stored, InstructionSet::best()), u64::MAX);
         assert!(shape.text_work(512, 1).all_multiplications() > 1e22);
+        let batch = shape.batch_bytes(usize::MAX, DType::Float32, usize::MAX, InstructionSet::best());
+        assert_eq!(batch.unwrap(), u64::MAX);
     }
 }

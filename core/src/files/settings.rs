@@ -1,16 +1,16 @@
-//! Reads `config.json` of a model, and nothing else.
+//! Reads `config.json` and `modules.json` of a model, and nothing else.
 //!
 //! Input: the model that the user names, and the settings for reaching the Hub. Output: the content of its
 //! `config.json`, or the settings that its weights tell: a GGUF file's, and the sizes of a static embedding
-//! model. What must hold: no weights are fetched; the cache's record of the revision stays as it
-//! is, so that an incomplete copy never looks complete.
+//! model; and whether it is a SPLADE model. What must hold: no weights are fetched; the cache's record of the
+//! revision stays as it is, so that an incomplete copy never looks complete.
 
 use serde_json::Value;
 use text_embeddings_checkpoint::{ModelFile, gguf};
 
-use super::config::ModelConfig;
+use super::config::{ModelConfig, Module};
 use super::error::FilesError;
-use super::names::{Bound, CONFIG, is_gguf};
+use super::names::{Bound, CONFIG, MODULES, is_gguf};
 use super::reading::{read_text, remedy};
 use super::repository::Repository;
 use super::source::{HubOptions, ModelSource, local};
@@ -25,10 +25,12 @@ pub struct ModelSettings {
     pub config: Value,
     /// Whether they come from a GGUF file, whose values are quantised.
     pub is_gguf: bool,
+    /// Whether it is a SPLADE model, which needs memory for its logits.
+    pub is_splade: bool,
 }
 
 /// Reads the settings of `source`: a folder or file of this machine, the model in the binary, or a repository
-/// of the Hub, whose `config.json` alone is fetched.
+/// of the Hub, whose `config.json` and `modules.json` alone are fetched.
 ///
 /// # Errors
 ///
@@ -72,7 +74,7 @@ async fn read_settings(
         let file: ModelFile = repository.require(&name, Bound::ANY, NEEDS_WEIGHTS).await?;
         let file = gguf::File::open(file).map_err(FilesError::Weights)?;
         let config = gguf::config(&file).map_err(FilesError::Weights)?;
-        return Ok(ModelSettings { config, is_gguf: true });
+        return Ok(ModelSettings { config, is_gguf: true, is_splade: false });
     }
     let unpacked = match find_static(repository).await? {
         Some(found) => Some(Repository::Memory(found.unpack_files(repository).await?.files)),
@@ -81,5 +83,7 @@ async fn read_settings(
     let files = unpacked.as_ref().unwrap_or(repository);
     let file = files.require(CONFIG, Bound::Small, remedy(CONFIG)).await?;
     let config = ModelConfig::from_text(&read_text(&file)?)?;
-    Ok(ModelSettings { config: config.raw, is_gguf: false })
+    let modules: Vec<Module> = files.read_json(MODULES).await?.unwrap_or_default();
+    let is_splade = modules.iter().any(|module| module.class_name() == "SpladePooling");
+    Ok(ModelSettings { config: config.raw, is_gguf: false, is_splade })
 }

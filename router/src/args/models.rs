@@ -520,8 +520,8 @@ mod tests {
         }
         for (path, problem) in [
             ("/nowhere/models.toml", "cannot be read: No such file"),
-            ("/dev/zero", "is not a regular file: give one"),
-            ("/dev", "is not a regular file: give one"),
+            ("/dev/zero", "cannot be read: it is not a regular file"),
+            ("/dev", "cannot be read: it is not a regular file"),
         ] {
             let error = parse_arguments(&format!("router --models-file {path}")).unwrap_err();
             assert!(error.contains(&format!("`--models-file {path}` {problem}")), "{error}");

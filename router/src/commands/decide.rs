@@ -5,24 +5,20 @@
 //! files become the body of a request.
 
 use std::{
-    fs::File,
-    io::{self, Read, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use serde::de::IgnoredAny;
 
 use super::{
     Usage, block_on,
-    input::{is_stdin, name_in_messages},
+    input::{is_stdin, name_in_messages, read_text},
     start_engine,
 };
 use crate::{args::ModelArgs, http::answer_decisions};
-
-/// The most bytes of a file. A file without end would fill the memory.
-const MAX_FILE: u64 = 16 << 20;
 
 /// The arguments of `decide`.
 #[derive(Debug, Clone, Args)]
@@ -82,22 +78,4 @@ fn read_json(path: &Path) -> anyhow::Result<String> {
     serde_json::from_str::<IgnoredAny>(&text)
         .map_err(|error| anyhow!("{} is not JSON: {error}", name_in_messages(path)))?;
     Ok(text)
-}
-
-/// The content of a file. A byte order mark at its start and a line break at its end are not part of it.
-fn read_text(path: &Path) -> anyhow::Result<String> {
-    let input: Box<dyn Read> = if is_stdin(path) {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(path).with_context(|| path.display().to_string())?)
-    };
-    let mut text = String::new();
-    input.take(MAX_FILE + 1).read_to_string(&mut text).with_context(|| path.display().to_string())?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(anyhow!("{} is longer than 16 MiB: give a shorter one", name_in_messages(path)));
-    }
-    if text.ends_with('\n') {
-        text.pop();
-    }
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

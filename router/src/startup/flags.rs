@@ -3,7 +3,7 @@
 //! Input: [`Args`]. Output: [`ModelFlags`] and the limits on requests. What must hold: an empty value, which
 //! a chart may give to a variable, counts as not given.
 
-use std::{fs, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use text_embeddings_backend::ON_CPU;
 use text_embeddings_backend_core::WeightChoices;
@@ -15,6 +15,7 @@ use text_embeddings_core::{
     },
     service::ServiceConfig,
 };
+use text_embeddings_door::read_small_text;
 
 use crate::{
     args::{Args, ChatTemplateSource, nonempty},
@@ -39,14 +40,14 @@ pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
         None => None,
         Some(ChatTemplateSource::Builtin(family)) => Some(PromptFlag::Builtin(family)),
         Some(ChatTemplateSource::File(path)) => {
-            let source = fs::read_to_string(path).map_err(|error| Refusal::template_file(path, &error))?;
+            let source = read_small_text(path).map_err(|error| Refusal::template_file(path, &error))?;
             Some(PromptFlag::File { path: path.clone(), source })
         }
     };
     let calibration = match &model.calibration {
         None => None,
         Some(path) => {
-            let text = fs::read_to_string(path).map_err(|error| Refusal::calibration(path, &error))?;
+            let text = read_small_text(path).map_err(|error| Refusal::calibration(path, &error))?;
             Some(Calibration::from_text(path, &text)?)
         }
     };
@@ -186,7 +187,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.json");
         let content = r#"{"model_id":"m","arithmetic":"float32","prompt_hash":"1","data":{"name":"d"}}"#;
-        fs::write(&file, content).unwrap();
+        std::fs::write(&file, content).unwrap();
         let calibrated = format!("--default-prompt x --maxsim-rerank --calibration {}", file.display());
         for (flags, expected) in [
             ("", &[][..]),
@@ -210,11 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_cannot_be_read_is_named() {
-        let error = model_flags(&args("--chat-template /no/such.jinja")).unwrap_err().to_string();
-        let start =
-            "`--chat-template /no/such.jinja`: give a Jinja file, or one of builtin, qwen3-reranker, ";
-        assert!(error.starts_with(start), "{error}");
+    fn a_file_that_cannot_be_read_or_never_ends_is_named() {
+        for (path, problem) in [
+            ("/no/such.jinja", ": No such file or directory (os error 2)"),
+            ("/dev/zero", ": it is not a regular file"),
+        ] {
+            let refusal = |flag: &str| model_flags(&args(&format!("{flag} {path}"))).unwrap_err().to_string();
+            let error = refusal("--chat-template");
+            let start =
+                format!("`--chat-template {path}`: give a Jinja file, or one of builtin, qwen3-reranker, ");
+            assert!(error.starts_with(&start) && error.ends_with(problem), "{error}");
+            assert_eq!(refusal("--calibration"), format!("`--calibration {path}`{problem}"));
+        }
     }
 
     fn config(flags: &str) -> ServiceConfig {

@@ -20,7 +20,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use super::writer::{LogEnd, LogWriter};
+use super::writer::{LogEnd, LogWriter, is_control};
 
 const VARIABLE: &str = "LOG_LEVEL";
 
@@ -77,7 +77,7 @@ pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 impl text::Display for Escaped<'_> {
     fn fmt(&self, formatter: &mut text::Formatter<'_>) -> text::Result {
         self.0.chars().try_for_each(|character| {
-            if character.is_control() || matches!(character, '\u{2028}' | '\u{2029}') {
+            if is_control(character) {
                 write!(formatter, "{}", character.escape_default())
             } else {
                 formatter.write_char(character)
@@ -126,13 +126,13 @@ mod tests {
         let writer = written.clone();
         let layer = fmt::layer().fmt_fields(fields()).with_ansi(false).without_time();
         let layer = layer.with_writer(move || writer.clone());
-        let hostile = "a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}감";
+        let hostile = "a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}\u{202e}감";
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let _span = tracing::info_span!("request", shown = %hostile, debugged = ?hostile).entered();
             tracing::warn!(status = 422, field = %hostile, "no route `{hostile}`");
         });
         let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        let escaped = r"a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}감";
+        let escaped = r"a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}\u{202e}감";
         assert_eq!(log.lines().count(), 1, "{log}");
         assert_eq!(log.matches(escaped).count(), 4, "{log}");
         assert!(!log.trim_end().contains(char::is_control), "{log:?}");

@@ -2,7 +2,8 @@
 //!
 //! Input: lines of the log. Output: the same lines on standard output. What must hold: no thread of the
 //! server waits for the reader; a bounded number of bytes waits, and lines beyond them are dropped and
-//! counted; when the process ends, the lines that wait get a moment.
+//! counted; no line has a control character beyond ASCII, which JSON would leave as it is; when the process
+//! ends, the lines that wait get a moment.
 
 use std::{
     collections::VecDeque,
@@ -73,6 +74,7 @@ impl SharedLines {
 
     /// Writes lines, for ever.
     fn write_lines(&self, mut output: impl Write) {
+        let mut begun: &[u8] = b"";
         loop {
             let mut lines = self.lock();
             let line = loop {
@@ -82,9 +84,14 @@ impl SharedLines {
                 }
             };
             drop(lines);
-            // A reader that is gone is no reason to end the server.
-            if output.write_all(&line).and_then(|()| output.flush()).is_err() {
+            let written = output.write_all(begun).and_then(|()| output.write_all(&line));
+            // A reader that is gone is no reason to end the server, nor is a full disk, which may have taken
+            // a part of the line.
+            if written.and_then(|()| output.flush()).is_err() {
+                begun = b"\n";
                 metrics::counter!(LOG_LINES_DROPPED).increment(1);
+            } else {
+                begun = b"";
             }
             self.lock().bytes -= line.len();
             self.changed.notify_all();
@@ -135,8 +142,28 @@ impl Drop for LogLine<'_> {
             line.pop();
             line.push(b'\n');
         }
-        self.shared.push_line(line);
+        self.shared.push_line(if line.is_ascii() { line } else { escape_controls(&line) });
     }
+}
+
+/// Whether a terminal obeys a character instead of showing it: it moves the cursor, breaks the line, or turns
+/// the direction of the text around it.
+pub(super) fn is_control(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A line whose control characters beyond ASCII are written as in JSON.
+fn escape_controls(line: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(line.len());
+    for character in String::from_utf8_lossy(line).chars() {
+        // Writing to memory does not fail.
+        let _ = if is_control(character) && !character.is_ascii() {
+            write!(escaped, "\\u{:04x}", u32::from(character))
+        } else {
+            write!(escaped, "{character}")
+        };
+    }
+    escaped
 }
 
 #[cfg(test)]
@@ -196,5 +223,58 @@ mod tests {
         drop(line);
         let written = lines.recv().unwrap();
         assert_eq!((written.len(), written.last()), (MAX_LINE, Some(&b'\n')));
+    }
+
+    #[test]
+    fn control_characters_beyond_ascii_are_escaped_and_a_cut_character_is_replaced() {
+        let ((ask, asked), (read, lines)) = (mpsc::channel(), mpsc::channel());
+        let (writer, _end) = LogWriter::start(Reader { asked, read }).unwrap();
+        let long = format!("a{}", "감".repeat(MAX_LINE / 3));
+        for (line, expected) in [
+            ("{\"a\":\"\u{9b}2J\u{2028}\u{202e}감\"}\n", r#"{"a":"\u009b2J\u2028\u202e감"}"#),
+            ("\u{1b}[2m감\u{1b}[0m\n", "\u{1b}[2m감\u{1b}[0m"),
+            (&long, &format!("a{}\u{fffd}", "감".repeat(MAX_LINE / 3 - 1))),
+        ] {
+            writer.make_writer().write_all(line.as_bytes()).unwrap();
+            ask.send(()).unwrap();
+            assert_eq!(String::from_utf8(lines.recv().unwrap()).unwrap(), format!("{expected}\n"));
+        }
+    }
+
+    /// A disk of a few bytes.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let (written, room) = &mut *self.0.lock().unwrap();
+            let taken = bytes.len().min(*room - written.len());
+            written.extend_from_slice(&bytes[..taken]);
+            if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_after_a_full_disk_is_a_line_of_its_own() {
+        let disk = Disk::default();
+        disk.0.lock().unwrap().1 = 9;
+        let (writer, _end) = LogWriter::start(disk.clone()).unwrap();
+        let write_line = |line: &[u8]| {
+            writer.make_writer().write_all(line).unwrap();
+            let lines = writer.0.lock();
+            drop(writer.0.changed.wait_while(lines, |lines| lines.bytes > 0).unwrap());
+        };
+        for line in ["first\n", "second\n", "third\n"] {
+            write_line(line.as_bytes());
+        }
+        disk.0.lock().unwrap().1 = 99;
+        for line in ["fourth\n", "fifth\n"] {
+            write_line(line.as_bytes());
+        }
+        assert_eq!(disk.0.lock().unwrap().0, b"first\nsec\nfourth\nfifth\n");
     }
 }

@@ -3,8 +3,7 @@
 
 use super::{
     activation, names, parse,
-    parts::LayerTensors,
-    require,
+    parts::{LayerTensors, kind_indices},
     rotary::{rope_of, rope_settings},
     score_on_last_token,
 };
@@ -130,8 +129,8 @@ impl DecoderConfig {
             ));
         }
         let known = ["full_attention", "sliding_attention"];
-        for kind in config.layer_types.iter().flatten() {
-            require(value, "layer_types", kind, &known)?;
+        if let Some(kinds) = &config.layer_types {
+            kind_indices(value, kinds, &known, config.num_hidden_layers)?;
         }
         Ok(config)
     }

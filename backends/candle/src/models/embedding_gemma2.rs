@@ -104,10 +104,6 @@ pub(super) fn text_plan(value: &Value) -> Result<Plan> {
 
 /// For each layer, the index of its kind.
 fn layer_kinds(value: &Value, config: &TextConfig) -> Result<Vec<usize>> {
-    if config.layer_types.len() != config.num_hidden_layers {
-        let message = "config.json: layer_types must name the kind of each layer";
-        return Err(BackendError::Load(message.to_owned()));
-    }
     kind_indices(value, &config.layer_types, &KINDS.map(|(name, _)| name), config.num_hidden_layers)
 }
 

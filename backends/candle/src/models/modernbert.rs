@@ -3,7 +3,7 @@
 
 use super::{
     activation, classification, head_size, names, parse,
-    parts::{LayerTensors, fused_attention},
+    parts::{LayerTensors, fused_attention, kind_indices},
     refuse, require,
     rotary::rope_of,
 };
@@ -123,10 +123,7 @@ fn kinds(value: &Value, config: &ModernBertConfig) -> Result<Vec<usize>> {
         let every = config.global_attn_every_n_layers.map_or(3, NonZeroUsize::get);
         return Ok((0..config.num_hidden_layers).map(|index| usize::from(index % every != 0)).collect());
     };
-    let kinds: Vec<_> = types.iter().filter_map(|name| KINDS.iter().position(|kind| kind == name)).collect();
-    let all_known = [types.len(), config.num_hidden_layers] == [kinds.len(); 2];
-    refuse(value, !all_known, "layer_types other than full_attention and sliding_attention")?;
-    Ok(kinds)
+    kind_indices(value, types, &KINDS, config.num_hidden_layers)
 }
 
 fn views(value: &Value, config: &ModernBertConfig, heads: Heads) -> Result<Vec<View>> {

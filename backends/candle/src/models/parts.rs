@@ -37,11 +37,13 @@ pub(super) fn kind_indices(
         let index = known.iter().position(|name| name == kind);
         indices.push(index.ok_or_else(|| unsupported_value(config, "layer_types", kind, known))?);
     }
-    if indices.len() < layers {
-        let message = "config.json: layer_types must name the kind of each layer";
-        return Err(BackendError::Load(message.to_owned()));
+    if indices.len() != layers {
+        return Err(BackendError::Load(format!(
+            "config.json: layer_types must name the kind of each layer: it names {}, but num_hidden_layers is \
+             {layers}",
+            indices.len()
+        )));
     }
-    indices.truncate(layers);
     Ok(indices)
 }
 

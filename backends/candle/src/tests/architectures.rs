@@ -457,7 +457,8 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("deberta-v2-string", "pooler_hidden_act", "mish".into(), "pooler_hidden_act \"mish\""),
         ("deberta-v2-conv", "conv_kernel_size", 4.into(), "conv_kernel_size 4"),
         ("deberta-v2-conv", "conv_groups", 2.into(), "conv_groups"),
-        ("modernbert-embedding", "layer_types", serde_json::json!(["full_attention"]), "layer_types"),
+        ("modernbert-embedding", "layer_types", serde_json::json!(["full_attention"]), "names 1, but"),
+        ("modernbert-embedding", "layer_types", serde_json::json!(["conv"]), "layer_types \"conv\""),
         ("modernbert-embedding", "sliding_window", 128.into(), "sliding_window that is not half"),
         ("gemma-embedding", "use_bidirectional_attention", true.into(), "use_bidirectional_attention true"),
         ("gemma2-embedding", "use_bidirectional_attention", true.into(), "use_bidirectional_attention true"),
@@ -513,6 +514,7 @@ fn settings_of_delta_rules_that_no_plan_carries_out_are_refused_by_name() {
         ("use_bidirectional_attention", true.into(), "attention to later tokens"),
         ("hidden_act", "gelu".into(), "hidden_act \"gelu\""),
         ("layer_types", serde_json::json!(["full_attention"]), "the kind of each layer"),
+        ("layer_types", serde_json::json!(vec!["full_attention"; 99]), "names 99, but num_hidden_layers is"),
         ("layer_types", serde_json::json!(["sliding_attention"]), "sliding_attention"),
         ("linear_num_value_heads", 3.into(), "a multiple of linear_num_key_heads"),
         ("linear_num_key_heads", 0.into(), "must be positive"),
@@ -544,6 +546,9 @@ fn settings_of_newer_models_that_no_plan_carries_out_are_refused_by_name() {
         ("lfm2-causal", "conv_bias", "true", "conv_bias true"),
         ("lfm2-causal", "conv_L_cache", "65", "conv_L_cache 65"),
         ("lfm2-causal", "layer_types", r#"["conv"]"#, "the kind of each layer"),
+        ("lfm2-causal", "num_hidden_layers", "1", "but num_hidden_layers is 1"),
+        ("gemma3-embedding", "layer_types", r#"["full_attention"]"#, "names 1, but"),
+        ("gemma3-embedding", "num_hidden_layers", "1", "but num_hidden_layers is 1"),
         ("lfm2-causal", "layer_types", r#"["moe"]"#, "layer_types \"moe\""),
         ("lfm2-causal", "num_key_value_heads", "2", "must be a multiple of"),
         ("lfm2-bidirectional", "conv_L_cache", "4", "conv_L_cache 4 without a middle"),
@@ -589,13 +594,4 @@ fn a_choice_among_the_weights_is_one_of_the_models_own() {
 
 fn plan_error(config: &Value, choices: &WeightChoices) -> String {
     models::plan(config, choices).map(drop).unwrap_err().to_string()
-}
-
-#[test]
-fn the_memory_of_a_batch_includes_the_logits_of_a_sparse_head_on_each_thread() {
-    let fixture = fixtures_of_architectures().into_iter().find(|fixture| fixture.name == "bert-splade");
-    let Some(fixture) = fixture else { return assert!(std::env::var("ARCHITECTURE").is_ok()) };
-    let bytes = |output| load(&fixture.options(output)).unwrap().backend.batch_bytes(0);
-    let vocabulary = fixture.config["vocab_size"].as_u64().unwrap() as usize;
-    assert_eq!((bytes("splade"), bytes("mean")), (2 * 64 * vocabulary * 4, 0));
 }

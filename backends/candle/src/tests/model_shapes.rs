@@ -93,3 +93,36 @@ fn every_shape_is_measured_without_its_weights() {
         }
     }
 }
+
+#[test]
+fn the_memory_of_a_batch_is_what_the_loaded_model_says() {
+    let mut checked = 0;
+    for fixture in fixtures_of_architectures() {
+        if REFUSED.iter().any(|(name, _)| *name == fixture.name) {
+            continue;
+        }
+        let shape = ModelShape { plan: models::plan(&fixture.config, &fixture.choices).unwrap() };
+        for (cache_bytes, tokens) in [(0, 0), (1 << 20, 1), (1 << 20, 7), (1 << 20, 1 << 20)] {
+            let dtype = DType::BFloat16;
+            let options = LoadOptions {
+                dtype: Some(dtype),
+                prefix_cache_bytes: cache_bytes,
+                ..fixture.options("last")
+            };
+            let loaded = load(&options).unwrap();
+            let expected =
+                shape.batch_bytes(tokens, loaded.numbers.computed, cache_bytes, InstructionSet::best());
+            let what = format!("{}, {cache_bytes} bytes, {tokens} tokens", fixture.name);
+            assert_eq!(loaded.backend.batch_bytes(tokens) as u64, expected.unwrap(), "{what}");
+        }
+        if fixture.name.ends_with("-splade") {
+            let options = fixture.options("splade");
+            let vocabulary = fixture.config["vocab_size"].as_u64().unwrap();
+            let logits = options.threads as u64 * 64 * vocabulary * 4;
+            let loaded = load(&options).unwrap().backend.batch_bytes(0) as u64;
+            assert_eq!((loaded, shape.logit_bytes(options.threads)), (logits, logits), "{}", fixture.name);
+        }
+        checked += 1;
+    }
+    assert!(checked > 60 || std::env::var("ARCHITECTURE").is_ok(), "{checked}");
+}

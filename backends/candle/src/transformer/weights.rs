@@ -27,23 +27,33 @@ impl<O: Operations> Weights<'_, O> {
     }
 
     pub(crate) fn norm(&self, norm: &plan::NormPlan) -> Result<Norm<O::Vector>> {
-        let &plan::NormPlan { ref name, kind, size, bias, add_one, ref order, epsilon } = norm;
-        let mut weight = self.checkpoint.vector(&format!("{name}.weight"), size)?;
-        if !order.is_empty() {
-            weight = order.iter().flat_map(|range| weight[range.clone()].to_vec()).collect();
-        }
+        let (weight, bias) = self.norm_values(norm)?;
+        let bias = match norm.kind {
+            NormKind::Layer => Some(bias.unwrap_or_else(|| vec![0.0; norm.size])),
+            NormKind::Rms => bias,
+        };
+        let bias = bias.map(|bias| self.operations.vector(bias)).transpose()?;
+        let weight = self.operations.vector(weight)?;
+        Ok(Norm { kind: norm.kind, weight, bias, epsilon: norm.epsilon })
+    }
+
+    /// The weight that a norm multiplies with, and its bias if it has one.
+    pub(crate) fn norm_values(&self, norm: &plan::NormPlan) -> Result<(Vec<f32>, Option<Vec<f32>>)> {
+        let &plan::NormPlan { ref name, size, bias, add_one, ref order, .. } = norm;
+        let read_ordered = |tensor: &str| -> Result<Vec<f32>> {
+            let stored = self.checkpoint.vector(&format!("{name}.{tensor}"), size)?;
+            if order.is_empty() {
+                return Ok(stored);
+            }
+            Ok(order.iter().flat_map(|range| &stored[range.clone()]).copied().collect())
+        };
+        let mut weight = read_ordered("weight")?;
         if add_one {
             for weight in &mut weight {
                 *weight += 1.0;
             }
         }
-        let bias = match (bias, kind) {
-            (true, _) => Some(self.checkpoint.vector(&format!("{name}.bias"), size)?),
-            (false, NormKind::Layer) => Some(vec![0.0; size]),
-            (false, NormKind::Rms) => None,
-        };
-        let bias = bias.map(|bias| self.operations.vector(bias)).transpose()?;
-        Ok(Norm { kind, weight: self.operations.vector(weight)?, bias, epsilon })
+        Ok((weight, bias.then(|| read_ordered("bias")).transpose()?))
     }
 
     pub(crate) fn optional_norm(&self, norm: Option<&plan::NormPlan>) -> Result<Option<Norm<O::Vector>>> {

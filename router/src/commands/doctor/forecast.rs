@@ -12,7 +12,7 @@ use text_embeddings_backend::{ArithmeticSpeed, InstructionSet, ModelShape, PassS
 use text_embeddings_backend_core::{DType, NumberSupport, Numbers};
 use text_embeddings_core::{
     families::Limits,
-    files::DEMO_MODEL_ID,
+    files::{DEMO_MODEL_ID, ModelSettings},
     model::{DEFAULT_MAX_BATCH_TOKENS, RequestedType},
 };
 
@@ -90,6 +90,7 @@ pub(super) struct ModelCandidate {
     pub(super) task: Task,
     shape: ModelShape,
     stored: StoredValues,
+    is_splade: bool,
     default: DType,
 }
 
@@ -145,16 +146,15 @@ impl Choice {
 }
 
 impl ModelCandidate {
-    /// The model with this content of `config.json`.
+    /// The model with these settings.
     ///
     /// # Errors
     ///
     /// A sentence that names the setting that is not supported, or is missing.
-    pub(super) fn from_config(
+    pub(super) fn from_settings(
         model: String,
         task: Task,
-        config: &Value,
-        is_gguf: bool,
+        &ModelSettings { ref config, is_gguf, is_splade }: &ModelSettings,
         set: InstructionSet,
     ) -> anyhow::Result<Self> {
         let shape = ModelShape::from_config(config)?;
@@ -169,7 +169,7 @@ impl ModelCandidate {
         let stored_rounded = are_bfloat16 || quantised && !is_gguf;
         let support = NumberSupport::Cpu { fast_16_bits: set.has_fast_16_bits(), stored_rounded };
         let default = Numbers::choose(None, support).map_or(DType::Float32, |numbers| numbers.computed);
-        Ok(Self { model, task, shape, stored: StoredValues { bits, are_bfloat16 }, default })
+        Ok(Self { model, task, shape, stored: StoredValues { bits, are_bfloat16 }, is_splade, default })
     }
 
     /// The memory and the speed to be expected.
@@ -182,9 +182,9 @@ impl ModelCandidate {
             None if set.has_fast_16_bits() => vec![DType::Float32, DType::BFloat16, DType::Int8],
             None => vec![DType::Float32, DType::Int8],
         };
-        let mut choices = self.make_choices(&dtypes, it);
+        let mut choices = self.make_choices(&dtypes, it)?;
         if it.args.model.dtype.is_none() && !choices.iter().any(|choice| choice.fits) {
-            choices.extend(self.make_choices(&[DType::Int4], it));
+            choices.extend(self.make_choices(&[DType::Int4], it)?);
             dtypes.push(DType::Int4);
         }
         if it.measures {
@@ -222,15 +222,15 @@ impl ModelCandidate {
         }
     }
 
-    fn make_choices(&self, dtypes: &[DType], it: &Circumstances<'_>) -> Vec<Choice> {
+    fn make_choices(&self, dtypes: &[DType], it: &Circumstances<'_>) -> anyhow::Result<Vec<Choice>> {
         dtypes.iter().map(|&dtype| self.make_choice(dtype, it)).collect()
     }
 
     /// The model in this arithmetic, with the given limits; if it does not fit with them, with short inputs
     /// and without a prefix cache.
-    fn make_choice(&self, dtype: DType, it: &Circumstances<'_>) -> Choice {
+    fn make_choice(&self, dtype: DType, it: &Circumstances<'_>) -> anyhow::Result<Choice> {
         let seconds = self.text_seconds(dtype, it);
-        let plan = self.plan_memory(it.args, dtype, it.machine);
+        let plan = self.plan_memory(it.args, dtype, it.machine)?;
         let mut choice = Choice {
             dtype: dtype.to_string(),
             memory_bytes: plan.certain_bytes(),
@@ -245,7 +245,7 @@ impl ModelCandidate {
             short.model.prefix_cache_bytes = 0;
             short.model.max_batch_tokens = NonZeroUsize::new(SHORT_INPUT);
             short.model.max_input_length = NonZeroUsize::new(self.max_length(it.args).min(SHORT_INPUT));
-            let plan = self.plan_memory(&short, dtype, it.machine);
+            let plan = self.plan_memory(&short, dtype, it.machine)?;
             if it.machine.memory.is_some_and(|available| plan.fits_into(available)) {
                 choice.fits = true;
                 choice.memory_bytes = plan.certain_bytes();
@@ -254,7 +254,7 @@ impl ModelCandidate {
                 );
             }
         }
-        choice
+        Ok(choice)
     }
 
     /// The longest input, as the server chooses it without the other files of the model.
@@ -269,22 +269,24 @@ impl ModelCandidate {
         positions.min(kind).min(batch.unwrap_or(DEFAULT_MAX_BATCH_TOKENS))
     }
 
-    fn plan_memory(&self, args: &Args, dtype: DType, machine: &Machine) -> MemoryPlan {
+    fn plan_memory(&self, args: &Args, dtype: DType, machine: &Machine) -> anyhow::Result<MemoryPlan> {
         let set = machine.computing_instructions();
         let (model, max_length) = (&args.model, self.max_length(args));
         let batch = batch_tokens(args, machine, Some(self.shape.token_work()));
         let prefixes = if self.shape.shares_prefixes() { model.prefix_cache_bytes } else { 0 };
         let tokenizer = TOKENIZER_BYTES.saturating_mul(self.shape.vocabulary_size() as u64);
         let weights = self.shape.weight_bytes(dtype, self.stored, set);
+        let logits = if self.is_splade { self.shape.logit_bytes(machine.threads) } else { 0 };
+        let activations = self.shape.batch_bytes(batch.max(max_length), dtype, prefixes, set)?;
         let plan = MemoryPlan {
             loaded: weights.saturating_add(tokenizer).saturating_add(PROCESS_BYTES),
-            batch: self.shape.batch_bytes(batch.max(max_length), dtype, prefixes, set),
+            batch: activations.saturating_add(logits),
             prefixes: prefixes as u64,
             ..MemoryPlan::default()
         };
         let unknown = Available { bytes: u64::MAX, source: "" };
         let available = machine.memory.unwrap_or(unknown);
-        plan.with_requests(available, args, machine.tokenization_workers, max_length)
+        Ok(plan.with_requests(available, args, machine.tokenization_workers, max_length))
     }
 
     /// The seconds of a candidate, predicted; absent for a model without layers.

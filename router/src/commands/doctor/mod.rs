@@ -1,6 +1,7 @@
 //! `doctor`: how fast this machine computes, and whether models fit and how fast they would be.
 //!
-//! Input: models, whose `config.json` alone is read or fetched; without any, a table of well-known ones.
+//! Input: models, whose `config.json` and `modules.json` alone are read or fetched; without any, a table of
+//! well-known ones.
 //! Output: findings as sentences, or as JSON. What must hold: memory and time come from the code that serves;
 //! a model that does not fit, or whose configuration cannot be, is a line and exit code 1, and the other
 //! models are still described.
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use text_embeddings_backend::{DEVICE, InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{BackendKind, amount};
+use text_embeddings_core::files::ModelSettings;
 
 use super::block_on;
 use crate::{
@@ -40,8 +42,9 @@ const MAX_TOKENS: usize = 1 << 17;
   text-embeddings-router doctor ./my-model model.gguf --measure
   text-embeddings-router doctor Qwen/Qwen3-Reranker-4B --json && echo it fits
 
-Of a model of the Hub, only config.json is fetched. Times are predicted from its sizes and from the measured speed of
-large products; --measure computes layers of the same sizes with random weights. G/s are 10^9 operations per second.
+Of a model of the Hub, only config.json and modules.json are fetched. Times are predicted from its sizes and from the
+measured speed of large products; --measure computes layers of the same sizes with random weights. G/s are 10^9
+operations per second.
 
 Exit codes: 0 all models fit, 1 one does not or cannot be read, 2 wrong arguments.")]
 pub(crate) struct DoctorArgs {
@@ -149,7 +152,8 @@ async fn find_candidates(
         let known: Vec<KnownModel> = serde_json::from_str(KNOWN)?;
         let known = known.into_iter().map(|KnownModel { model, kind, config }| {
             let task = if kind == "re-ranker" { Task::Rerank } else { Task::Embed };
-            ModelCandidate::from_config(model, task, &config, false, set)
+            let settings = ModelSettings { config, is_gguf: false, is_splade: false };
+            ModelCandidate::from_settings(model, task, &settings, set)
         });
         return Ok((known.collect::<anyhow::Result<_>>()?, Vec::new()));
     }
@@ -159,7 +163,7 @@ async fn find_candidates(
         let candidate = startup::load_settings(&source).await.and_then(|found| {
             let given = args.how.model_type.map(Task::of_type);
             let task = given.unwrap_or_else(|| Task::guess_task(model, &found.config));
-            ModelCandidate::from_config(model.clone(), task, &found.config, found.is_gguf, set)
+            ModelCandidate::from_settings(model.clone(), task, &found, set)
         });
         match candidate {
             Ok(candidate) => candidates.push(candidate),

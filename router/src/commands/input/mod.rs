@@ -9,8 +9,13 @@ mod format;
 mod json_list;
 mod quotes;
 
-use std::path::Path;
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
+use anyhow::{Context, ensure};
 use clap::Args;
 
 pub(crate) use documents::{DocumentSource, Documents, Texts};
@@ -21,6 +26,9 @@ pub(crate) use format::{Document, InputFormat};
 pub(crate) const QUERIES_FLAG: &str = "--queries";
 /// The name of the field with the text, unless `--field` names another.
 const TEXT: &str = "text";
+
+/// The most bytes of a file that is read as a whole. A file without end would fill the memory.
+const MAX_FILE: u64 = 16 << 20;
 
 /// Standard input, where a file or a text is expected.
 const STDIN: &str = "-";
@@ -33,6 +41,31 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 /// The words for a file in messages.
 pub(crate) fn name_in_messages(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { format!("`{}`", path.display()) }
+}
+
+/// The content of a file that is read as a whole. A byte order mark at its start and a line break at its end
+/// are not part of it.
+///
+/// # Errors
+///
+/// If it cannot be read, or is longer than [`MAX_FILE`].
+pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let input: Box<dyn Read> = if is_stdin(path) {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).with_context(|| path.display().to_string())?)
+    };
+    let mut text = String::new();
+    input.take(MAX_FILE + 1).read_to_string(&mut text).with_context(|| path.display().to_string())?;
+    ensure!(
+        text.len() as u64 <= MAX_FILE,
+        "{} is longer than 16 MiB: give a shorter one",
+        name_in_messages(path)
+    );
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// How a file of texts is read.

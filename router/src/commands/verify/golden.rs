@@ -5,11 +5,13 @@
 //! near 0, near 1 and between; the tolerance is the sum of the arithmetic's, the source's uncertainty and the
 //! source's rounding.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use text_embeddings_core::families::QWEN3_RERANKER;
+
+use crate::commands::input::read_text;
 
 const PUBLISHED: &str = include_str!("golden.json");
 
@@ -105,8 +107,7 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
 /// If it cannot be read or a pair has not one of `raw` and `score`.
 pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
     let name = format!("`--golden {}`", path.display());
-    let content =
-        fs::read_to_string(path).with_context(|| format!("{name} cannot be read: check the path"))?;
+    let content = read_text(path).with_context(|| format!("{name} cannot be read"))?;
     let goldens: Vec<Golden> = serde_json::from_str(&content).map_err(|error| {
         anyhow!(
             "{name} is not an array of objects with query, document, and raw or score ({error}): correct it"
@@ -217,6 +218,15 @@ mod tests {
     }
 
     #[test]
+    fn a_users_file_without_end_is_refused() {
+        let error = format!("{:#}", read(Path::new("/dev/zero")).unwrap_err());
+        assert_eq!(
+            error,
+            "`--golden /dev/zero` cannot be read: `/dev/zero` is longer than 16 MiB: give a shorter one"
+        );
+    }
+
+    #[test]
     fn a_users_file_is_read_or_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("golden.json");
@@ -228,7 +238,7 @@ mod tests {
             (r#"[{"query":"q","document":"d","raw":1,"colour":"red"}]"#, "colour"),
             (r#"[{"query":"q","document":"d"}]"#, "pair 1"),
         ] {
-            fs::write(&path, content).unwrap();
+            std::fs::write(&path, content).unwrap();
             match read(&path) {
                 Ok(goldens) => {
                     let found = goldens.expected(&goldens.pairs[0], 9.0).unwrap();
