@@ -113,7 +113,7 @@ test: ready check check-features check-aarch64 unit integration counts ## Run ev
 
 .PHONY: ready
 ready:
-	@scripts/needs.sh "Testing everything, 25 to 50 minutes on two cores: lints, Rust tests, then the real binary" $(PYTHON)
+	@scripts/needs.sh "Testing everything, 40 to 60 minutes on two cores in a new clone: lints, Rust tests, then the real binary" $(PYTHON)
 
 check: prose ## Check formatting, names, lints, documentation, spelling and prose
 	$(PYTHON) scripts/house_style.py --check
