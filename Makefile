@@ -113,7 +113,7 @@ test: ready check check-features check-aarch64 unit integration counts ## Run ev
 
 .PHONY: ready
 ready:
-	@scripts/needs.sh "Testing everything, 25 to 50 minutes on two cores: lints, Rust tests, then the real binary" $(PYTHON)
+	@scripts/needs.sh "Testing everything, 40 to 60 minutes on two cores in a new clone: lints, Rust tests, then the real binary" $(PYTHON)
 
 check: prose ## Check formatting, names, lints, documentation, spelling and prose
 	$(PYTHON) scripts/house_style.py --check
@@ -146,11 +146,12 @@ unit: ## Run the Rust tests
 tools: $(VENV)/installed ## Fetch the Python packages and programs that the tests use
 	@$(PYTHON) scripts/install_tools.py
 
-# The example has dev-dependencies, as tests have. So crates have the features that they have in `make unit`,
-# and hardly any is compiled again.
+# The package alone, so that its dependencies have no features for tests: it is the binary that users build,
+# and the test of the wheel only links it again. A process of pytest that has no tests left takes some of
+# another one. Each starts servers of its own, so more than four would need much memory.
 integration: tools ## Test the real binary with all backends that do not need a GPU
-	cargo build --workspace --bins --example forward_pass --features $(addprefix text-embeddings-router/,$(BACKENDS)) --locked
-	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
+	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal integration_tests python/tests
 
 TORCH := $(TARGET)/torch-venv
 PYTHON_BACKEND_PYTHON ?= $(abspath $(TORCH))/bin/python
@@ -225,7 +226,8 @@ gpu-test: $(VENV)/installed $(GPU) ## On a machine with an NVIDIA GPU: the backe
 	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
 	. $(GPU) && DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(CUDA_INTEGRATION)
 
-# The same folder as in scripts/check-features.sh. One test after the other, because a process has one device.
+# Its own folder: with its variables, build scripts would run again for every other build. One test after the
+# other, because a process has one device.
 CUDA_CHECK := $(abspath $(TARGET))/cuda-check
 cuda-driver-test: ## Run the code for NVIDIA GPUs on a device that is emulated below CUDA's driver: no GPU, no toolkit (ten CPU-minutes the first time)
 	eval "$$(scripts/cuda-emulated.sh $(CUDA_CHECK))" && CARGO_TARGET_DIR=$(CUDA_CHECK) cargo test -p text-embeddings-backend-candle \

@@ -9,7 +9,8 @@ import shutil
 import pytest
 from server import ROOT
 
-TOOLS = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "tools"
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+TOOLS = TARGET / "tools"
 # Commands of documents and of the page find them by name. Debian has servers in /usr/sbin.
 os.environ["PATH"] = f"{TOOLS}:{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 

@@ -1,7 +1,7 @@
 """The wheel as a user gets it: built here, installed into an empty virtual environment, and run.
 
 Input: WHEEL, the path of a wheel (`make wheel`); without it, the test builds one with the development
-profile, in the target folder of the other tests. Invariants: serving and sending requests need only the wheel
+profile and the features of `make integration`. Invariants: serving and sending requests need only the wheel
 and its dependencies.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import TARGET
 from server import ROOT, wait_until
 
 BUILD_LIMIT, INSTALL_LIMIT, RUN_LIMIT = 1200, 300, 120
@@ -28,8 +29,11 @@ def wheel(tmp_path_factory) -> Path:
     if given := os.environ.get("WHEEL"):
         return Path(given).resolve()
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "maturin", "build", "--profile", "dev", "--locked", "--out", folder]
-    ended = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_LIMIT)
+    build = [sys.executable, "-m", "maturin", "build", "--profile", "dev", "--features", "ort", "--locked", "--out", folder]
+    # The crates that `make integration` compiled, but a folder of its own for the binary: other tests run the
+    # binary in the target folder meanwhile.
+    environment = os.environ | {"CARGO_BUILD_BUILD_DIR": str(TARGET), "CARGO_TARGET_DIR": str(folder / "target")}
+    ended = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_LIMIT, env=environment)
     assert ended.returncode == 0, ended.stderr
     (built,) = folder.glob("*.whl")
     return built

@@ -23,7 +23,8 @@ refused() {
 }
 
 refused "a server needs a backend" --no-default-features --features http
-refused "a server needs a transport" --no-default-features --features candle
+# With the features that the checks around it have: so hardly a dependency is compiled again.
+refused "a server needs a transport" --no-default-features --features candle,demo,python,tls,traces
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate
 cargo check --quiet -p text-embeddings-router --locked --no-default-features --features candle,http,ort
 for crate in $(cargo tree --quiet --workspace --depth 0 --prefix none --locked | cut -d ' ' -f 1 | sort -u); do
@@ -36,9 +37,12 @@ if cargo tree --quiet -p text-embeddings-router --locked --edges normal --invert
     echo "a build for the CPU depends on candle: only the backend's feature tensors may bring it" >&2
     exit 1
 fi
-# Its own folder: with these variables, build scripts would run again for every other build. Instead of
-# CUTLASS's headers, which only its kernels need, flash attention's build script finds an empty folder.
-folder=${CARGO_TARGET_DIR:-target}/cuda-check
-eval "$(scripts/cuda-cutlass.sh "$folder/cutlass" --empty)"
-NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 CARGO_TARGET_DIR=$folder \
-    cargo check --quiet -p text-embeddings-backend-candle --all-targets --locked --features cuda,flash-attn
+# These packages have build scripts that run again when the variables change. An optimisation level of their
+# own keeps them apart from a real build for GPUs, whose kernels compile for hours. Instead of CUTLASS's
+# headers, which only its kernels need, flash attention's build script finds an empty folder.
+apart() { for package; do echo "--config profile.dev.package.$package.opt-level=2"; done; }
+eval "$(scripts/cuda-cutlass.sh "${CARGO_TARGET_DIR:-target}/no-cutlass" --empty)"
+# shellcheck disable=SC2046
+NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 \
+    cargo check --quiet -p text-embeddings-backend-candle --all-targets --locked --features cuda,flash-attn \
+    $(apart cudarc candle-kernels candle-flash-attn text-embeddings-backend-candle)

@@ -17,7 +17,7 @@ FETCH_LIMIT = float(os.environ.get("FETCH_LIMIT", 1800))
 QUIET_LIMIT = 60
 # Nothing can be tested without these. They are installed first, so that an index which does not answer is
 # asked once.
-NEEDED = {"pytest", "codespell"}
+NEEDED = {"pytest", "pytest-xdist", "execnet", "codespell"}
 
 
 class Failed(Exception):

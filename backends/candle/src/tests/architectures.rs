@@ -218,10 +218,21 @@ fn backends(options: &LoadOptions, gpu_precisions: usize) -> Vec<TestedBackend> 
     backends
 }
 
+/// The longest of all tests, and libtest starts it among the last: on one thread, a core would idle.
 #[test]
 fn every_architecture_gives_what_its_reference_gives() {
+    let fixtures = fixtures_of_architectures();
+    let (first, second) = fixtures.split_at(fixtures.len() / 2);
+    let failures = std::thread::scope(|scope| {
+        let second = scope.spawn(|| failures_of(second));
+        [failures_of(first), second.join().unwrap()].concat()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn failures_of(fixtures: &[Fixture]) -> Vec<String> {
     let mut failures = Vec::new();
-    for fixture in fixtures_of_architectures() {
+    for fixture in fixtures {
         if REFUSED.iter().any(|(name, _)| *name == fixture.name) {
             continue;
         }
@@ -237,7 +248,7 @@ fn every_architecture_gives_what_its_reference_gives() {
             }
         }
     }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    failures
 }
 
 /// One output of each fixture in float16 with flash attention, of some also in the other combinations. On an
