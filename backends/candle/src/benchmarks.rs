@@ -155,7 +155,7 @@ impl Softmax {
             step_sum: &mut step_sum,
         };
         let visible: [_; Self::ROWS] = std::array::from_fn(|_| 0..32 * Self::PANELS);
-        let factors = StepFactors { of_scores: 1.0, of_weights: &[] };
+        let factors = StepFactors { of_scores: 1.0, sum_scales: None, of_weights: &[] };
         softmax::step(set, &mut self.scores, &visible, factors, &mut state, &mut self.weights);
     }
 }

@@ -12,7 +12,8 @@ pub(super) struct Workspace {
     pub(super) queries: Words,
     /// The scales of the queries of all key heads, for integers.
     pub(super) query_scales: Vec<f32>,
-    /// The scales of a step's values, for integers.
+    /// The scales of a step's keys, and of its values, for integers.
+    pub(super) key_scales: Vec<f32>,
     pub(super) value_scales: Vec<f32>,
     /// The words of rows before they are placed in a block.
     pub(super) words: Vec<u32>,

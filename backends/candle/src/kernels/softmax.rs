@@ -7,7 +7,8 @@
 
 use super::{
     layout::{COLUMNS, WORDS},
-    simd::{dispatch, exp2},
+    simd::{Simd, dispatch},
+    tile::ZEROS,
 };
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ pub(crate) struct RunningSoftmax<'a> {
     pub(crate) sum: &'a mut [f32],
     /// The factor by which the last step scaled the earlier sums of each row.
     pub(crate) correction: &'a mut [f32],
-    /// The sum of the last step's weights of each row, each times its factor.
+    /// The sum of the last step's weights of each row, each times its factor, if they have factors.
     pub(crate) step_sum: &'a mut [f32],
 }
 
@@ -28,8 +29,89 @@ pub(crate) struct RunningSoftmax<'a> {
 pub(crate) struct StepFactors<'a> {
     /// Every score is multiplied by it.
     pub(crate) of_scores: f32,
+    /// If the scores are sums of products of integers: their scales.
+    pub(crate) sum_scales: Option<SumScales<'a>>,
     /// A factor for each score of a row, by which its weight is multiplied before it is written; or none.
     pub(crate) of_weights: &'a [f32],
+}
+
+impl StepFactors<'_> {
+    /// The factor of a row's scores.
+    fn of_row(&self, row: usize) -> f32 {
+        self.sum_scales.map_or(self.of_scores, |scales| scales.of_rows[row] * self.of_scores)
+    }
+}
+
+/// The scales of integers whose products were summed.
+#[derive(Clone, Copy)]
+pub(crate) struct SumScales<'a> {
+    /// One for each row.
+    pub(crate) of_rows: &'a [f32],
+    /// One for each key of all panels.
+    pub(crate) of_keys: &'a [f32],
+}
+
+/// The largest score that a row sees. In place, sums of integers become scores without their row's scale, if
+/// there are scales of keys, and scores that the row does not see become negative infinity.
+///
+/// # Safety
+///
+/// The CPU has the registers' instruction set. `scores` are `[panel][row]`, and `key_scales` has a value for
+/// each column of all panels, or none.
+#[inline(always)]
+unsafe fn largest_score<S: Simd>(
+    scores: &mut [[f32; COLUMNS]],
+    row: usize,
+    visible: &Range<usize>,
+    rows: usize,
+    key_scales: &[f32],
+) -> f32 {
+    let panels = scores.len() / rows;
+    let sees_all = visible.start == 0 && visible.end >= panels * COLUMNS;
+    // SAFETY: the caller upholds the same conditions. A row of scores consists of whole registers.
+    unsafe {
+        let scores = scores.as_mut_ptr().cast::<f32>();
+        let hidden = S::splat(f32::NEG_INFINITY);
+        let mut largest = hidden;
+        for panel in 0..panels {
+            for at in (0..COLUMNS).step_by(S::LANES) {
+                let (lanes, first) = (scores.add((panel * rows + row) * COLUMNS + at), panel * COLUMNS + at);
+                let mut score = S::load(lanes);
+                if !key_scales.is_empty() {
+                    let scales = S::load(key_scales.as_ptr().add(first));
+                    score = score.less_integers(ZEROS.as_ptr().cast()).mul_add(scales, S::splat(0.0));
+                    score.store(lanes);
+                }
+                if !sees_all {
+                    score = score.first(visible.end.saturating_sub(first), hidden);
+                    score = hidden.first(visible.start.saturating_sub(first), score);
+                    score.store(lanes);
+                }
+                largest = score.max(largest);
+            }
+        }
+        largest.largest()
+    }
+}
+
+/// `value = 2^value`
+///
+/// # Safety
+///
+/// The CPU has the registers' instruction set.
+#[inline(always)]
+unsafe fn raise_two<S: Simd>(values: &mut [f32]) {
+    for values in values.chunks_mut(S::LANES) {
+        let (first, count) = (values.as_mut_ptr(), values.len());
+        // SAFETY: the caller guarantees the instruction set. There are `count` values.
+        unsafe {
+            if count < S::LANES {
+                S::load_first(first, count).exp2().store_first(first, count);
+            } else {
+                S::load(first).exp2().store(first);
+            }
+        }
+    }
 }
 
 dispatch! {
@@ -45,47 +127,34 @@ dispatch! {
         softmax: &mut RunningSoftmax<'_>,
         weights: &mut [[u32; WORDS]],
     ) {
-        let StepFactors { of_scores: factor, of_weights: factors } = factors;
         let rows = visible.len();
         let panels = scores.len() / rows;
         assert!(scores.len() == panels * rows && weights.len() == 2 * scores.len());
-        assert!(factors.is_empty() || factors.len() >= panels * COLUMNS);
-        let registers = COLUMNS / S::LANES;
+        let key_scales = factors.sum_scales.map_or(&[][..], |scales| scales.of_keys);
+        for factors in [factors.of_weights, key_scales] {
+            assert!(factors.is_empty() || factors.len() >= panels * COLUMNS);
+        }
         // SAFETY (all below): `S` is the register type of the instruction set that this body is compiled for,
         // and the CPU has it. A row of scores consists of whole registers, and so does a line of weights.
-        // `scores` has `panels · rows` rows, `weights` twice as many lines, and `factors` a value for each
-        // column of all panels, if any (asserted).
-        let scores = scores.as_mut_ptr().cast::<f32>();
-        let weights = weights.as_mut_ptr().cast::<f32>();
+        // `scores` has `panels · rows` rows, `weights` twice as many lines, and each list of factors a value
+        // for each column of all panels, if any (asserted).
         for (row, visible) in visible.iter().enumerate() {
-            if visible.is_empty() {
-                softmax.correction[row] = 1.0;
-                continue;
-            }
-            let hidden = unsafe { S::splat(f32::NEG_INFINITY) };
-            let mut largest = hidden;
-            let sees_all = visible.start == 0 && visible.end >= panels * COLUMNS;
-            for panel in 0..panels {
-                for register in 0..registers {
-                    let lanes = unsafe { scores.add((panel * rows + row) * COLUMNS + register * S::LANES) };
-                    let mut score = unsafe { S::load(lanes) };
-                    if !sees_all {
-                        let first = panel * COLUMNS + register * S::LANES;
-                        score = unsafe { score.first(visible.end.saturating_sub(first), hidden) };
-                        score = unsafe { hidden.first(visible.start.saturating_sub(first), score) };
-                        unsafe { score.store(lanes) };
-                    }
-                    largest = unsafe { score.max(largest) };
-                }
-            }
             let before = softmax.max[row];
-            let max = unsafe { largest.largest() } * factor;
-            let max = if max > before { max } else { before };
-            softmax.max[row] = max;
-            softmax.correction[row] = exp2::<FUSED>(before - max);
+            if !visible.is_empty() {
+                let largest = unsafe { largest_score::<S>(scores, row, visible, rows, key_scales) };
+                let max = largest * factors.of_row(row);
+                softmax.max[row] = if max > before { max } else { before };
+            }
+            softmax.correction[row] = if visible.is_empty() { 0.0 } else { before - softmax.max[row] };
         }
-        let factor = unsafe { S::splat(factor) };
+        // All rows at once: one after the other, they take a tenth of the time of a short text's step.
+        unsafe { raise_two::<S>(&mut softmax.correction[..rows]) };
+        let registers = COLUMNS / S::LANES;
+        let scores = scores.as_ptr().cast::<f32>();
+        let weights = weights.as_mut_ptr().cast::<f32>();
+        let key_factors = factors.of_weights;
         for (row, visible) in visible.iter().enumerate() {
+            let factor = unsafe { S::splat(factors.of_row(row)) };
             let mut sum = unsafe { S::splat(0.0) };
             let mut step_sum = sum;
             let offset = unsafe { S::splat(-softmax.max[row]) };
@@ -100,17 +169,19 @@ dispatch! {
                     let lanes = unsafe { scores.add((panel * rows + row) * COLUMNS + register * S::LANES) };
                     let weight = unsafe { S::load(lanes).mul_add(factor, offset).exp2() };
                     sum = unsafe { sum.add(weight) };
-                    if factors.is_empty() {
+                    if key_factors.is_empty() {
                         unsafe { weight.store(line) };
                         continue;
                     }
-                    let factors = unsafe { factors.as_ptr().add(panel * COLUMNS + register * S::LANES) };
+                    let factors = unsafe { key_factors.as_ptr().add(panel * COLUMNS + register * S::LANES) };
                     let weight = unsafe { weight.mul_add(S::load(factors), S::splat(0.0)) };
                     unsafe { weight.store(line) };
                     step_sum = unsafe { step_sum.add(weight) };
                 }
             }
-            softmax.step_sum[row] = unsafe { step_sum.sum() };
+            if !key_factors.is_empty() {
+                softmax.step_sum[row] = unsafe { step_sum.sum() };
+            }
             softmax.sum[row] = softmax.sum[row] * softmax.correction[row] + unsafe { sum.sum() };
         }
     }
@@ -130,26 +201,38 @@ dispatch! {
 }
 
 dispatch! {
-    /// `totals = totals · factor + x`, with one factor per row.
-    fn scale_and_add(x: &[[f32; COLUMNS]], factors: &[f32], totals: &mut [[f32; COLUMNS]]) {
-        for ((totals, x), &factor) in totals.iter_mut().zip(x).zip(factors) {
-            // SAFETY: as in `step`.
-            let factor = unsafe { S::splat(factor) };
+    /// `totals = totals · factor + x`, with one factor per row. If there are scales of rows, the bits of `x`
+    /// are integers, and are multiplied by them.
+    fn scale_and_add(x: &[[f32; COLUMNS]], scales: &[f32], factors: &[f32], totals: &mut [[f32; COLUMNS]]) {
+        for (row, ((totals, x), &factor)) in totals.iter_mut().zip(x).zip(factors).enumerate() {
+            let scale = scales.get(row);
             for (total, x) in totals.chunks_exact_mut(S::LANES).zip(x.chunks_exact(S::LANES)) {
                 // SAFETY: as in `step`.
-                unsafe { S::load(total.as_ptr()).mul_add(factor, S::load(x.as_ptr())).store(total.as_mut_ptr()) };
+                unsafe {
+                    let mut added = S::load(x.as_ptr());
+                    if let Some(&scale) = scale {
+                        added = added.less_integers(ZEROS.as_ptr().cast()).mul_add(S::splat(scale), S::splat(0.0));
+                    }
+                    S::load(total.as_ptr()).mul_add(S::splat(factor), added).store(total.as_mut_ptr());
+                }
             }
         }
     }
 }
 
 dispatch! {
-    /// `out = total · factor`. The row's total is every `rows`th element of `totals`. The last one may be
-    /// longer than the rest of `out`.
-    fn mean(totals: &[[f32; COLUMNS]], rows: usize, factor: f32, out: &mut [f32]) {
-        for (total, out) in totals.iter().step_by(rows).zip(out.chunks_mut(COLUMNS)) {
-            for (out, &total) in out.iter_mut().zip(total) {
-                *out = total * factor;
+    /// Writes the means of some rows, `total / sum`, to `out`, each from its index in `starts` on. `totals`
+    /// are `[panel][row]`. The last panel may be wider than the rest of a mean, which has `size` values.
+    fn write_means(totals: &[[f32; COLUMNS]], sums: &[f32], starts: &[usize], size: usize, out: &mut [f32]) {
+        for (row, (&sum, &start)) in sums.iter().zip(starts).enumerate() {
+            let factor = 1.0 / sum;
+            for (panel, out) in out[start..start + size].chunks_mut(COLUMNS).enumerate() {
+                let total = &totals[panel * sums.len() + row];
+                match out.as_chunks_mut().0 {
+                    // The compiler knows the size of this loop.
+                    [out] => *out = total.map(|value| value * factor),
+                    _ => out.iter_mut().zip(total).for_each(|(out, value)| *out = value * factor),
+                }
             }
         }
     }
@@ -162,6 +245,26 @@ mod tests {
 
     fn rows_of(rng: &mut StdRng) -> [f32; COLUMNS] {
         std::array::from_fn(|_| rng.random_range(-3.0..3.0))
+    }
+
+    /// Random scores of panels of rows as `step` takes them, and their values.
+    fn scores(
+        rng: &mut StdRng,
+        [panels, rows]: [usize; 2],
+        scales: Option<SumScales<'_>>,
+    ) -> (Vec<[f32; COLUMNS]>, Vec<[f64; COLUMNS]>) {
+        let of_index = |index| {
+            let Some(SumScales { of_rows, of_keys }) = scales else {
+                let scores = rows_of(rng).map(|score| 10.0 * score);
+                return (scores, scores.map(f64::from));
+            };
+            let sums: [i32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-1_500_000..1_500_000));
+            let (panel, of_row) = (index / rows, f64::from(of_rows[index % rows]));
+            let of_key = |at: usize| f64::from(of_keys[panel * COLUMNS + at]);
+            let values = std::array::from_fn(|at| f64::from(sums[at]) * of_row * of_key(at));
+            (sums.map(|sum| f32::from_bits(sum.cast_unsigned())), values)
+        };
+        (0..panels * rows).map(of_index).unzip()
     }
 
     /// Compares the weights of three steps, and the softmaxes' final state, with plain loops, for random
@@ -185,8 +288,12 @@ mod tests {
                 }
             };
             let visible: Vec<Range<usize>> = (0..rows).map(range).collect();
-            let before: Vec<[f32; 32]> =
-                (0..panels * rows).map(|_| rows_of(rng).map(|score| 10.0 * score)).collect();
+            let [of_rows, of_keys] = [rows, 32 * panels]
+                .map(|count| (0..count).map(|_| rng.random_range(1e-3..4e-3)).collect::<Vec<_>>());
+            // Every third case has sums of integers.
+            let sum_scales =
+                rows.is_multiple_of(3).then_some(SumScales { of_rows: &of_rows, of_keys: &of_keys });
+            let (before, scores) = scores(rng, [panels, rows], sum_scales);
             let mut state = RunningSoftmax {
                 max: &mut max,
                 sum: &mut sum,
@@ -197,7 +304,7 @@ mod tests {
             // Every second case has factors: powers of two, which change no bits.
             let factors: Vec<f32> = (0..32 * panels).map(|key| 0.5_f32.powi((key % 7) as i32)).collect();
             let factors = if rows.is_multiple_of(2) { &factors[..] } else { &[] };
-            let step_factors = StepFactors { of_scores: factor, of_weights: factors };
+            let step_factors = StepFactors { of_scores: factor, sum_scales, of_weights: factors };
             step(set, &mut before.clone(), &visible, step_factors, &mut state, &mut lines);
             for row in 0..rows {
                 weights[row].iter_mut().for_each(|weight| *weight *= f64::from(correction[row]));
@@ -207,8 +314,8 @@ mod tests {
                     written += weight;
                     let weight = weight / factors.get(key).unwrap_or(&1.0);
                     if visible[row].contains(&key) {
-                        let score = before[key / COLUMNS * rows + row][key % COLUMNS];
-                        exponents[row].push(f64::from(score) * f64::from(factor));
+                        let score = scores[key / COLUMNS * rows + row][key % COLUMNS];
+                        exponents[row].push(score * f64::from(factor));
                         weights[row].push(f64::from(weight));
                     } else if weight != 0.0 {
                         return Err(format!("a hidden key weighs {weight}"));
@@ -263,7 +370,7 @@ mod tests {
                     step_sum: &mut [0.0; 3],
                 };
                 let mut lines = [[0; WORDS]; 6];
-                let factors = StepFactors { of_scores: 1.0, of_weights: &[] };
+                let factors = StepFactors { of_scores: 1.0, sum_scales: None, of_weights: &[] };
                 step(set, &mut scores, &[0..32, 0..32, 0..32], factors, &mut state, &mut lines);
                 assert_eq!((sum[0], sum[2]), (32.0, 32.0), "{set}");
                 assert!(!sum[1].is_finite(), "{set} {broken}: {}", sum[1]);
@@ -299,30 +406,46 @@ mod tests {
             for rows in 1..=33 {
                 let [x, before] = [(); 2].map(|()| (0..rows).map(|_| rows_of(&mut rng)).collect::<Vec<_>>());
                 let factors: Vec<f32> = (0..rows).map(|row| [0.0, 1.0, 0.3][row % 3]).collect();
-                let mut totals = before.clone();
-                scale_and_add(set, &x, &factors, &mut totals);
-                for (at, &got) in totals.as_flattened().iter().enumerate() {
-                    let (row, column) = (at / COLUMNS, at % COLUMNS);
-                    let expected =
-                        f64::from(before[row][column]) * f64::from(factors[row]) + f64::from(x[row][column]);
-                    assert!((f64::from(got) - expected).abs() < 1e-6, "{set} {at}: {got} for {expected}");
+                // Alone, and as sums of integers.
+                let scales: Vec<f32> = (0..rows).map(|_| rng.random_range(1e-7..1e-6)).collect();
+                let integers: Vec<_> = x.iter().map(|row| row.map(|value| (1e6 * value) as i32)).collect();
+                let bits: Vec<_> =
+                    integers.iter().map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned()))).collect();
+                for (x, scales) in [(&x, &[][..]), (&bits, &scales)] {
+                    let mut totals = before.clone();
+                    scale_and_add(set, x, scales, &factors, &mut totals);
+                    for (at, &got) in totals.as_flattened().iter().enumerate() {
+                        let (row, column) = (at / COLUMNS, at % COLUMNS);
+                        let added = match scales.get(row) {
+                            Some(&scale) => f64::from(scale) * f64::from(integers[row][column]),
+                            None => f64::from(x[row][column]),
+                        };
+                        let expected = f64::from(before[row][column]) * f64::from(factors[row]) + added;
+                        assert!((f64::from(got) - expected).abs() < 1e-6, "{set} {at}: {got} for {expected}");
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn a_mean_is_a_row_of_each_panel() {
+    fn a_mean_is_a_row_of_each_panel_by_its_sum() {
         let mut rng = StdRng::seed_from_u64(15);
         for set in InstructionSet::available() {
             for (rows, size) in (1..=14).flat_map(|rows| [(rows, 128), (rows, 33), (rows, 7)]) {
                 let totals: Vec<_> = (0..rows * 4).map(|_| rows_of(&mut rng)).collect();
-                let mut out = vec![f32::NAN; size];
-                mean(set, &totals[rows - 1..], rows, 0.5, &mut out);
-                for (at, got) in out.into_iter().enumerate() {
-                    let expected = totals[at / COLUMNS * rows + rows - 1][at % COLUMNS] * 0.5;
-                    assert!((got - expected).abs() <= 0.0, "{set} {rows} {at}");
+                let sums: Vec<f32> = (0..rows).map(|row| 0.5_f32.powi(row as i32)).collect();
+                // In any order, with a gap after each.
+                let starts: Vec<usize> = (0..rows).map(|row| (5 * row + 3) % 14 * (size + 1)).collect();
+                let mut out = vec![0.0; 14 * (size + 1)];
+                let mut expected = out.clone();
+                for (row, &start) in starts.iter().enumerate() {
+                    for at in 0..size {
+                        expected[start + at] = totals[at / COLUMNS * rows + row][at % COLUMNS] / sums[row];
+                    }
                 }
+                write_means(set, &totals, &sums, &starts, size, &mut out);
+                assert_eq!(out, expected, "{set} {rows} {size}");
             }
         }
     }

@@ -18,15 +18,13 @@ use crate::{
         layout::COLUMNS,
         pack::{self, OperandFormat, int16},
         results::{self, SumScaling},
-        softmax::{self, RunningSoftmax, StepFactors},
+        softmax::{self, RunningSoftmax, StepFactors, SumScales},
         tile::{self, MAX_ROWS, Start, TileKernel, TileOperands, ZEROS},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::Segment;
 
-/// The scales of columns that have none of their own.
-const ONES: [f32; COLUMNS] = [1.0; COLUMNS];
 /// The number of heads of a query that are packed together.
 const HEADS_AT_ONCE: usize = 16;
 
@@ -198,12 +196,14 @@ impl<'a> Tiles<'a> {
 
     /// Takes in the keys of a step, for a text that ends with the segment `last`.
     pub(super) fn attend(&self, workspace: &mut Workspace, step: KeyStep<'_>, last: &Segment) {
+        workspace.key_scales.clear();
         workspace.value_scales.clear();
         if self.format.is_scaled() {
             for (piece, panels) in step.pieces() {
-                let (_, PackedHead { value_scales, .. }) = self.packed(step, piece);
-                let scales = &value_scales[panels.start * COLUMNS..panels.end * COLUMNS];
-                workspace.value_scales.extend_from_slice(scales);
+                let (_, PackedHead { key_scales, value_scales, .. }) = self.packed(step, piece);
+                let keys = panels.start * COLUMNS..panels.end * COLUMNS;
+                workspace.key_scales.extend_from_slice(&key_scales[keys.clone()]);
+                workspace.value_scales.extend_from_slice(&value_scales[keys]);
             }
         }
         let visible =
@@ -251,22 +251,29 @@ impl<'a> Tiles<'a> {
         let scores = &mut workspace.scores.rows()[..panels * rows.len()];
         let mut of_panels = scores.chunks_exact_mut(rows.len());
         for (piece, panels) in step.pieces() {
-            let (size, PackedHead { keys, key_scales, .. }) = self.packed(step, piece);
+            let (size, PackedHead { keys, .. }) = self.packed(step, piece);
             let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
-            let mut key_scales = key_scales.as_chunks().0.iter().skip(panels.start);
             for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
                 let operands = TileOperands { a: block, b: keys };
                 self.kernel.multiply(rows.len(), operands, Start::Zeros, Ahead::NOTHING, scores);
-                if let Some(of_keys) = key_scales.next() {
-                    let of_rows = &workspace.query_scales[self.head * self.rows..][rows.clone()];
-                    results::scale_sums(set, scores, &scaling(of_rows, of_keys));
-                }
             }
         }
-        if let Some(cap) = self.scoring.soft_cap {
+        let mut sum_scales = self.format.is_scaled().then(|| SumScales {
+            of_rows: &workspace.query_scales[self.head * self.rows..][rows.clone()],
+            of_keys: &workspace.key_scales[first_scale..],
+        });
+        let Scoring { soft_cap, bias, .. } = self.scoring;
+        let are_changed = soft_cap.is_some() || bias.is_some() || self.disentangled.is_some();
+        if let Some(SumScales { of_rows, of_keys }) = sum_scales.take_if(|_| are_changed) {
+            for (scores, of_columns) in scores.chunks_exact_mut(rows.len()).zip(of_keys.as_chunks().0) {
+                let scaling = SumScaling { of_rows, of_columns, corrections: &[0; COLUMNS], biases: &ZEROS };
+                results::scale_sums(set, scores, &scaling);
+            }
+        }
+        if let Some(cap) = soft_cap {
             activation::soft_cap(set, scores.as_flattened_mut(), cap * self.scoring.divisor);
         }
-        if let Some(bias) = self.scoring.bias {
+        if let Some(bias) = bias {
             let mut biases = [&[][..]; MAX_ROWS];
             for (biases, row) in biases.iter_mut().zip(rows.clone()) {
                 let head = self.head * self.group + self.head_in_group(row);
@@ -296,7 +303,8 @@ impl<'a> Tiles<'a> {
         };
         let lines = &mut workspace.weights.as_mut_slice().as_chunks_mut().0[..2 * scores.len()];
         let of_scores = LOG2_E / self.scoring.divisor;
-        let factors = StepFactors { of_scores, of_weights: &workspace.value_scales[first_scale..] };
+        let of_weights = &workspace.value_scales[first_scale..];
+        let factors = StepFactors { of_scores, sum_scales, of_weights };
         softmax::step(set, scores, &workspace.visible, factors, &mut running, lines);
         if self.row_format.is_scaled() {
             int16::round_block(set, lines, &mut workspace.step_sum[rows]);
@@ -312,6 +320,7 @@ impl<'a> Tiles<'a> {
         let block_words = rows.len() * self.row_format.words(COLUMNS);
         let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
         let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
+        let scales = if self.format.is_scaled() { &workspace.step_sum[rows.clone()] } else { &[] };
         for (panel, totals) in totals.chunks_exact_mut(rows.len()).enumerate() {
             let mut weights = workspace.weights.as_slice();
             let mut start = Start::Zeros;
@@ -324,11 +333,7 @@ impl<'a> Tiles<'a> {
                 self.kernel.multiply(rows.len(), operands, start, Ahead::NOTHING, tile);
                 (weights, start) = (rest, Start::Sums);
             }
-            if self.format.is_scaled() {
-                let scales = &workspace.step_sum[rows.clone()];
-                results::scale_sums(set, &mut tile[..rows.len()], &scaling(scales, &ONES));
-            }
-            softmax::scale_and_add(set, tile, factors, totals);
+            softmax::scale_and_add(set, tile, scales, factors, totals);
         }
     }
 
@@ -337,16 +342,12 @@ impl<'a> Tiles<'a> {
         let width = self.heads.queries * self.heads.size;
         for rows in self.blocks() {
             let totals = &workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
-            let count = rows.len();
-            for (index, row) in rows.enumerate() {
-                let out = &mut workspace.out[self.query(row) * width..][self.columns(row)];
-                softmax::mean(self.compute.set, &totals[index..], count, 1.0 / workspace.sum[row], out);
+            let mut starts = [0; MAX_ROWS];
+            for (start, row) in starts.iter_mut().zip(rows.clone()) {
+                *start = self.query(row) * width + self.columns(row).start;
             }
+            let (sums, starts) = (&workspace.sum[rows.clone()], &starts[..rows.len()]);
+            softmax::write_means(self.compute.set, totals, sums, starts, self.heads.size, &mut workspace.out);
         }
     }
-}
-
-/// The scaling of sums with these scales of rows and columns.
-fn scaling<'a>(of_rows: &'a [f32], of_columns: &'a [f32; COLUMNS]) -> SumScaling<'a> {
-    SumScaling { of_rows, of_columns, corrections: &[0; COLUMNS], biases: &ZEROS }
 }
