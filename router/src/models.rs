@@ -288,16 +288,19 @@ impl Models {
 
     /// Whether every model can compute.
     pub(crate) async fn are_healthy(&self) -> bool {
-        join_all(self.served.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)
+        join_all(self.served.iter().map(|served| served.service.engine().healthy()))
+            .await
+            .into_iter()
+            .all(|is| is)
     }
 
     /// Waits until the device of a model is lost.
     pub(crate) async fn device_lost(&self) {
-        select_all(self.served.iter().map(|served| Box::pin(served.service.device_lost()))).await;
+        select_all(self.served.iter().map(|served| Box::pin(served.service.engine().device_lost()))).await;
     }
 
     /// Whether the device of a model is lost.
     pub(crate) fn is_device_lost(&self) -> bool {
-        self.served.iter().any(|served| served.service.is_device_lost())
+        self.served.iter().any(|served| served.service.engine().is_device_lost())
     }
 }

@@ -78,7 +78,7 @@ impl Metrics {
     /// Has the gauges of these models' engines, which are loaded, and buckets up to their longest input.
     pub(crate) fn watch(&self, models: &Models) {
         let all = models.all_models();
-        let engines = all.iter().map(|served| served.service.gauges()).collect();
+        let engines = all.iter().map(|served| served.service.engine().gauges()).collect();
         let inputs = all.iter().map(|served| served.info.config.model.limits.max_input_length);
         let watched = WatchedModels { engines, max_length: inputs.max().unwrap_or_default() };
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(watched);
