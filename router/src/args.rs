@@ -26,9 +26,10 @@ use clap::{
     parser::ValueSource,
 };
 use text_embeddings_backend_core::Pool;
+use text_embeddings_core::secret::Secret;
 
 use self::environment::set_aside_container_name;
-use crate::{collector::Endpoint, secret::Secret};
+use crate::collector::Endpoint;
 
 pub(crate) use self::{
     door::DoorArgs,

@@ -13,9 +13,8 @@ use anyhow::Context;
 use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
+use text_embeddings_core::secret::Secret;
 use text_embeddings_door::read_small_file;
-
-use crate::secret::Secret;
 
 /// A key's SHA-256, so that comparing takes the same time for keys of any length.
 type Fingerprint = [u8; 32];

@@ -8,8 +8,7 @@ use std::{convert::Infallible, fmt, str::FromStr};
 use axum::http::{Uri, uri::Scheme};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::percent_decode_str;
-
-use crate::secret::Secret;
+use text_embeddings_core::secret::Secret;
 
 /// The value of `--otlp-endpoint`. Its `Debug` and `Display` hide everything before an `@`.
 #[derive(Clone, PartialEq, Eq)]

@@ -29,7 +29,6 @@ mod models;
 mod reload;
 mod renewal;
 mod residency;
-mod secret;
 mod serve;
 mod signals;
 mod startup;

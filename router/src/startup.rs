@@ -39,7 +39,6 @@ use crate::{
     memory::held_bytes,
     models::Served,
     residency::Tenant,
-    secret::Secret,
 };
 
 /// Loads the model that `args` names, checks it and starts the engine.
@@ -271,7 +270,7 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
         revision: hub.revision.clone(),
-        token: hub.token().map(Secret::expose).map(str::to_owned),
+        token: hub.token().cloned(),
         cache_dir: hub.huggingface_hub_cache.clone(),
         reader: backend::reader(hub),
     }

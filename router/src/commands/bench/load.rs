@@ -17,10 +17,10 @@ use anyhow::{Context, bail};
 use reqwest::{Client, header};
 use serde_json::Value;
 use text_embeddings_backend_core::amount;
+use text_embeddings_core::secret::Secret;
 use tokio::{task::JoinSet, time::sleep_until};
 
 use super::workload::Workload;
-use crate::secret::Secret;
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
