@@ -57,11 +57,8 @@ impl Endpoint {
         }
     }
 
-    /// The collector; absent if the value is empty, as a variable may be.
-    ///
-    /// # Errors
-    ///
-    /// The problem of the address, and what to give instead.
+    /// The collector; absent if the value is empty, as a variable may be. The error is the problem of the
+    /// address, and what to give instead.
     pub(crate) fn resolve(&self) -> Result<Option<Collector>, &'static str> {
         const ADVICE: &str = "is not an address of a collector: give one such as `http://localhost:4317`";
         if self.0.is_empty() {

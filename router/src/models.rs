@@ -214,11 +214,7 @@ const MAX_NAME: usize = 100;
 
 impl Models {
     /// A registry of these models, at least one, of these cascades of them, and of models that are loaded
-    /// later.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about a cascade of models that do not fit.
+    /// later. The error is a sentence about a cascade of models that do not fit.
     pub(crate) fn new(
         mut models: Vec<Arc<Served>>,
         cascades: &[CascadeArgs],

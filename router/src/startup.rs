@@ -276,11 +276,8 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
-/// The model that these flags make of the files.
-///
-/// # Errors
-///
-/// A [`text_embeddings_core::model::Refusal`], or the tokenizer's error.
+/// The model that these flags make of the files. The error is a [`text_embeddings_core::model::Refusal`], or
+/// the tokenizer's error.
 pub(crate) fn resolve_model(args: &Args, folder: &ModelFolder) -> anyhow::Result<Model> {
     Ok(Model::resolve(folder, &tokenizer(folder)?, &flags::model_flags(args)?)?)
 }

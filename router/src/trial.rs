@@ -37,11 +37,8 @@ pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode
 }
 
 /// Has a child process try the files of the model that these arguments name, with the arguments and the
-/// environment of this one. The files must be on this machine. Blocks.
-///
-/// # Errors
-///
-/// The child's error, or the way in which it ended.
+/// environment of this one. The files must be on this machine. Blocks. The error is the child's error, or the
+/// way in which it ended.
 pub(crate) fn try_files(args: &Args) -> anyhow::Result<()> {
     // The binary may have been replaced since the start.
     let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };

@@ -28,12 +28,9 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Begins the file `target`, or continues it with `resume`. None: it is complete already.
-    ///
-    /// # Errors
-    ///
-    /// If there is a file that would be lost, an incomplete one that was begun with other settings or that
-    /// another process writes, or no permission.
+    /// Begins the file `target`, or continues it with `resume`. None: it is complete already. Fails if there
+    /// is a file that would be lost, an incomplete one that was begun with other settings or that another
+    /// process writes, or no permission.
     pub(crate) fn open_file(
         target: &Path,
         settings: &Map<String, Value>,

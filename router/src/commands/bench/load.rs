@@ -133,11 +133,8 @@ impl LoadTest {
         format!("sending to {}: {} to warm up, then {until}", self.url, self.warm_up)
     }
 
-    /// Sends, and waits for the last answer.
-    ///
-    /// # Errors
-    ///
-    /// If not one request of the warm-up succeeds, or there can be no client.
+    /// Sends, and waits for the last answer. Fails if not one request of the warm-up succeeds, or there can
+    /// be no client.
     pub(super) async fn run(self) -> anyhow::Result<LoadResult> {
         let client = Client::builder()
             .no_proxy()

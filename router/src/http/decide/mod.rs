@@ -95,11 +95,7 @@ async fn compute_decisions(
     }))
 }
 
-/// The answer to a body in JSON, without a server.
-///
-/// # Errors
-///
-/// The message that a client would read.
+/// The answer to a body in JSON, without a server. The error is the message that a client would read.
 pub(crate) async fn answer_decisions(served: &Served, body: Vec<u8>) -> anyhow::Result<String> {
     let answer = async {
         let Checked { found, body } = read_and_build(&DecodedBody::new(body, BodyFormat::Json)?)?;

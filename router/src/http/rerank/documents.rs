@@ -155,11 +155,7 @@ pub(super) struct BuiltRequest {
 
 impl DocumentsBody {
     /// The service's request for this body. The texts that are built from objects have at most `limit` bytes
-    /// in all.
-    ///
-    /// # Errors
-    ///
-    /// The field or document that cannot be ranked, and why.
+    /// in all. The error names the field or document that cannot be ranked, and says why.
     pub(super) fn request(
         self,
         mut options: Options,

@@ -164,10 +164,7 @@ impl Options {
     }
 
     /// Refuses values that have no meaning, and fields that would change the answer and are not supported.
-    ///
-    /// # Errors
-    ///
-    /// The field and why it is refused.
+    /// The error names the field and says why.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.mm_processor_kwargs.is_some() {
             return Err("`mm_processor_kwargs` is not supported: only text is ranked".to_owned());
