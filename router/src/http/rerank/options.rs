@@ -153,16 +153,6 @@ impl Options {
         self.use_activation.get_or_insert(false);
     }
 
-    /// Whether the request is Voyage's: its client always sends `truncation`.
-    pub(super) fn is_voyages(&self) -> bool {
-        self.truncation.is_some()
-    }
-
-    /// Whether the request is Infinity's: its client always sends `raw_scores`.
-    pub(super) fn is_infinitys(&self) -> bool {
-        self.raw_scores.is_some()
-    }
-
     /// Refuses values that have no meaning, and fields that would change the answer and are not supported.
     /// The error names the field and says why.
     pub(crate) fn check(&self) -> Result<(), String> {
