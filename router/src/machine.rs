@@ -85,7 +85,7 @@ impl Machine {
 
     /// The most bytes of scores and vectors that are kept, of all models together.
     pub(crate) fn score_cache_bytes(&self) -> usize {
-        self.scores.as_ref().map_or(0, |cache| cache.byte_limit())
+        self.scores.as_ref().map_or(0, |cache| cache.max_bytes)
     }
 
     /// The threads that tokenize for all models.
