@@ -17,13 +17,8 @@ use crate::{
     startup::find_files,
 };
 
-/// The environment variable of the child, with the model's name.
-const VARIABLE: &str = "TEXT_EMBEDDINGS_ROUTER_TRIAL";
-
-/// The name of the model whose files this process is to try.
-pub(crate) fn requested_name() -> Option<String> {
-    std::env::var(VARIABLE).ok()
-}
+/// The environment variable of the child, with the name of the model whose files it is to try.
+pub(crate) const VARIABLE: &str = "TEXT_EMBEDDINGS_ROUTER_TRIAL";
 
 /// Tries the files of the model with this name. This is all that the child does.
 pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode> {

@@ -152,16 +152,6 @@ impl ModelList {
         Ok(self)
     }
 
-    /// The models that are loaded at the start.
-    pub(crate) fn models_at_start(&self) -> Vec<Args> {
-        self.models.iter().filter(|model| model.load == LoadTime::AtStart).cloned().collect()
-    }
-
-    /// The models that the first request for them loads.
-    pub(crate) fn later_models(&self) -> impl Iterator<Item = &Args> {
-        self.models.iter().filter(|model| model.load == LoadTime::FirstRequest)
-    }
-
     /// The place of the model with this name or alias.
     fn find_place(&self, name: &str) -> Option<usize> {
         let mut models = self.models.iter();
