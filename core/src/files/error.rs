@@ -143,11 +143,6 @@ impl FilesError {
         matches!(self, Self::Missing { .. } | Self::NoWeights(_) | Self::NoGguf(_))
     }
 
-    /// Whether the error is about a GGUF file. Such a model needs no other file.
-    pub(super) fn is_about_gguf(&self) -> bool {
-        matches!(self, Self::NoGguf(_) | Self::GgufForAnother { .. })
-    }
-
     pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {
         Self::Io { path: path.into(), cause }
     }

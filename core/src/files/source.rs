@@ -119,7 +119,8 @@ impl HubOptions {
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let path = |name| variable(name).map(PathBuf::from);
-        let is_on = |name| variable(name).is_some_and(|value| is_switched_on(&value));
+        let words = ["1", "on", "yes", "true"];
+        let is_on = |name| variable(name).is_some_and(|value| words.contains(&value.to_lowercase().as_str()));
         let home = path("HF_HOME");
         let home = home.unwrap_or_else(|| {
             path("XDG_CACHE_HOME")
@@ -153,11 +154,6 @@ impl HubOptions {
 fn read_token(file: &Path) -> Option<String> {
     let token = reading::text(file, MAX_TOKEN).ok()?.trim().to_owned();
     if token.is_empty() { None } else { Some(token) }
-}
-
-/// Whether a Hub variable's value means true.
-fn is_switched_on(value: &str) -> bool {
-    ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
 /// The directory that `model_id` names, and the file in it if it names a file. `None` if `model_id` can only
@@ -204,7 +200,9 @@ mod tests {
         for (value, expected) in
             [("1", true), ("ON", true), ("yes", true), ("True", true), ("0", false), ("off", false)]
         {
-            assert_eq!(is_switched_on(value), expected, "{value}");
+            let options =
+                HubOptions::from_variables(|name| (name == "HF_HUB_OFFLINE").then(|| value.to_owned()));
+            assert_eq!(options.offline, expected, "{value}");
         }
     }
 

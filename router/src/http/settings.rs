@@ -65,7 +65,7 @@ impl HttpSettings {
         for (path, action) in further {
             let Some(path) = path else { continue };
             let Some(first) = ROUTES.iter().find(|route| route.action == action) else { continue };
-            let route = first.clone().on_path(path.clone());
+            let route = Route { path: path.clone().into(), ..first.clone() };
             routes.retain(|other| other.method != route.method || other.path != route.path);
             routes.push(route);
         }

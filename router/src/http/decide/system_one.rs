@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::{
     BuiltDecisions, OptionsOrder,
-    answers::AnswerForm,
+    answers::{AnswerForm, ChoiceValue},
     texts::{any_text, invalid_at, optional_text, parse_at, parse_object},
 };
 use crate::http::json::JsonText;
@@ -118,7 +118,7 @@ fn build_question(place: &str, json: &JsonText) -> Result<(Question, AnswerForm)
                 let description = optional_text(Some(&description), &format!("{criteria_place}.{name}"))?;
                 options.push(QuestionOption { name, description });
             }
-            let names = options.iter().map(|option| option.name.clone().into()).collect();
+            let names = options.iter().map(|option| ChoiceValue::Text(option.name.clone())).collect();
             (QuestionKind::Choice(options), AnswerForm::Options(names))
         }
         "score" => {
