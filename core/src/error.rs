@@ -23,19 +23,14 @@ pub fn shorten_message(message: String) -> String {
 
 /// The reason why a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each sentence explains its fields")]
 pub enum Error {
     /// A list, or another field that must not be empty, is empty.
     #[error("`{field}` cannot be empty")]
-    Empty {
-        /// The request's field.
-        field: &'static str,
-    },
+    Empty { field: &'static str },
     /// One of a request's inputs is an empty text, or has no token ids.
     #[error("Input validation error: `{field}` cannot be empty")]
-    EmptyInput {
-        /// The request's field.
-        field: &'static str,
-    },
+    EmptyInput { field: &'static str },
     /// A field's value, or a combination of fields, is not valid. The text says what and why.
     #[error("Input validation error: {0}")]
     Validation(String),
@@ -44,54 +39,31 @@ pub enum Error {
         "batch size {got} > maximum allowed batch size {max}; `--max-client-batch-size`, for re-ranking \
          `--max-rerank-texts`, sets the maximum"
     )]
-    BatchTooLarge {
-        /// The number of inputs.
-        got: usize,
-        /// The most inputs.
-        max: usize,
-    },
-    /// An input has too many tokens and must not be truncated.
+    BatchTooLarge { got: usize, max: usize },
+    /// An input has too many tokens, the template's included, and must not be truncated.
     #[error("Input validation error: `inputs` must have less than {max} tokens. Given: {got}; {max} fit")]
-    TooLong {
-        /// The number of tokens of the whole input, the template included.
-        got: usize,
-        /// The longest input, in tokens.
-        max: usize,
-    },
+    TooLong { got: usize, max: usize },
     /// An input has too many characters to be tokenized.
     #[error("Input validation error: `inputs` must have less than {max} characters. Given: {got}; {max} fit")]
-    TooManyCharacters {
-        /// The number of characters of the input.
-        got: usize,
-        /// The most characters.
-        max: usize,
-    },
+    TooManyCharacters { got: usize, max: usize },
     /// One of a request's several inputs is not valid: [`Error::TooLong`], [`Error::TooManyCharacters`] or
     /// [`Error::EmptyInput`].
     #[error("{error}; the index of this input is {index}")]
     OfInput {
         /// The index of the input in the request. A re-ranker's inputs are its documents.
         index: usize,
-        /// The reason.
         error: Box<Error>,
     },
     /// The tokenizer failed.
     #[error("tokenizer error {0}")]
     Tokenizer(String),
-    /// The route needs another kind of model than the served one.
+    /// The route needs another kind of model than the served one. `problem` is in the words of
+    /// text-embeddings-inference, `advice` has the kind of the model and its main route.
     #[error("Backend error: {problem}; {advice}")]
-    ModelType {
-        /// The problem in the words of text-embeddings-inference.
-        problem: &'static str,
-        /// The kind of the model, and its main route.
-        advice: &'static str,
-    },
+    ModelType { problem: &'static str, advice: &'static str },
     /// The model is a SPLADE model, which does not support this.
     #[error("Backend error: {what} is not available for SPLADE models")]
-    Splade {
-        /// The field or route.
-        what: &'static str,
-    },
+    Splade { what: &'static str },
     /// The forward pass failed.
     #[error("Backend error: {0}")]
     Inference(String),
@@ -101,31 +73,21 @@ pub enum Error {
          `--dtype float32` rules the latter out"
     )]
     MissingValues,
-    /// Too many requests are in flight.
+    /// Too many requests are in flight. The waiting texts are computed in about `retry_after` seconds.
     #[error("Model is overloaded")]
-    Overloaded {
-        /// The estimated time until the waiting texts are computed, in seconds.
-        retry_after: u64,
-    },
-    /// The request waited longer than `--queue-timeout`, and none of its texts was computed.
+    Overloaded { retry_after: u64 },
+    /// The request waited longer than `--queue-timeout`, and none of its texts was computed. `retry_after` is
+    /// as for [`Error::Overloaded`].
     #[error(
         "Model is overloaded: the request waited {:.1} s, the limit of `--queue-timeout`, and none of its \
          texts was computed",
         waited.as_secs_f64()
     )]
-    QueueTimeout {
-        /// The time that it waited.
-        waited: Duration,
-        /// The estimated time until the waiting texts are computed, in seconds.
-        retry_after: u64,
-    },
+    QueueTimeout { waited: Duration, retry_after: u64 },
     /// The client's own time limit for its request is over.
     #[error("the time limit of {} s that the request set for its answer is over: the rest of it is not \
         computed", allowed.as_secs_f64())]
-    DeadlineExceeded {
-        /// The time limit that the request set.
-        allowed: Duration,
-    },
+    DeadlineExceeded { allowed: Duration },
     /// The server cannot compute at the moment.
     #[error("Service is unhealthy")]
     Unhealthy,

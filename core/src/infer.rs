@@ -280,7 +280,7 @@ impl Announced {
         if self.shared.is_lost() {
             drop(state);
             fail(entries, &Error::DeviceLost);
-        } else if !self.turn.is_withdrawn() {
+        } else if !self.turn.withdrawn.load(Ordering::Relaxed) {
             // Dropping `self` on return wakes the device thread.
             for entry in entries {
                 state.queue.push(entry);

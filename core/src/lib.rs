@@ -13,6 +13,7 @@ pub mod model;
 mod passages;
 mod postprocess;
 mod queue;
+pub mod secret;
 pub mod service;
 #[cfg(test)]
 mod stopped_clock;

@@ -40,22 +40,12 @@ pub(crate) struct Turn {
     tokens: AtomicU64,
     pub(crate) came: Instant,
     /// Whether one of its texts has left the queue.
-    begun: AtomicBool,
+    pub(crate) begun: AtomicBool,
     /// Whether the request has ended. Changes only while the queue is locked.
-    withdrawn: AtomicBool,
+    pub(crate) withdrawn: AtomicBool,
 }
 
 impl Turn {
-    /// Whether one of the request's texts has left the queue to be computed.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    /// Whether the request has ended, so that none of its texts may wait.
-    pub(crate) fn is_withdrawn(&self) -> bool {
-        self.withdrawn.load(Ordering::Relaxed)
-    }
-
     /// Small requests that arrive before this many tokens have left the queue may overtake it.
     fn due(&self) -> u64 {
         self.arrived + PATIENCE * self.tokens.load(Ordering::Relaxed)

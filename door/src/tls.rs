@@ -75,11 +75,7 @@ impl Certificate {
         Ok(true)
     }
 
-    /// Encrypts a new connection.
-    ///
-    /// # Errors
-    ///
-    /// If the client and the server agree on no encryption.
+    /// Encrypts a new connection. Fails if the client and the server agree on no encryption.
     pub(crate) async fn accept(&self, stream: TcpStream, protocol: Protocol) -> std::io::Result<TlsStream> {
         let config = {
             let in_force = self.0.in_force.read().unwrap_or_else(PoisonError::into_inner);

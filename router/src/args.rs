@@ -26,9 +26,10 @@ use clap::{
     parser::ValueSource,
 };
 use text_embeddings_backend_core::Pool;
+use text_embeddings_core::secret::Secret;
 
 use self::environment::set_aside_container_name;
-use crate::{collector::Endpoint, secret::Secret};
+use crate::collector::Endpoint;
 
 pub(crate) use self::{
     door::DoorArgs,
@@ -341,11 +342,7 @@ impl Args {
     }
 
     /// The arguments with which a command that does not serve starts a model: the flags about serving have
-    /// their defaults, whatever their variables say.
-    ///
-    /// # Errors
-    ///
-    /// clap's, which a default does not cause.
+    /// their defaults, whatever their variables say. The error is clap's, which a default does not cause.
     pub(crate) fn offline(model_id: &str, model: ModelArgs) -> Result<Self, clap::Error> {
         let command = Self::command().mut_args(|argument| argument.env(None::<&'static str>));
         let matches = command.try_get_matches_from([String::new(), format!("--model-id={model_id}")])?;

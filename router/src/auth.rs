@@ -13,9 +13,8 @@ use anyhow::Context;
 use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
+use text_embeddings_core::secret::Secret;
 use text_embeddings_door::read_small_file;
-
-use crate::secret::Secret;
 
 /// A key's SHA-256, so that comparing takes the same time for keys of any length.
 type Fingerprint = [u8; 32];
@@ -33,11 +32,8 @@ struct SharedKeys {
 }
 
 impl ApiKeys {
-    /// The keys of `--api-key` and of the file of `--api-key-file`.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read or holds no key.
+    /// The keys of `--api-key` and of the file of `--api-key-file`. Fails if the file cannot be read or holds
+    /// no key.
     pub(crate) fn load(flag: Option<&Secret>, file: Option<&Path>) -> anyhow::Result<Self> {
         if flag.is_none() && file.is_none() {
             return Ok(Self(None));
@@ -47,11 +43,8 @@ impl ApiKeys {
         Ok(Self(Some(Arc::new(SharedKeys { flag, file: file.map(Path::to_owned), in_force }))))
     }
 
-    /// Reads the file again. Returns whether the keys changed.
-    ///
-    /// # Errors
-    ///
-    /// As [`ApiKeys::load`]. The old keys then stay in force.
+    /// Reads the file again. Returns whether the keys changed. Fails as [`ApiKeys::load`]. The old keys then
+    /// stay in force.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
         let Some(SharedKeys { flag, file: Some(file), in_force }) = self.0.as_deref() else {
             return Ok(false);

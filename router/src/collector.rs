@@ -8,8 +8,7 @@ use std::{convert::Infallible, fmt, str::FromStr};
 use axum::http::{Uri, uri::Scheme};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::percent_decode_str;
-
-use crate::secret::Secret;
+use text_embeddings_core::secret::Secret;
 
 /// The value of `--otlp-endpoint`. Its `Debug` and `Display` hide everything before an `@`.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,11 +57,8 @@ impl Endpoint {
         }
     }
 
-    /// The collector; absent if the value is empty, as a variable may be.
-    ///
-    /// # Errors
-    ///
-    /// The problem of the address, and what to give instead.
+    /// The collector; absent if the value is empty, as a variable may be. The error is the problem of the
+    /// address, and what to give instead.
     pub(crate) fn resolve(&self) -> Result<Option<Collector>, &'static str> {
         const ADVICE: &str = "is not an address of a collector: give one such as `http://localhost:4317`";
         if self.0.is_empty() {

@@ -66,12 +66,9 @@ impl CurrentModels {
         self.models.send_replace(models)
     }
 
-    /// Has a model loaded. Returns the applications that know it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inference`] with the reason why it cannot be loaded, or if that takes too long;
-    /// [`Error::Overloaded`] if too many requests wait.
+    /// Has a model loaded. Returns the applications that know it. The error is [`Error::Inference`] with the
+    /// reason why it cannot be loaded, or if that takes too long; [`Error::Overloaded`] if too many requests
+    /// wait.
     pub(crate) async fn load_model(&self, model: &PendingModel) -> Result<Applications, Error> {
         let (reply, loaded) = oneshot::channel();
         let name = model.own_name().to_owned();

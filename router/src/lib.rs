@@ -29,7 +29,6 @@ mod models;
 mod reload;
 mod renewal;
 mod residency;
-mod secret;
 mod serve;
 mod signals;
 mod startup;
@@ -55,7 +54,7 @@ use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    args::{Args, Given},
+    args::{Args, Given, LoadTime},
     auth::ApiKeys,
     commands::{Invocation, ServeArgs},
     config::{ServerConfig, Shutdown, client_limits, descriptors},
@@ -75,9 +74,9 @@ use crate::{
 pub fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => {
-            let ended = match trial::requested_name() {
-                Some(name) => trial::run_trial(&args.list, &name),
-                None => run_server(*args, &given),
+            let ended = match std::env::var(trial::VARIABLE) {
+                Ok(name) => trial::run_trial(&args.list, &name),
+                Err(_) => run_server(*args, &given),
             };
             (ended, given)
         }
@@ -153,12 +152,14 @@ async fn start_and_serve(
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
+    let (at_start, later): (Vec<Args>, Vec<Args>) =
+        list.models.iter().cloned().partition(|model| model.load == LoadTime::AtStart);
     let started = tokio::select! {
-        started = tokio::spawn(start_models(list.models_at_start(), machine.clone())) => started.context("the start broke off")??,
+        started = tokio::spawn(start_models(at_start, machine.clone())) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
-    let pending = list.later_models().map(|args| Arc::new(PendingModel::from_args(args))).collect();
+    let pending = later.iter().map(|args| Arc::new(PendingModel::from_args(args))).collect();
     let models = Models::new(started, &list.cascades, pending)?;
     metrics.watch(&models);
     let summaries = models.all_models().iter().map(|served| served.summary.as_str());

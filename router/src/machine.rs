@@ -48,11 +48,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The machine as the flags share it out: by default all cores compute, and all but one tokenize.
-    ///
-    /// # Errors
-    ///
-    /// If `--threads` is so far above the cores that the threads would only wait for each other.
+    /// The machine as the flags share it out: by default all cores compute, and all but one tokenize. Fails
+    /// if `--threads` is so far above the cores that the threads would only wait for each other.
     pub(crate) fn from_args(args: &Args) -> Result<Self, ConfigError> {
         let Cores { threads: cores, quota: cpu_quota } = Cores::read_limits();
         let model = &args.model;
@@ -88,7 +85,7 @@ impl Machine {
 
     /// The most bytes of scores and vectors that are kept, of all models together.
     pub(crate) fn score_cache_bytes(&self) -> usize {
-        self.scores.as_ref().map_or(0, |cache| cache.byte_limit())
+        self.scores.as_ref().map_or(0, |cache| cache.max_bytes)
     }
 
     /// The threads that tokenize for all models.

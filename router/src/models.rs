@@ -214,11 +214,7 @@ const MAX_NAME: usize = 100;
 
 impl Models {
     /// A registry of these models, at least one, of these cascades of them, and of models that are loaded
-    /// later.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about a cascade of models that do not fit.
+    /// later. The error is a sentence about a cascade of models that do not fit.
     pub(crate) fn new(
         mut models: Vec<Arc<Served>>,
         cascades: &[CascadeArgs],
@@ -288,16 +284,19 @@ impl Models {
 
     /// Whether every model can compute.
     pub(crate) async fn are_healthy(&self) -> bool {
-        join_all(self.served.iter().map(|served| served.service.healthy())).await.into_iter().all(|is| is)
+        join_all(self.served.iter().map(|served| served.service.engine().healthy()))
+            .await
+            .into_iter()
+            .all(|is| is)
     }
 
     /// Waits until the device of a model is lost.
     pub(crate) async fn device_lost(&self) {
-        select_all(self.served.iter().map(|served| Box::pin(served.service.device_lost()))).await;
+        select_all(self.served.iter().map(|served| Box::pin(served.service.engine().device_lost()))).await;
     }
 
     /// Whether the device of a model is lost.
     pub(crate) fn is_device_lost(&self) -> bool {
-        self.served.iter().any(|served| served.service.is_device_lost())
+        self.served.iter().any(|served| served.service.engine().is_device_lost())
     }
 }

@@ -102,11 +102,8 @@ impl Residency {
         bytes_promised(&lock_value(&self.0.models))
     }
 
-    /// Unloads models that may leave until `bytes` more fit, or none is left.
-    ///
-    /// # Errors
-    ///
-    /// The numbers, if they do not fit then.
+    /// Unloads models that may leave until `bytes` more fit, or none is left. The error has the numbers, if
+    /// they do not fit then.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<(), String> {
         self.0.make_room(&lock_value(&self.0.models), bytes)
     }

@@ -39,7 +39,6 @@ use crate::{
     memory::held_bytes,
     models::Served,
     residency::Tenant,
-    secret::Secret,
 };
 
 /// Loads the model that `args` names, checks it and starts the engine.
@@ -271,17 +270,14 @@ pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
         revision: hub.revision.clone(),
-        token: hub.token().map(Secret::expose).map(str::to_owned),
+        token: hub.token().cloned(),
         cache_dir: hub.huggingface_hub_cache.clone(),
         reader: backend::reader(hub),
     }
 }
 
-/// The model that these flags make of the files.
-///
-/// # Errors
-///
-/// A [`text_embeddings_core::model::Refusal`], or the tokenizer's error.
+/// The model that these flags make of the files. The error is a [`text_embeddings_core::model::Refusal`], or
+/// the tokenizer's error.
 pub(crate) fn resolve_model(args: &Args, folder: &ModelFolder) -> anyhow::Result<Model> {
     Ok(Model::resolve(folder, &tokenizer(folder)?, &flags::model_flags(args)?)?)
 }

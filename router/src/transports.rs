@@ -89,11 +89,8 @@ impl CurrentApplications {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has the models of `state` answer later requests.
-    ///
-    /// # Errors
-    ///
-    /// If a transport cannot be set up. The earlier models answer on.
+    /// Has the models of `state` answer later requests. Fails if a transport cannot be set up. The earlier
+    /// models answer on.
     pub(crate) fn replace_models(&self, state: &AppState) -> io::Result<()> {
         let next = self.transports.make_applications(state, self.has_second)?;
         let before = std::mem::replace(&mut *self.now.write().unwrap_or_else(PoisonError::into_inner), next);

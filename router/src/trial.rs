@@ -17,13 +17,8 @@ use crate::{
     startup::find_files,
 };
 
-/// The environment variable of the child, with the model's name.
-const VARIABLE: &str = "TEXT_EMBEDDINGS_ROUTER_TRIAL";
-
-/// The name of the model whose files this process is to try.
-pub(crate) fn requested_name() -> Option<String> {
-    std::env::var(VARIABLE).ok()
-}
+/// The environment variable of the child, with the name of the model whose files it is to try.
+pub(crate) const VARIABLE: &str = "TEXT_EMBEDDINGS_ROUTER_TRIAL";
 
 /// Tries the files of the model with this name. This is all that the child does.
 pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode> {
@@ -37,11 +32,8 @@ pub(crate) fn run_trial(list: &ModelList, name: &str) -> anyhow::Result<ExitCode
 }
 
 /// Has a child process try the files of the model that these arguments name, with the arguments and the
-/// environment of this one. The files must be on this machine. Blocks.
-///
-/// # Errors
-///
-/// The child's error, or the way in which it ended.
+/// environment of this one. The files must be on this machine. Blocks. The error is the child's error, or the
+/// way in which it ended.
 pub(crate) fn try_files(args: &Args) -> anyhow::Result<()> {
     // The binary may have been replaced since the start.
     let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };

@@ -54,12 +54,21 @@ impl NumberType {
     pub(crate) fn convert_vector(self, vector: Vec<f32>) -> VectorNumbers {
         match self {
             Self::Float => VectorNumbers::Float(vector),
-            Self::Float16 => VectorNumbers::Float16(round_to_half(&vector)),
-            Self::Int8 => VectorNumbers::Signed(round_to_int8(&vector)),
-            Self::Uint8 => {
-                VectorNumbers::Unsigned(round_to_int8(&vector).into_iter().map(add_offset).collect())
+            // Values beyond the range of float16 become its largest, so that none is infinite.
+            Self::Float16 => {
+                let max = f16::MAX.to_f32();
+                let values = vector.iter().map(|value| f16::from_f32(value.clamp(-max, max)));
+                VectorNumbers::Float16(values.collect())
             }
-            Self::Binary => VectorNumbers::Signed(pack_bits(&vector).map(subtract_offset).collect()),
+            Self::Int8 => VectorNumbers::Signed(round_to_int8(&vector)),
+            // Flipping the highest bit of a byte adds 128, or subtracts it.
+            Self::Uint8 => {
+                let values = round_to_int8(&vector).into_iter();
+                VectorNumbers::Unsigned(values.map(|value| value.cast_unsigned() ^ 0x80).collect())
+            }
+            Self::Binary => {
+                VectorNumbers::Signed(pack_bits(&vector).map(|byte| (byte ^ 0x80).cast_signed()).collect())
+            }
             Self::Ubinary => VectorNumbers::Unsigned(pack_bits(&vector).collect()),
         }
     }
@@ -77,28 +86,12 @@ impl VectorNumbers {
     }
 }
 
-/// The nearest values of float16. Values beyond its range become its largest, so that none is infinite.
-fn round_to_half(vector: &[f32]) -> Vec<f16> {
-    let max = f16::MAX.to_f32();
-    vector.iter().map(|value| f16::from_f32(value.clamp(-max, max))).collect()
-}
-
 /// The values of a unit vector in 255 steps, rounded to the nearest. The scale depends on the length alone,
 /// so that products of two vectors can be compared with products of others.
 fn round_to_int8(vector: &[f32]) -> Vec<i8> {
     let range = (INT8_RANGE / (vector.len() as f32).sqrt()).min(1.0);
     let scale = MAX_INT8 / range;
     vector.iter().map(|value| (value * scale).round_ties_even().clamp(-MAX_INT8, MAX_INT8) as i8).collect()
-}
-
-/// 128 more, as a byte.
-fn add_offset(value: i8) -> u8 {
-    value.cast_unsigned() ^ 0x80
-}
-
-/// 128 less.
-fn subtract_offset(byte: u8) -> i8 {
-    (byte ^ 0x80).cast_signed()
 }
 
 /// A bit for each value, the first one the highest of its byte. The last byte is filled with zeros.

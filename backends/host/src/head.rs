@@ -195,14 +195,13 @@ impl LastStep {
                 vec![answers.raw_score(&logits.collect::<Vec<_>>())]
             }
             Self::LogitsOf(tokens) => tokens.iter().map(|&token| state[token as usize]).collect(),
-            Self::Rounding => state.iter().map(|&value| round_value(value)).collect(),
+            // The values of pplx-embed's vectors: hyperbolic tangents in steps of 1/127, as whole numbers.
+            Self::Rounding => state
+                .iter()
+                .map(|value| (value.tanh() * 127.0).round_ties_even().clamp(-128.0, 127.0))
+                .collect(),
         }
     }
-}
-
-/// A value of pplx-embed's vectors: its hyperbolic tangent in steps of 1/127, as a whole number.
-fn round_value(value: f32) -> f32 {
-    (value.tanh() * 127.0).round_ties_even().clamp(-128.0, 127.0)
 }
 
 impl Classes {

@@ -116,8 +116,6 @@ pub static QWEN3_RERANKER: Family = Family {
 /// the three parts and the user's turn closed twice. Only `--chat-template` selects it.
 static QWEN3_RERANKER_EVALUATION: Family = Family {
     name: "qwen3-reranker-evaluation",
-    names: &[],
-    takes_unnamed: false,
     prompt: &[judge!(
         "<Instruct>: {instruction}\n\n<Query>: {query}\n\n<Document>: {document}",
         "<|im_end|>\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"

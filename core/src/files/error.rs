@@ -12,6 +12,7 @@ use super::names::is_graph;
 
 /// A model that cannot be fetched or read.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each sentence explains its fields")]
 pub enum FilesError {
     /// Any other refusal, on which nothing depends but the sentence.
     #[error("{0}")]
@@ -27,77 +28,38 @@ pub enum FilesError {
         "`--model-id {model_id}` is a file, but not one of weights (.safetensors, .bin or .gguf): give one, \
          or the directory that holds config.json and the weights; `--onnx-file` names an ONNX file in it"
     )]
-    NotADirectory {
-        /// The given value.
-        model_id: String,
-    },
+    NotADirectory { model_id: String },
     /// `--model-id` is neither a path nor a possible Hub id.
     #[error(
         "`--model-id {model_id}` is neither a directory nor a Hub id: a Hub id is `owner/name`, of letters, \
          digits, `-`, `_` and `.`, and `owner/name:FILE.gguf` names a GGUF file"
     )]
-    InvalidModelId {
-        /// The given value.
-        model_id: String,
-    },
+    InvalidModelId { model_id: String },
     /// The Hub cannot be reached, and the cache has no complete copy.
     #[error(
         "cannot reach the Hub at {endpoint} ({reason}), and the cache {cache} has no complete copy of the \
          model: check the network, HTTPS_PROXY and HF_ENDPOINT, or give `--model-id` a local directory"
     )]
-    Unreachable {
-        /// The Hub's address.
-        endpoint: String,
-        /// The failure of the request.
-        reason: String,
-        /// The cache folder.
-        cache: PathBuf,
-    },
+    Unreachable { endpoint: String, reason: String, cache: PathBuf },
     /// The cache lacks the model and the network may not be used.
     #[error(
         "HF_HUB_OFFLINE is set and the cache {cache} has no complete copy of `{model_id}` at revision \
          `{revision}` ({reason}): start once without HF_HUB_OFFLINE, or point HF_HOME or \
          `--huggingface-hub-cache` to the cache that has it"
     )]
-    NotCached {
-        /// The Hub id.
-        model_id: String,
-        /// The requested revision.
-        revision: String,
-        /// The cache folder.
-        cache: PathBuf,
-        /// The missing part.
-        reason: String,
-    },
+    NotCached { model_id: String, revision: String, cache: PathBuf, reason: String },
     /// A file that every model needs is not there.
     #[error("`{file}` is missing in {place}: {remedy}")]
-    Missing {
-        /// The folder or the repository.
-        place: String,
-        /// The file.
-        file: String,
-        /// The remedy.
-        remedy: &'static str,
-    },
+    Missing { place: String, file: String, remedy: &'static str },
     /// An adapter without the model to which it is added.
     #[error(
         "{place} is an adapter of the model `{base}`, which must be given with it, and must not be an adapter \
          itself: serve the adapter with `--model-id`"
     )]
-    LacksBase {
-        /// The folder or the repository.
-        place: String,
-        /// The name of the model to which it is added.
-        base: String,
-        /// The revision of that model.
-        revision: Option<String>,
-    },
+    LacksBase { place: String, base: String, revision: Option<String> },
     /// The file is only a Git LFS pointer.
     #[error("{path} is only a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")]
-    LfsPointer {
-        /// The file.
-        path: PathBuf,
-    },
+    LfsPointer { path: PathBuf },
     /// A weight file that cannot be read.
     #[error("{0}")]
     Weights(CheckpointError),
@@ -106,48 +68,19 @@ pub enum FilesError {
         "`{file}` is a GGUF file, which `--backend {backend}` does not read: leave `--backend` out, or \
          `--gguf-file`"
     )]
-    GgufForAnother {
-        /// The file.
-        file: String,
-        /// The backend.
-        backend: BackendKind,
-    },
+    GgufForAnother { file: String, backend: BackendKind },
     /// Two names for one file.
     #[error("`--model-id {model_id}` and `--gguf-file {file}` name different files: leave one of them out")]
-    TwoFiles {
-        /// The given value.
-        model_id: String,
-        /// The given value.
-        file: String,
-    },
+    TwoFiles { model_id: String, file: String },
     /// The content of a file contradicts its name.
     #[error("{path} is damaged ({reason}): delete it and download it again")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The defect.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
     /// A JSON file cannot be read.
     #[error("{path} is not what it should be: {reason}; correct it, or delete it and download it again")]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The parser's words, with line and column.
-        reason: String,
-    },
+    Json { path: PathBuf, reason: String },
     /// A field has a value that is not supported.
     #[error("`{field}` of {path} is `{value}`, which is not supported: only {known}")]
-    UnsupportedField {
-        /// The file.
-        path: PathBuf,
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// The supported values.
-        known: &'static str,
-    },
+    UnsupportedField { path: PathBuf, field: &'static str, value: String, known: &'static str },
     /// A module of sentence-transformers is not supported, or not in this position.
     #[error(
         "modules.json names the module `{class}`{after}, which is not supported: an embedding model may have \
@@ -155,7 +88,6 @@ pub enum FilesError {
          StaticEmbedding and Normalize"
     )]
     UnsupportedModule {
-        /// The class.
         class: String,
         /// The preceding module if the position is wrong, with a space before it. Otherwise empty.
         after: String,
@@ -173,34 +105,22 @@ pub enum FilesError {
     /// The backend does not know the architecture.
     #[error("{reason}")]
     Architecture {
-        /// The backend's words.
         reason: String,
         /// Whether there is an ONNX file, which another backend could serve.
         has_onnx: bool,
     },
     /// The path is a directory, a pipe or a device, and not a file.
     #[error("{path} is {kind}, not a file: put the file itself there")]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-        /// The kind of path, with its article.
-        kind: &'static str,
-    },
+    NotAFile { path: PathBuf, kind: &'static str },
     /// A file other than weights is longer than any such file.
     #[error(
         "`{file}` is longer than {max_length} bytes, the most that this server reads of such a file: check that \
          it is what its name says"
     )]
-    TooLong {
-        /// The file or its path.
-        file: String,
-        /// The limit in bytes.
-        max_length: u64,
-    },
+    TooLong { file: String, max_length: u64 },
     /// The operating system refused access to a file.
     #[error("cannot read or write {path}: {cause}; check that it exists, its permissions and the free space")]
     Io {
-        /// The file or folder.
         path: PathBuf,
         /// The system's error. It is not the `source` of this error, which would print it a second time.
         cause: std::io::Error,
@@ -221,11 +141,6 @@ impl FilesError {
     /// Whether files are missing, not damaged.
     pub(super) fn is_about_absence(&self) -> bool {
         matches!(self, Self::Missing { .. } | Self::NoWeights(_) | Self::NoGguf(_))
-    }
-
-    /// Whether the error is about a GGUF file. Such a model needs no other file.
-    pub(super) fn is_about_gguf(&self) -> bool {
-        matches!(self, Self::NoGguf(_) | Self::GgufForAnother { .. })
     }
 
     pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {

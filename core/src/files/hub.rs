@@ -26,6 +26,7 @@ use super::error::FilesError;
 use super::names::{Bound, stays_below};
 use super::reading::remedy;
 use super::source::{HubOptions, ModelSource, Reader};
+use crate::secret::Secret;
 
 /// A revision of a repository on the Hub.
 pub(super) struct HubRepository<'a> {
@@ -89,7 +90,7 @@ impl<'a> Hub<'a> {
                 source.revision
             )));
         }
-        let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
+        let given = source.token.as_ref().or(options.token.as_ref()).map(Secret::expose);
         let token = given.filter(|token| !token.is_empty());
         let (model_id, reader) = source.split_file()?;
         let client = Client::new(model_id, token, options);

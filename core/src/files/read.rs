@@ -83,7 +83,8 @@ pub(super) async fn read_model(
     let may_be_static = selection.is_none() && reader.backend == BackendKind::Candle;
     let selected = selection.map_or_else(|| select(repository, reader), Ok);
     match selected {
-        Err(error) if error.is_about_gguf() => Err(error),
+        // A model in a GGUF file needs no other file.
+        Err(error @ (FilesError::NoGguf(_) | FilesError::GgufForAnother { .. })) => Err(error),
         Ok(Selection::Gguf(name)) => read_gguf(repository, name, reader, describe).await,
         selected => {
             // sentence-transformers adds the adapter to the base, or loads the base that it names.

@@ -5,7 +5,6 @@
 //! the environment, so that tests need not change it; the variables have the same meaning as in Python's
 //! `huggingface_hub`.
 
-use std::fmt;
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use text_embeddings_backend_core::BackendKind;
 use super::error::FilesError;
 use super::names::{is_gguf, is_weights};
 use super::reading;
+use crate::secret::Secret;
 
 /// The backend that will read a model's files. It decides which files are the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Reader {
 }
 
 /// The model to serve.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ModelSource {
     /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, optionally with `:FILE.gguf`, or the path of a directory
     /// or weight file, or `demo`.
@@ -43,7 +43,7 @@ pub struct ModelSource {
     /// A branch, tag, commit or `refs/pr/N` of the Hub's repository.
     pub revision: String,
     /// The Hub's token. If absent, the environment's.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
     /// The Hub's cache. If absent, the environment's.
     pub cache_dir: Option<PathBuf>,
     /// The backend that will read the files.
@@ -72,28 +72,15 @@ impl ModelSource {
     }
 }
 
-impl fmt::Debug for ModelSource {
-    /// The token is a secret. The output only shows whether there is one.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelSource")
-            .field("model_id", &self.model_id)
-            .field("revision", &self.revision)
-            .field("token", &self.token.as_ref().map(|_| "REDACTED"))
-            .field("cache_dir", &self.cache_dir)
-            .field("reader", &self.reader)
-            .finish()
-    }
-}
-
 /// The settings for reaching the Hub, and the place of its files.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct HubOptions {
     /// The Hub's address; `None` for the public one.
     pub endpoint: Option<String>,
     /// Whether the network must not be used.
     pub offline: bool,
     /// The token for a source without its own.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
     /// The cache for a source without its own.
     pub cache: PathBuf,
     /// The `User-Agent` of requests to the Hub.
@@ -104,18 +91,6 @@ pub struct HubOptions {
     pub pause: Duration,
     /// The longest time until the Hub answers, and the longest pause within a transfer.
     pub patience: Duration,
-}
-
-impl fmt::Debug for HubOptions {
-    /// As for [`ModelSource`], without the token.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HubOptions")
-            .field("endpoint", &self.endpoint)
-            .field("offline", &self.offline)
-            .field("token", &self.token.as_ref().map(|_| "REDACTED"))
-            .field("cache", &self.cache)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Default for HubOptions {
@@ -144,7 +119,8 @@ impl HubOptions {
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let path = |name| variable(name).map(PathBuf::from);
-        let is_on = |name| variable(name).is_some_and(|value| is_switched_on(&value));
+        let words = ["1", "on", "yes", "true"];
+        let is_on = |name| variable(name).is_some_and(|value| words.contains(&value.to_lowercase().as_str()));
         let home = path("HF_HOME");
         let home = home.unwrap_or_else(|| {
             path("XDG_CACHE_HOME")
@@ -156,7 +132,7 @@ impl HubOptions {
             None
         } else {
             let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
-            variable("HF_TOKEN").or_else(|| read_token(&file))
+            variable("HF_TOKEN").or_else(|| read_token(&file)).map(Secret::new)
         };
         let defaults = Self::default();
         let user_agent = match variable("HF_HUB_USER_AGENT_ORIGIN") {
@@ -178,11 +154,6 @@ impl HubOptions {
 fn read_token(file: &Path) -> Option<String> {
     let token = reading::text(file, MAX_TOKEN).ok()?.trim().to_owned();
     if token.is_empty() { None } else { Some(token) }
-}
-
-/// Whether a Hub variable's value means true.
-fn is_switched_on(value: &str) -> bool {
-    ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
 /// The directory that `model_id` names, and the file in it if it names a file. `None` if `model_id` can only
@@ -229,7 +200,9 @@ mod tests {
         for (value, expected) in
             [("1", true), ("ON", true), ("yes", true), ("True", true), ("0", false), ("off", false)]
         {
-            assert_eq!(is_switched_on(value), expected, "{value}");
+            let options =
+                HubOptions::from_variables(|name| (name == "HF_HUB_OFFLINE").then(|| value.to_owned()));
+            assert_eq!(options.offline, expected, "{value}");
         }
     }
 
@@ -243,7 +216,7 @@ mod tests {
         let read = |variables: &[(&str, &str)]| {
             let find = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.to_owned());
             let HubOptions { token, cache, .. } = HubOptions::from_variables(find);
-            (token.unwrap_or_default(), cache.display().to_string())
+            (token.as_ref().map_or("", Secret::expose).to_owned(), cache.display().to_string())
         };
         let table: [(&Variables<'_>, &str, &str); 7] = [
             (&[], "", "/tmp/.cache/huggingface/hub"),
@@ -265,7 +238,8 @@ mod tests {
         for (variables, token, cache) in table {
             assert_eq!(read(variables), (token.to_owned(), cache.to_owned()), "{variables:?}");
         }
-        let options = HubOptions { token: Some("hf_secret".to_owned()), ..HubOptions::default() };
+        let options =
+            HubOptions { token: Some(Secret::new("hf_secret".to_owned())), ..HubOptions::default() };
         assert!(!format!("{options:?}").contains("hf_secret"));
     }
 }

@@ -72,7 +72,7 @@ impl Admission {
 
 impl Permit {
     /// Gives back the tokens that the request turned out not to need: it has only `tokens`.
-    pub(super) fn settle(&self, tokens: usize) {
+    pub(crate) fn settle(&self, tokens: usize) {
         // Nothing that runs under the lock can fail.
         let mut held = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = held.num_permits().saturating_sub(tokens);

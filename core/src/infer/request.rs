@@ -35,11 +35,6 @@ impl RequestInFlight {
         &self.permit
     }
 
-    /// Gives back the tokens of the permit beyond the `tokens` that the request has.
-    pub fn settle_tokens(&self, tokens: usize) {
-        self.permit.settle(tokens);
-    }
-
     /// Announces `count` texts, before their tokens are known.
     pub fn announce(&self, count: usize) -> Announced {
         Announced::new(&self.shared, &self.turn, Some(Arc::clone(&self.permit)), count)

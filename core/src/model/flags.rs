@@ -14,12 +14,10 @@ use crate::tokenization::NamedAnswer;
 /// The flags that decide what a model is. Values that are empty on the command line are absent here, except
 /// for texts that may be empty.
 #[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the other fields have the names of their flags")]
 pub struct ModelFlags {
-    /// `--model-type`
     pub model_type: Option<RequestedType>,
-    /// `--pooling`
     pub pooling: Option<Pool>,
-    /// `--backend`
     pub backend: BackendKind,
     /// `--dense-path`: the folder of the only dense module; absent: the dense modules of modules.json.
     pub dense_path: Option<String>,
@@ -27,25 +25,19 @@ pub struct ModelFlags {
     pub weights: WeightChoices,
     /// `--default-prompt`, which may be empty: no prompt.
     pub default_prompt: Option<String>,
-    /// `--default-prompt-name`
     pub default_prompt_name: Option<String>,
     /// `--no-cosine-rerank` and `--maxsim-rerank`
     pub embedder_ranking: EmbedderRanking,
     /// `--default-instruction`, which may be empty: no instruction.
     pub default_instruction: Option<String>,
-    /// `--chat-template`
     pub chat_template: Option<PromptFlag>,
     /// `--parse-special-tokens`: whether control tokens in a client's text take effect.
     pub parse_special_tokens: bool,
     /// `--ignore-instruction`: whether a request's instruction is ignored if the prompt has no place for one.
     pub ignore_instruction: bool,
-    /// `--rerank-true-token`
     pub rerank_true_token: Option<NamedAnswer>,
-    /// `--rerank-false-token`
     pub rerank_false_token: Option<NamedAnswer>,
-    /// `--rerank-activation`
     pub rerank_activation: Option<ScoreRule>,
-    /// `--calibration`
     pub calibration: Option<Calibration>,
     /// The flags about lengths.
     pub lengths: LengthFlags,

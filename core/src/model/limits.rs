@@ -30,10 +30,9 @@ const CPU_BATCH_WORK_PER_THREAD: u64 = 128 * 84_934_656;
 
 /// The flags about lengths, and the device, on which their defaults depend.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(missing_docs, reason = "the other fields have the names of their flags")]
 pub struct LengthFlags {
-    /// `--max-input-length`
     pub max_input_length: Option<usize>,
-    /// `--max-batch-tokens`
     pub max_batch_tokens: Option<usize>,
     /// `--auto-truncate`: whether inputs that are too long are cut if the request does not say.
     pub auto_truncate: bool,
@@ -170,12 +169,11 @@ fn choose_max_length(
 
 /// The conditions that decide the token budget of a batch, if none is given.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the other fields have the names of their flags")]
 pub struct BatchConditions {
     /// Whether the device is a CPU.
     pub on_cpu: bool,
-    /// `--threads`
     pub threads: usize,
-    /// `--prefix-cache-bytes`
     pub prefix_cache_bytes: usize,
     /// Multiplications of a token with the model's weights, if they are known.
     pub token_work: Option<u64>,

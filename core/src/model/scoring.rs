@@ -25,14 +25,6 @@ impl Default for RerankScoring {
 }
 
 impl RerankScoring {
-    /// The class whose label the score has.
-    pub fn label_class(self) -> usize {
-        match self {
-            Self::Logits { positive } => positive.unwrap_or(0),
-            Self::Lists | Self::MaxSim => 0,
-        }
-    }
-
     /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
     pub fn relevance_score(self, logits: &[f32]) -> f32 {
         match self {

@@ -77,7 +77,8 @@ impl Service {
             rank.index = ranks[rank.index].index;
         }
         ranks.splice(..kept, best);
-        Ok(Answer { value: ranks, cost: cost.followed_by(second.cost, arrival) })
+        let cost = Cost { total: arrival.elapsed(), ..cost.add_step(second.cost) };
+        Ok(Answer { value: ranks, cost })
     }
 }
 
@@ -86,18 +87,14 @@ fn mark_stage(ranks: Vec<Rank>, stage: u8) -> Vec<Rank> {
 }
 
 impl Cost {
-    /// The cost of a request that began at `arrival` and whose second stage cost `second`.
-    fn followed_by(self, second: Self, arrival: Instant) -> Self {
-        Self { total: arrival.elapsed(), ..self.add_step(second) }
-    }
-
     /// The sum of two counts; absent if both are.
     pub fn sum_counts(first: Option<usize>, second: Option<usize>) -> Option<usize> {
         first.zip(second).map(|(first, second)| first + second).or(first).or(second)
     }
 
     /// The cost of two steps, one after the other, of one request: its characters count once.
-    pub(super) fn add_step(self, second: Self) -> Self {
+    #[must_use]
+    pub fn add_step(self, second: Self) -> Self {
         Self {
             texts: self.texts + second.texts,
             characters: self.characters,

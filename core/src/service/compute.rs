@@ -109,7 +109,7 @@ impl Service {
             cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
         let computed: usize = submitted.iter().map(SubmittedPrompts::computed_tokens).sum();
-        request.settle_tokens(computed + later_tokens);
+        request.permit().settle(computed + later_tokens);
         self.wait_for_outputs(task, submitted, &mut cost, receiver).await?;
         Ok(cost)
     }

@@ -32,7 +32,7 @@ mod vectors;
 
 use crate::{
     error::Error,
-    infer::{Engine, EngineGauges, Permit},
+    infer::{Engine, Permit},
     model::{Calibration, Model, Reranker},
     tokenization::Tokenization,
 };
@@ -208,9 +208,9 @@ impl Service {
         &self.config
     }
 
-    /// The engine's values for gauges.
-    pub fn gauges(&self) -> EngineGauges {
-        self.engine.gauges()
+    /// The engine that computes.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Completes when nothing else uses the model: no request, and no other service. Then this service may be
@@ -219,22 +219,6 @@ impl Service {
         while Arc::strong_count(&self.engine) > 1 {
             tokio::time::sleep(UNUSED_INTERVAL).await;
         }
-    }
-
-    /// Completes when the device is lost: nothing is computed any more, and every request is refused.
-    pub async fn device_lost(&self) {
-        self.engine.device_lost().await;
-    }
-
-    /// Whether the device is lost.
-    pub fn is_device_lost(&self) -> bool {
-        self.engine.is_device_lost()
-    }
-
-    /// Whether the server can compute: the device thread runs, and the last batch succeeded, or after a
-    /// failure a probe of one token did.
-    pub async fn healthy(&self) -> bool {
-        self.engine.healthy().await
     }
 }
 

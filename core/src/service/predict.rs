@@ -101,7 +101,11 @@ impl Service {
     fn predict_pair(&self, reranker: &Reranker, score: RawScore, raw_scores: bool) -> Prediction {
         let RawScore { raw, per_vector } = score;
         let score = if raw_scores { raw } else { reranker.default_score(raw, per_vector) };
-        Prediction { score, label: self.config.model.label(reranker.scoring.label_class()) }
+        let class = match reranker.scoring {
+            RerankScoring::Logits { positive } => positive.unwrap_or(0),
+            RerankScoring::Lists | RerankScoring::MaxSim => 0,
+        };
+        Prediction { score, label: self.config.model.label(class) }
     }
 
     fn predict_classes(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {

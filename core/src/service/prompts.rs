@@ -168,10 +168,7 @@ impl Service {
                     submitted.add_to(cost, self.model_metrics());
                     all.push(submitted);
                 }
-                Err(error) => match &mut failed {
-                    None => failed = Some(error),
-                    Some(failed) => failed.add(&error),
-                },
+                Err(error) => error.add_to(&mut failed),
             }
             if failed.is_some() {
                 // Dropping the prompts cancels their computation.
@@ -247,13 +244,7 @@ impl<I: Inputs> EncodingJob<I> {
                         submitted.prompts.push(waiting);
                     }
                 }
-                Err(error) => {
-                    let error = Failed::on_the_way_to_tokens(error, 1);
-                    match &mut failed {
-                        None => failed = Some(error),
-                        Some(failed) => failed.add(&error),
-                    }
-                }
+                Err(error) => Failed::on_the_way_to_tokens(error, 1).add_to(&mut failed),
             }
         }
         submitted.tokenization = self.start.elapsed();

@@ -16,7 +16,7 @@ use crate::{
     queue::Turn,
 };
 use std::{
-    sync::PoisonError,
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::amount;
@@ -47,9 +47,12 @@ impl Failed {
         Self { error, label: "tokenization", texts }
     }
 
-    /// Adds the failed texts of another failure.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.texts += other.texts;
+    /// Adds the failed texts to the ones of the earlier failure, if there is one.
+    pub(super) fn add_to(self, failed: &mut Option<Self>) {
+        match failed {
+            Some(failed) => failed.texts += self.texts,
+            None => *failed = Some(self),
+        }
     }
 
     fn count(&self, metrics: &ModelMetrics) {
@@ -143,7 +146,7 @@ pub(super) struct Admitted {
 /// Ends when a request has waited for `patience` and none of its texts has been computed.
 async fn waited_in_vain(turn: &Turn, patience: Duration) {
     tokio::time::sleep_until((turn.came + patience).into()).await;
-    if turn.has_begun() {
+    if turn.begun.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
 }

@@ -416,7 +416,7 @@ mod tests {
             assert_eq!(bad.unwrap_err(), wanted);
             assert_eq!(answer.unwrap().value, expected(&fixture, &good));
         }
-        assert!(fixture.service.healthy().await);
+        assert!(fixture.service.engine().healthy().await);
     }
 
     #[tokio::test]

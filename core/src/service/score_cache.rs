@@ -43,7 +43,8 @@ const MAX_HITS: u8 = 3;
 /// The values of all models of the process.
 pub struct ScoreCache {
     entries: Mutex<ScoreEntries>,
-    max_bytes: usize,
+    /// The most bytes that it holds.
+    pub max_bytes: usize,
     secret: [u8; 32],
     /// The number of models that ever used it.
     models: AtomicU64,
@@ -216,11 +217,6 @@ impl ScoreCache {
         let seed: Vec<u8> = (0..4_u64).flat_map(|part| random.hash_one(part).to_le_bytes()).collect();
         let (entries, models) = (Mutex::default(), AtomicU64::new(0));
         Self { entries, max_bytes, secret: Sha256::digest(seed).into(), models }
-    }
-
-    /// The most bytes that it holds.
-    pub fn byte_limit(&self) -> usize {
-        self.max_bytes
     }
 
     /// The bytes that it holds.

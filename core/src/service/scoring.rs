@@ -80,20 +80,18 @@ impl ListVectors {
         let query = documents.pop()?;
         if documents.is_empty() { None } else { Some(Self { documents, query }) }
     }
-
-    /// The weight of the prompt's query vector: the best cosine, moved from [-1, 1] to [0, 1].
-    fn query_weight(&self) -> f64 {
-        let cosines =
-            self.documents.iter().map(|document| f64::midpoint(vector_cosine(document, &self.query), 1.0));
-        cosines.fold(0.0, f64::max)
-    }
 }
 
 /// The cosines of a list's documents with its query. The arithmetic is jina-reranker-v3's own (`rerank` in
 /// `modeling.py`): if a list needs several prompts, the query's vector is the mean of its vectors in all
 /// prompts, each weighted by the prompt's best document.
 fn list_cosines(prompts: &[ListVectors]) -> Vec<f32> {
-    let weights: Vec<f64> = prompts.iter().map(ListVectors::query_weight).collect();
+    // The best cosine of each prompt, moved from [-1, 1] to [0, 1].
+    let weights = prompts.iter().map(|ListVectors { documents, query }| {
+        let cosines = documents.iter().map(|document| f64::midpoint(vector_cosine(document, query), 1.0));
+        cosines.fold(0.0, f64::max)
+    });
+    let weights: Vec<f64> = weights.collect();
     // A single prompt's query vector is used unchanged, whatever its weight.
     let is_flat = prompts.len() < 2 || weights.iter().sum::<f64>() == 0.0;
     let width = prompts.first().map_or(0, |prompt| prompt.query.len());

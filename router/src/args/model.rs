@@ -10,11 +10,11 @@ use text_embeddings_backend_core::DType;
 use text_embeddings_core::{
     families::{Family, ScoreRule},
     model::RequestedType,
+    secret::Secret,
     tokenization::NamedAnswer,
 };
 
 use super::values::{self, IdleLimit, at_least_one, whole};
-use crate::secret::Secret;
 
 /// How a model is fetched, prompted and computed.
 #[derive(Debug, Clone, PartialEq, clap::Args)]

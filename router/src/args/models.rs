@@ -56,11 +56,8 @@ pub(crate) struct CascadeArgs {
     pub(crate) budget_ms: Option<NonZeroU32>,
 }
 
-/// The models that a server is to serve: the models file has them, or flags name them.
-///
-/// # Errors
-///
-/// A sentence about the file, or clap's about a flag in it.
+/// The models that a server is to serve: the models file has them, or flags name them. The error is a
+/// sentence about the file, or clap's about a flag in it.
 pub(crate) fn model_list(
     command: &Command,
     matches: &ArgMatches,
@@ -97,11 +94,7 @@ impl ModelsFile {
         Self { path: path.to_owned(), command: Args::command(), arguments }
     }
 
-    /// Reads the file, as it is now.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that names the file and the place in it.
+    /// Reads the file, as it is now. The error is a sentence that names the file and the place in it.
     pub(crate) fn read_list(&self) -> Result<ModelList, String> {
         let content = read_small_file("--models-file", &self.path).map_err(|error| format!("{error:#}"))?;
         let list = read_content(content, &self.command, &self.arguments);
@@ -157,16 +150,6 @@ impl ModelList {
             }
         }
         Ok(self)
-    }
-
-    /// The models that are loaded at the start.
-    pub(crate) fn models_at_start(&self) -> Vec<Args> {
-        self.models.iter().filter(|model| model.load == LoadTime::AtStart).cloned().collect()
-    }
-
-    /// The models that the first request for them loads.
-    pub(crate) fn later_models(&self) -> impl Iterator<Item = &Args> {
-        self.models.iter().filter(|model| model.load == LoadTime::FirstRequest)
     }
 
     /// The place of the model with this name or alias.

@@ -90,11 +90,8 @@ type ChunkOutcome<T> = Result<(Chunk, ChunkResults<T>), (u32, Error)>;
 type ReadAhead = (Document, OwnedSemaphorePermit);
 
 /// Computes every document and hands the results to `take`, chunk by chunk, with documents that have lost
-/// their texts. Returns the number of documents, and their source.
-///
-/// # Errors
-///
-/// If a document cannot be read or computed, with its line; and the errors of `take`.
+/// their texts. Returns the number of documents, and their source. Fails if a document cannot be read or
+/// computed, which names its line, or if `take` fails.
 pub(crate) async fn each_chunk<W: ChunkWork>(
     work: &W,
     documents: Documents,

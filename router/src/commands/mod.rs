@@ -162,11 +162,7 @@ pub(crate) enum CommandArgs {
 }
 
 impl CommandArgs {
-    /// Runs the command.
-    ///
-    /// # Errors
-    ///
-    /// Whatever keeps it from succeeding; [`Usage`] if its arguments do.
+    /// Runs the command. The error is whatever keeps it from succeeding; [`Usage`] if its arguments do.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Rerank(args) => rerank::run(*args),

@@ -7,7 +7,7 @@
 
 use std::{
     fmt::Debug,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, BufRead, BufReader, BufWriter, ErrorKind, Seek, SeekFrom, StdoutLock, Write},
     path::{Path, PathBuf},
 };
@@ -28,12 +28,9 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Begins the file `target`, or continues it with `resume`. None: it is complete already.
-    ///
-    /// # Errors
-    ///
-    /// If there is a file that would be lost, an incomplete one that was begun with other settings or that
-    /// another process writes, or no permission.
+    /// Begins the file `target`, or continues it with `resume`. None: it is complete already. Fails if there
+    /// is a file that would be lost, an incomplete one that was begun with other settings or that another
+    /// process writes, or no permission.
     pub(crate) fn open_file(
         target: &Path,
         settings: &Map<String, Value>,
@@ -186,17 +183,13 @@ pub(crate) fn settings_of(arguments: &impl Debug, served: &Served, inputs: &[&Pa
     let mut settings = Map::new();
     settings.insert("revision".to_owned(), json!(served.info.model_sha));
     settings.insert("arithmetic".to_owned(), json!(served.info.computation.arithmetic));
-    settings.insert("bytes of the input".to_owned(), inputs.iter().map(file_length).collect());
+    // A pipe has no length.
+    let lengths = inputs.iter().map(|path| Some(fs::metadata(path).ok().filter(Metadata::is_file)?.len()));
+    settings.insert("bytes of the input".to_owned(), lengths.collect());
     // On a line each, so that a difference is a line.
     let arguments = format!("{arguments:#?}");
     settings.insert("arguments".to_owned(), arguments.lines().map(str::trim).collect());
     settings
-}
-
-/// The bytes of a file; absent for a pipe.
-fn file_length(path: &&Path) -> Option<u64> {
-    let metadata = fs::metadata(path).ok()?;
-    metadata.is_file().then_some(metadata.len())
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

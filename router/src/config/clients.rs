@@ -23,12 +23,9 @@ const SPARE_DESCRIPTORS: usize = 64;
 /// the runtime), and it opens files, connections and pipes of its own.
 const MIN_DESCRIPTORS: usize = 32;
 
-/// Checks the flags against each other and, if it is known, against the number of `descriptors`.
-///
-/// # Errors
-///
-/// If there are too few descriptors, more connections than descriptors, or less room for bodies than the
-/// largest body needs.
+/// Checks the flags against each other and, if it is known, against the number of `descriptors`. Fails if
+/// there are too few descriptors, more connections than descriptors, or less room for bodies than the largest
+/// body needs.
 pub(crate) fn client_limits(
     args: &DoorArgs,
     payload_limit: usize,

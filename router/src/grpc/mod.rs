@@ -48,11 +48,8 @@ const UNAUTHENTICATED: &str = "No valid auth token";
 #[derive(Clone)]
 struct Grpc(AppState);
 
-/// The services that answer calls. Several models have services each, among which `dispatch` chooses.
-///
-/// # Errors
-///
-/// If the description of the services, which is part of the binary, cannot be read.
+/// The services that answer calls. Several models have services each, among which `dispatch` chooses. Fails
+/// if the description of the services, which is part of the binary, cannot be read.
 pub(crate) fn all_services(state: &AppState) -> io::Result<Router> {
     let shared = model_app(state.clone())?;
     if state.models.is_single() {

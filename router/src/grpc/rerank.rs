@@ -56,11 +56,11 @@ impl Grpc {
         mut messages: Streaming<v1::RerankStreamRequest>,
     ) -> Result<v1::RerankRequest, Status> {
         let max_texts = self.0.served().service.config().max_rerank_texts;
-        let mut room = StreamBudget { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
+        let limit = self.0.server.payload_limit;
         let Some(first) = messages.message().await? else {
             return Ok(v1::RerankRequest::default());
         };
-        room.take(first.query.len() + first.text.len())?;
+        let mut left = take_bytes(limit, first.query.len() + first.text.len(), limit)?;
         let mut whole = v1::RerankRequest {
             query: first.query,
             texts: vec![first.text],
@@ -77,7 +77,7 @@ impl Grpc {
         while whole.texts.len() <= max_texts {
             let Some(message) = messages.message().await? else { break };
             check_same(&whole, &message)?;
-            room.take(message.text.len())?;
+            left = take_bytes(left, message.text.len(), limit)?;
             whole.texts.push(message.text);
         }
         Ok(whole)
@@ -119,24 +119,14 @@ fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> R
     Ok(())
 }
 
-/// The bytes of text that a stream may still bring: `left` of `limit`.
-struct StreamBudget {
-    left: usize,
-    limit: usize,
-}
-
-impl StreamBudget {
-    fn take(&mut self, bytes: usize) -> Result<(), Status> {
-        let limit = self.limit;
-        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
-            refuse(Status::out_of_range(format!(
-                "the messages of the stream have more than {} of text: send less, or raise \
-                 `--payload-limit`",
-                amount(limit, "byte")
-            )))
-        })?;
-        Ok(())
-    }
+/// The bytes of text that a stream may still bring after these, of `limit`.
+fn take_bytes(left: usize, bytes: usize, limit: usize) -> Result<usize, Status> {
+    left.checked_sub(bytes).ok_or_else(|| {
+        refuse(Status::out_of_range(format!(
+            "the messages of the stream have more than {} of text: send less, or raise `--payload-limit`",
+            amount(limit, "byte")
+        )))
+    })
 }
 
 #[async_trait]

@@ -94,11 +94,7 @@ pub(crate) struct CohereEmbedRequest {
 }
 
 impl CohereEmbedBody {
-    /// The request.
-    ///
-    /// # Errors
-    ///
-    /// The field that is not supported, or the lack of texts.
+    /// The request. The error names the field that is not supported, or the lack of texts.
     pub(crate) fn build_request(self) -> Result<CohereEmbedRequest, ApiError> {
         if self.images.is_some() {
             let message = "`images` is not supported: this model reads text only; send `texts`";

@@ -30,12 +30,8 @@ pub(super) enum BodyEncoding {
 }
 
 impl BodyEncoding {
-    /// The encoding of a request's body on this path.
-    ///
-    /// # Errors
-    ///
-    /// If the path does not take it, or if the body was encoded for its transfer, too: the HTTP library takes
-    /// every coding before `chunked`, and decodes none.
+    /// The encoding of a request's body on this path. Fails if the path does not take it, or if the body was
+    /// encoded for its transfer, too: the HTTP library takes every coding before `chunked`, and decodes none.
     pub(super) fn from_headers(headers: &HeaderMap, path: &str, limit: usize) -> Result<Self, ApiError> {
         let transfer = all_values(headers, &TRANSFER_ENCODING);
         if !["", "chunked"].contains(&transfer.trim().to_lowercase().as_str()) {
@@ -52,11 +48,7 @@ impl BodyEncoding {
         }
     }
 
-    /// The body before it was encoded.
-    ///
-    /// # Errors
-    ///
-    /// If it is not in this encoding, or too large.
+    /// The body before it was encoded. Fails if it is not in this encoding, or too large.
     pub(super) fn decode_body(self, bytes: Vec<u8>) -> Result<Vec<u8>, ApiError> {
         let Self::Zstd { limit } = self else { return Ok(bytes) };
         let max_window = limit.max(MIN_MAX_WINDOW) as u64;

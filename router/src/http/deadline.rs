@@ -13,11 +13,8 @@ use crate::args::seconds;
 
 const HEADER: &str = "x-request-timeout";
 
-/// Answers a request within the time that it allows, or with an error.
-///
-/// # Errors
-///
-/// 422 if the time is not a positive number of seconds, 504 once it is up.
+/// Answers a request within the time that it allows, or with an error. The error is 422 if the time is not a
+/// positive number of seconds, 504 once it is up.
 pub(super) async fn keep(request: Request, next: Next) -> Result<Response, ApiError> {
     let limit = limit_of(request.headers())?;
     answer_within(limit, next.run(request)).await

@@ -207,12 +207,6 @@ pub(crate) struct SparseValueBody {
     value: f32,
 }
 
-impl From<SparseValue> for SparseValueBody {
-    fn from(SparseValue { index, value }: SparseValue) -> Self {
-        Self { index, value }
-    }
-}
-
 /// The answer of `/embed` and `/embed_all`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -318,7 +312,7 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
 }
 
 fn sparse_body(vector: Vec<SparseValue>) -> Vec<SparseValueBody> {
-    vector.into_iter().map(SparseValueBody::from).collect()
+    vector.into_iter().map(|SparseValue { index, value }| SparseValueBody { index, value }).collect()
 }
 
 /// Embed texts or token ids: a vector for each, or several outputs at once.

@@ -115,12 +115,6 @@ impl<'a> ModelBody<'a> {
     }
 }
 
-impl<'a> From<&ModelBody<'a>> for NamedModelBody<'a> {
-    fn from(ModelBody { id, kind, .. }: &ModelBody<'a>) -> Self {
-        Self { name: id, description: kind.unwrap_or("not loaded yet"), release_date: "1970-01-01" }
-    }
-}
-
 /// The models of this server.
 #[utoipa::path(get, path = "/v1/models", tag = TAG, responses(
     (status = 200, description = "The models, the first one first", body = ModelsBody<'static>),
@@ -131,7 +125,11 @@ pub(crate) async fn list_models(State(state): State<AppState>) -> Response {
     let pending = models.pending_models().iter().map(|model| ModelBody::from_pending(model));
     let served = models.all_models().iter().map(|served| ModelBody::from(&**served));
     let data: Vec<ModelBody> = served.chain(pending).collect();
-    let models = data.iter().map(NamedModelBody::from).collect();
+    let models = data.iter().map(|&ModelBody { id: name, kind, .. }| {
+        let description = kind.unwrap_or("not loaded yet");
+        NamedModelBody { name, description, release_date: "1970-01-01" }
+    });
+    let models = models.collect();
     let failure = state.current.failure.read_reason();
     Json(ModelsBody { object: "list", data, failure, models }).into_response()
 }

@@ -82,11 +82,8 @@ pub(crate) struct OpenAiBody {
 
 impl OpenAiBody {
     /// The request to a model with these prompts, which reads at most `max_tokens` tokens, and the encoding
-    /// of its vectors.
-    ///
-    /// # Errors
-    ///
-    /// Fields that contradict each other, or that would change the vectors and are not supported.
+    /// of its vectors. Refuses fields that contradict each other, or that would change the vectors and are
+    /// not supported.
     pub(crate) fn split(
         self,
         prompts: &Prompts,

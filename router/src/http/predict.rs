@@ -157,12 +157,6 @@ pub(crate) struct PredictionBody {
     label: String,
 }
 
-impl From<Prediction> for PredictionBody {
-    fn from(Prediction { score, label }: Prediction) -> Self {
-        Self { score, label }
-    }
-}
-
 /// The labels with their scores, best first; for a batch, a list of such lists.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PredictResponse)]
@@ -175,8 +169,9 @@ pub(crate) enum PredictionsBody {
 impl PredictionsBody {
     /// The answer for the predictions of each input.
     pub(crate) fn new(predictions: Vec<Vec<Prediction>>, is_batch: bool) -> Self {
-        let mut lists =
-            predictions.into_iter().map(|list| list.into_iter().map(PredictionBody::from).collect());
+        let mut lists = predictions.into_iter().map(|list| {
+            list.into_iter().map(|Prediction { score, label }| PredictionBody { score, label }).collect()
+        });
         if is_batch { Self::Batch(lists.collect()) } else { Self::One(lists.next().unwrap_or_default()) }
     }
 }

@@ -214,11 +214,6 @@ pub(crate) const fn get(path: &'static str, action: Action, access: Access, list
 }
 
 impl Route {
-    /// The same route on another path.
-    pub(crate) fn on_path(self, path: String) -> Self {
-        Self { path: Cow::Owned(path), ..self }
-    }
-
     /// The path in axum's notation.
     pub(crate) fn axum_path(&self) -> String {
         self.path.replace(ANY_MODEL, "{*model}")

@@ -32,11 +32,8 @@ pub(crate) struct HttpSettings {
 }
 
 impl HttpSettings {
-    /// Checks the flags.
-    ///
-    /// # Errors
-    ///
-    /// If an origin is not an origin, a route is not a path, or the server has the path with another meaning.
+    /// Checks the flags. Fails if an origin is not an origin, a route is not a path, or the server has the
+    /// path with another meaning.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         let (predict, health) = (args.aip_predict_route.as_deref(), args.aip_health_route.as_deref());
         Ok(Self {
@@ -68,7 +65,7 @@ impl HttpSettings {
         for (path, action) in further {
             let Some(path) = path else { continue };
             let Some(first) = ROUTES.iter().find(|route| route.action == action) else { continue };
-            let route = first.clone().on_path(path.clone());
+            let route = Route { path: path.clone().into(), ..first.clone() };
             routes.retain(|other| other.method != route.method || other.path != route.path);
             routes.push(route);
         }

@@ -60,12 +60,6 @@ impl From<TokenizeBody> for TokenizeRequest {
     }
 }
 
-impl From<Token> for TokenBody {
-    fn from(Token { id, text, special, start, stop }: Token) -> Self {
-        Self { id, text, special, start, stop }
-    }
-}
-
 /// The tokens of each text.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TokenizeResponse)]
@@ -73,7 +67,13 @@ pub(crate) struct TokensBody(Vec<Vec<TokenBody>>);
 
 impl From<Vec<Vec<Token>>> for TokensBody {
     fn from(texts: Vec<Vec<Token>>) -> Self {
-        Self(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect())
+        let lists = texts.into_iter().map(|tokens| {
+            tokens
+                .into_iter()
+                .map(|Token { id, text, special, start, stop }| TokenBody { id, text, special, start, stop })
+                .collect()
+        });
+        Self(lists.collect())
     }
 }
 

@@ -96,11 +96,8 @@ fn write_path(path: &Path<'_>, out: &mut String) {
 }
 
 impl UnknownFields {
-    /// Takes the paths that the reader of a body passed over.
-    ///
-    /// # Errors
-    ///
-    /// With `--strict-fields`, a message that names the first one, if there are any.
+    /// Takes the paths that the reader of a body passed over. With `--strict-fields`, the error names the
+    /// first one, if there are any.
     pub(crate) fn take_paths(&self, paths: IgnoredPaths) -> Result<(), String> {
         let Some(first) = paths.shown.first() else { return Ok(()) };
         let Some(rules) = self.rules.filter(|rules| rules.is_strict) else {

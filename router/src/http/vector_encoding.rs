@@ -126,11 +126,7 @@ impl VectorEncoding {
     }
 
     /// The encoding that a body's fields ask for: `OpenAI`'s `encoding_format`, Voyage's `output_dtype`,
-    /// which is a type of numbers, and Jina's `embedding_type`.
-    ///
-    /// # Errors
-    ///
-    /// The fields that contradict each other.
+    /// which is a type of numbers, and Jina's `embedding_type`. Refuses fields that contradict each other.
     pub(crate) fn from_fields(
         encoding_format: EncodingFormat,
         output_dtype: Option<EncodingFormat>,

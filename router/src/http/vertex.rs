@@ -161,18 +161,13 @@ fn instance_place(index: usize) -> String {
 /// The cost of all instances together. They run concurrently, within `total`.
 fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     costs.fold(Cost { total, ..Cost::default() }, |sum, cost| Cost {
-        texts: sum.texts + cost.texts,
         characters: sum.characters + cost.characters,
-        tokens: sum.tokens + cost.tokens,
-        truncated: sum.truncated + cost.truncated,
-        lists: sum.lists + cost.lists,
         dropped: Cost::sum_counts(sum.dropped, cost.dropped),
-        untrained_dimensions: sum.untrained_dimensions.or(cost.untrained_dimensions),
-        cached: Cost::sum_counts(sum.cached, cost.cached),
         total,
         tokenization: sum.tokenization.max(cost.tokenization),
         queue: sum.queue.max(cost.queue),
         inference: sum.inference.max(cost.inference),
+        ..sum.add_step(cost)
     })
 }
 

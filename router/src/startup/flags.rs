@@ -29,11 +29,7 @@ const DEFAULT_MAX_OPENAI_INPUTS: usize = 2048;
 /// The bytes of a value of a vector in JSON, such as `-0.07785141,`.
 const VALUE_BYTES: usize = 12;
 
-/// The flags about the model.
-///
-/// # Errors
-///
-/// If the file of `--chat-template` cannot be read.
+/// The flags about the model. Fails if the file of `--chat-template` cannot be read.
 pub(crate) fn model_flags(args: &Args) -> Result<ModelFlags, Refusal> {
     let model = &args.model;
     let chat_template = match &model.chat_template {

@@ -40,11 +40,8 @@ impl FoundModel {
     }
 }
 
-/// Finds the files of the model that `args` name, and reads those that are not weights.
-///
-/// # Errors
-///
-/// If there is no model, or none that is served with these flags.
+/// Finds the files of the model that `args` name, and reads those that are not weights. Fails if there is no
+/// model, or none that is served with these flags.
 pub(crate) async fn find_files(args: &Args) -> anyhow::Result<FoundModel> {
     let flags = flags::model_flags(args)?;
     flags.check_backend(DEVICE)?;

@@ -72,11 +72,8 @@ fn least_weights(stored: u64, dtype: Option<DType>) -> u64 {
     }
 }
 
-/// Makes room for the weights of a model.
-///
-/// # Errors
-///
-/// If it cannot fit next to the other models. A model alone is loaded, and its plan is checked.
+/// Makes room for the weights of a model. Fails if it cannot fit next to the other models. A model alone is
+/// loaded, and its plan is checked.
 pub(super) fn make_room(machine: &Machine, args: &Args, folder: &ModelFolder) -> anyhow::Result<()> {
     let stored = weight_bytes(folder);
     let room = machine.residency.make_room(stored);
@@ -112,11 +109,8 @@ impl MemoryPlan {
         self.certain_bytes() <= available.bytes && self.payload.is_some()
     }
 
-    /// Refuses a plan that cannot fit.
-    ///
-    /// # Errors
-    ///
-    /// A sentence with the sizes and the flags that make them smaller.
+    /// Refuses a plan that cannot fit. The error is a sentence with the sizes and the flags that make them
+    /// smaller.
     pub(super) fn check_fit(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
         let advice = match backend {
             BackendKind::Candle => {

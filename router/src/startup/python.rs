@@ -26,11 +26,8 @@ const TEXTS: [&str; 3] = [
     " Gravity  pulls\ttwo bodies together. 정원에 꽃이 핀다. 北京是中国的首都。",
 ];
 
-/// The options of the worker; absent for another backend.
-///
-/// # Errors
-///
-/// A sentence, if `--pooling` is given although the model's files decide.
+/// The options of the worker; absent for another backend. The error is a sentence, if `--pooling` is given
+/// although the model's files decide.
 pub(super) fn options(
     args: &Args,
     model: &Model,

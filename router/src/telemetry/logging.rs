@@ -24,11 +24,8 @@ use super::writer::{LogEnd, LogWriter, is_control};
 
 const VARIABLE: &str = "LOG_LEVEL";
 
-/// Starts the log of a server. Its last lines are written when the result is dropped.
-///
-/// # Errors
-///
-/// If `LOG_LEVEL` is not a filter, or a log was started before.
+/// Starts the log of a server. Its last lines are written when the result is dropped. Fails if `LOG_LEVEL` is
+/// not a filter, or a log was started before.
 pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<LogEnd> {
     let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), "info")?;
     let (writer, end) = LogWriter::start(io::stdout()).context("the log cannot start its thread")?;

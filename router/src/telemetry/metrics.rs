@@ -78,7 +78,7 @@ impl Metrics {
     /// Has the gauges of these models' engines, which are loaded, and buckets up to their longest input.
     pub(crate) fn watch(&self, models: &Models) {
         let all = models.all_models();
-        let engines = all.iter().map(|served| served.service.gauges()).collect();
+        let engines = all.iter().map(|served| served.service.engine().gauges()).collect();
         let inputs = all.iter().map(|served| served.info.config.model.limits.max_input_length);
         let watched = WatchedModels { engines, max_length: inputs.max().unwrap_or_default() };
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(watched);
@@ -125,11 +125,7 @@ fn is_beyond(line: &str, max_length: usize) -> bool {
     edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > max_length)
 }
 
-/// A recorder with its buckets, which is not installed.
-///
-/// # Errors
-///
-/// Only if a metric had no buckets.
+/// A recorder with its buckets, which is not installed. Fails only if a metric had no buckets.
 pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     // Each edge is the one before times 1.5: powers of 1.5 would differ in the last digits, and so in their
     // names.
@@ -146,11 +142,7 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
 }
 
 /// Installs the recorder, describes every metric, sets the counters of these models to zero, and keeps the
-/// recorder in order. Needs a tokio runtime.
-///
-/// # Errors
-///
-/// If the process has a recorder already.
+/// recorder in order. Needs a tokio runtime. Fails if the process has a recorder already.
 pub(crate) fn start(models: &[ModelMetrics], door: Door) -> anyhow::Result<Metrics> {
     let handle = builder()?.install_recorder().context("the metrics cannot start")?;
     text_embeddings_core::metrics::describe();
@@ -219,11 +211,7 @@ pub(crate) fn set_to_zero(models: &[ModelMetrics]) {
 
 /// Opens the second port and serves the metrics there until the process ends. A port in use is an error if
 /// the user gave it; the default port in use is only logged, because several servers may share a machine.
-/// Without `keys`, the metrics require none.
-///
-/// # Errors
-///
-/// If the port that the user gave cannot be opened.
+/// Without `keys`, the metrics require none. Fails if the port that the user gave cannot be opened.
 pub(crate) fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,

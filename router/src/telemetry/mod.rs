@@ -7,4 +7,4 @@ pub(crate) mod receiver;
 pub(crate) mod requests;
 #[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 pub(crate) mod traces;
-mod writer;
+pub(crate) mod writer;

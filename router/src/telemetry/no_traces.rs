@@ -17,11 +17,7 @@ pub(crate) struct Traces {
 pub(crate) struct RequestSpan(Infallible);
 
 impl Traces {
-    /// Refuses the collector of `--otlp-endpoint`.
-    ///
-    /// # Errors
-    ///
-    /// If there is one.
+    /// Refuses the collector of `--otlp-endpoint`. Fails if there is one.
     pub(crate) fn start(collector: Option<&Collector>, _service_name: &str) -> anyhow::Result<Self> {
         if let Some(Collector { address, .. }) = collector {
             anyhow::bail!(

@@ -46,10 +46,7 @@ pub(crate) struct RequestSpan {
 
 impl Traces {
     /// Starts to send to `collector`, if there is one, as the service `service_name`. Needs a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// If the exporter refuses the address.
+    /// Fails if the exporter refuses the address.
     pub(crate) fn start(collector: Option<&Collector>, service_name: &str) -> anyhow::Result<Self> {
         let Some(Collector { address, authorization }) = collector else { return Ok(Self::default()) };
         let mut headers = HeaderMap::new();

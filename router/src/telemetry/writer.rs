@@ -148,7 +148,7 @@ impl Drop for LogLine<'_> {
 
 /// Whether a terminal obeys a character instead of showing it: it moves the cursor, breaks the line, or turns
 /// the direction of the text around it.
-pub(super) fn is_control(character: char) -> bool {
+pub(crate) fn is_control(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

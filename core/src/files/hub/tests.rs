@@ -65,7 +65,7 @@ impl Setup {
         let source = ModelSource {
             model_id: ID.to_owned(),
             revision: "main".to_owned(),
-            token: Some("hf_good".to_owned()),
+            token: Some(Secret::new("hf_good".to_owned())),
             cache_dir: Some(cache.path().to_owned()),
             reader: Reader::default(),
         };

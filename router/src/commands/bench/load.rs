@@ -17,10 +17,10 @@ use anyhow::{Context, bail};
 use reqwest::{Client, header};
 use serde_json::Value;
 use text_embeddings_backend_core::amount;
+use text_embeddings_core::secret::Secret;
 use tokio::{task::JoinSet, time::sleep_until};
 
 use super::workload::Workload;
-use crate::secret::Secret;
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
@@ -133,11 +133,8 @@ impl LoadTest {
         format!("sending to {}: {} to warm up, then {until}", self.url, self.warm_up)
     }
 
-    /// Sends, and waits for the last answer.
-    ///
-    /// # Errors
-    ///
-    /// If not one request of the warm-up succeeds, or there can be no client.
+    /// Sends, and waits for the last answer. Fails if not one request of the warm-up succeeds, or there can
+    /// be no client.
     pub(super) async fn run(self) -> anyhow::Result<LoadResult> {
         let client = Client::builder()
             .no_proxy()

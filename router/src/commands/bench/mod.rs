@@ -19,12 +19,10 @@ use std::{
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use text_embeddings_core::secret::Secret;
 
 use super::{Usage, block_on};
-use crate::{
-    args::{at_least_one, seconds, whole},
-    secret::Secret,
-};
+use crate::args::{at_least_one, seconds, whole};
 use load::{LoadTest, RunLimit};
 use workload::Workload;
 

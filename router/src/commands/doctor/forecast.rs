@@ -146,11 +146,8 @@ impl Choice {
 }
 
 impl ModelCandidate {
-    /// The model with these settings.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that names the setting that is not supported, or is missing.
+    /// The model with these settings. The error is a sentence that names the setting that is not supported,
+    /// or is missing.
     pub(super) fn from_settings(
         model: String,
         task: Task,

@@ -88,11 +88,7 @@ impl VectorWriter {
         Ok((Self { sink: OutputSink::File(file), array }, done))
     }
 
-    /// Writes one vector.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written, or does not have the length of the others.
+    /// Writes one vector. Fails if it cannot be written, or does not have the length of the others.
     pub(super) fn write_row(&mut self, row: &EmbeddedDocument) -> anyhow::Result<()> {
         let Some(ArrayShape { rows, dimensions }) = &mut self.array else {
             serde_json::to_writer(&mut self.sink, row)?;

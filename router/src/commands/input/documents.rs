@@ -72,20 +72,13 @@ pub(crate) enum Texts {
 impl Documents {
     /// Opens a source. With `again`, documents can be read a second time, and have their fields only then: a
     /// stream that can be read only once is copied to a temporary file while it is read. `columns` collects
-    /// the fields for a table.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be opened or its header does not name the field.
+    /// the fields for a table. Fails if the file cannot be opened or its header does not name the field.
     pub(crate) fn open(source: &DocumentSource, again: bool, columns: Columns) -> anyhow::Result<Self> {
         Ok(Self { stream: DocumentStream::open_source(source, again)?, keeps_fields: !again, columns })
     }
 
-    /// The next document; none at the end.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, or has a field for which the table has no column.
+    /// The next document; none at the end. Fails if it cannot be read, or has a field for which the table has
+    /// no column.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         let Some(mut document) = self.stream.next_document()? else { return Ok(None) };
         self.columns.add_fields(&document.fields).with_context(|| self.names().describe(document.index))?;
@@ -131,11 +124,7 @@ impl Documents {
         self.columns.names_so_far().to_vec()
     }
 
-    /// Reads documents again, after all were read.
-    ///
-    /// # Errors
-    ///
-    /// If the stream was opened without `again`.
+    /// Reads documents again, after all were read. Fails if the stream was opened without `again`.
     pub(crate) fn into_texts(self) -> anyhow::Result<Texts> {
         match self.stream {
             DocumentStream::Arguments { texts, field, .. } => Ok(Texts::Arguments(texts, field)),
@@ -220,11 +209,8 @@ impl Names {
 }
 
 impl Texts {
-    /// The document with this number at this place.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, or was changed in the meantime.
+    /// The document with this number at this place. Fails if the file cannot be read, or was changed in the
+    /// meantime.
     pub(crate) fn at(&mut self, place: u64, index: u32) -> anyhow::Result<Document> {
         match self {
             Self::Arguments(texts, field) => {

@@ -86,11 +86,8 @@ impl InputValue {
     }
 }
 
-/// The text in a line of JSON, and all its fields.
-///
-/// # Errors
-///
-/// If the line is not an object, or its field `field` is not a text.
+/// The text in a line of JSON, and all its fields. Fails if the line is not an object, or its field `field`
+/// is not a text.
 pub(crate) fn read_json(line: &str, text_field: &TextField) -> anyhow::Result<(String, Vec<Field>)> {
     let field = &text_field.name;
     ensure!(
@@ -158,11 +155,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header with these columns. The texts are in the column `field`.
-    ///
-    /// # Errors
-    ///
-    /// If it lacks the column.
+    /// The header with these columns. The texts are in the column `field`. Fails if it lacks the column.
     pub(crate) fn from_columns(columns: &[&str], text_field: &TextField) -> anyhow::Result<Self> {
         let field = &text_field.name;
         let count = columns.len();
@@ -198,11 +191,7 @@ pub(crate) enum Columns {
 }
 
 impl Columns {
-    /// Adds the fields of a document.
-    ///
-    /// # Errors
-    ///
-    /// If one of them has no column, and none can be added.
+    /// Adds the fields of a document. Fails if one of them has no column, and none can be added.
     pub(crate) fn add_fields(&mut self, fields: &[Field]) -> anyhow::Result<()> {
         let (names, is_fixed) = match self {
             Self::None => return Ok(()),

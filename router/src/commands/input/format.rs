@@ -123,11 +123,8 @@ struct Records {
 }
 
 impl Parser {
-    /// Starts at the beginning of a stream, and reads the header if the format has one.
-    ///
-    /// # Errors
-    ///
-    /// If the header cannot be read or lacks the field.
+    /// Starts at the beginning of a stream, and reads the header if the format has one. Fails if the header
+    /// cannot be read or lacks the field.
     pub(crate) fn new(
         mut stream: Box<dyn BufRead + Send>,
         format: InputFormat,

@@ -44,11 +44,7 @@ pub(crate) fn name_in_messages(path: &Path) -> String {
 }
 
 /// The content of a file that is read as a whole. A byte order mark at its start and a line break at its end
-/// are not part of it.
-///
-/// # Errors
-///
-/// If it cannot be read, or is longer than [`MAX_FILE`].
+/// are not part of it. Fails if it cannot be read, or is longer than [`MAX_FILE`].
 pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
     let input: Box<dyn Read> = if is_stdin(path) {
         Box::new(io::stdin())
@@ -88,12 +84,8 @@ impl FormatArgs {
     }
 
     /// The documents in `file`, which the flag `flag` names, or without one `texts`; a single `-` there is
-    /// standard input, too. Results have fields of their `own`.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about the arguments that contradict each other, or about a file whose name does not tell
-    /// its format.
+    /// standard input, too. Results have fields of their `own`. The error is a sentence about the arguments
+    /// that contradict each other, or about a file whose name does not tell its format.
     pub(crate) fn find_source(
         &self,
         file: Option<&Path>,

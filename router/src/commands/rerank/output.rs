@@ -13,9 +13,12 @@ use std::{
 use console::{measure_text_width, truncate_str};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use crate::commands::{
-    input::{Document, Field},
-    screen::Screen,
+use crate::{
+    commands::{
+        input::{Document, Field},
+        screen::Screen,
+    },
+    telemetry::writer::is_control,
 };
 
 /// The fields that every result has.
@@ -203,16 +206,12 @@ fn shown(text: &str, room: Option<usize>) -> String {
     // A character takes at least a column, or joins one: characters far beyond the last column need not be
     // read.
     let far = room.map_or(usize::MAX, |room| room.saturating_mul(8));
-    let plain: String = text.chars().take(far).map(|c| if is_harmless(c) { c } else { ' ' }).collect();
+    // The last two characters turn the direction of the line.
+    let plain = text.chars().take(far).collect::<String>();
+    let plain = plain.replace(|c| is_control(c) || matches!(c, '\u{200e}' | '\u{200f}'), " ");
     let words: Vec<_> = plain.split_whitespace().collect();
     let line = words.join(" ");
     room.map_or_else(|| line.clone(), |room| truncate_str(&line, room, "…").into_owned())
-}
-
-/// Whether a character is not a control character, and does not reverse the direction of the line.
-fn is_harmless(character: char) -> bool {
-    !character.is_control()
-        && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

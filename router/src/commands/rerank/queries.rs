@@ -106,11 +106,8 @@ impl QueryTasks {
         }
     }
 
-    /// The next query; none at the end.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, has no documents, or has the id of an earlier one.
+    /// The next query; none at the end. Fails if it cannot be read, has no documents, or has the id of an
+    /// earlier one.
     pub(super) fn next_task(&mut self) -> anyhow::Result<Option<QueryTask>> {
         let task = match &mut self.source {
             TaskSource::Lines(documents) => {

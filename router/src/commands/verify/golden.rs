@@ -100,11 +100,8 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
     Ok(found)
 }
 
-/// The pairs of a user's file, which is an array.
-///
-/// # Errors
-///
-/// If it cannot be read or a pair has not one of `raw` and `score`.
+/// The pairs of a user's file, which is an array. Fails if it cannot be read or a pair has not one of `raw`
+/// and `score`.
 pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
     let name = format!("`--golden {}`", path.display());
     let content = read_text(path).with_context(|| format!("{name} cannot be read"))?;

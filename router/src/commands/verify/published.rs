@@ -193,10 +193,7 @@ fn items(measured: PublishedValues, planets: &Planets) -> Vec<PublishedInput> {
 
 impl Published {
     /// Computes one of the inputs with a model served in the arithmetic `dtype`, and returns both numbers.
-    ///
-    /// # Errors
-    ///
-    /// If the service refuses the input, or no tolerance is known for the arithmetic.
+    /// Fails if the service refuses the input, or no tolerance is known for the arithmetic.
     pub(super) async fn compare(
         &self,
         item: &PublishedInput,

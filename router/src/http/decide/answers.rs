@@ -28,12 +28,6 @@ impl ChoiceValue {
     }
 }
 
-impl From<String> for ChoiceValue {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
 /// The names of a question's answers.
 pub(super) enum AnswerForm {
     YesNo,

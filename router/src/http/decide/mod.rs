@@ -50,55 +50,8 @@ enum OptionsOrder {
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum AnyDecisionBody {
-    SystemOne(SystemOneSchema),
-    OpenAi(OpenAiSchema),
-}
-
-/// `TypeSafe`'s form: a state, and questions by id.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = SystemOneRequest, example = json!({
-    "state": "I was charged twice.",
-    "questions": {
-        "billing": {"type": "noul", "instructions": "Is this about billing?"},
-        "tone": {"type": "choice", "criteria": {"calm": null, "angry": "An upset message"}},
-        "urgency": {"type": "score", "criteria": ["Can wait", "This week", "Today"]}
-    }
-}))]
-#[expect(dead_code, reason = "a description, not a value")]
-pub(crate) struct SystemOneSchema {
-    /// The text: a string as it is, any other value as JSON.
-    state: serde_json::Value,
-    /// The questions by id: `{type: "noul", instructions, criteria: {"true", "false"}}`, `{type: "choice",
-    /// instructions, criteria: {option: description}}` or `{type: "score", instructions, criteria: [level]}`.
-    questions: serde_json::Map<String, serde_json::Value>,
-    /// The model's name.
-    model: Option<String>,
-    #[schema(default = json!("given"), required = false)]
-    options_order: OptionsOrder,
-}
-
-/// `OpenAI`'s form: an input, and a list of questions.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = OpenAiDecisionRequest, example = json!({
-    "input": "I was charged twice.",
-    "questions": [
-        {"type": "predicate", "name": "billing", "instructions": "The message is about billing."},
-        {"type": "choice", "instructions": "What is the tone?", "choices": [{"value": "calm"}, {"value": "angry"}]},
-        {"type": "score", "instructions": "How urgent?", "levels": [{"label": "Can wait"}, {"label": "Today"}]}
-    ]
-}))]
-#[expect(dead_code, reason = "a description, not a value")]
-pub(crate) struct OpenAiSchema {
-    /// The text, or a list of messages.
-    input: serde_json::Value,
-    /// The questions: `{type: "predicate", name, instructions}`, `{type: "choice", name, instructions,
-    /// choices: [{value, description}]}` or `{type: "score", name, instructions, levels: [{label,
-    /// description}]}`.
-    questions: Vec<serde_json::Value>,
-    /// The model's name.
-    model: Option<String>,
-    #[schema(default = json!("given"), required = false)]
-    options_order: OptionsOrder,
+    SystemOne(SystemOneBody),
+    OpenAi(ListedQuestionsBody),
 }
 
 /// Answer questions about a text with probabilities. Only with a decider, or a re-ranker that answers yes or
@@ -142,11 +95,7 @@ async fn compute_decisions(
     }))
 }
 
-/// The answer to a body in JSON, without a server.
-///
-/// # Errors
-///
-/// The message that a client would read.
+/// The answer to a body in JSON, without a server. The error is the message that a client would read.
 pub(crate) async fn answer_decisions(served: &Served, body: Vec<u8>) -> anyhow::Result<String> {
     let answer = async {
         let Checked { found, body } = read_and_build(&DecodedBody::new(body, BodyFormat::Json)?)?;

@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 use text_embeddings_core::service::{DecisionRequest, DecisionText, Question, QuestionKind, QuestionOption};
+use utoipa::ToSchema;
 
 use super::{
     BuiltDecisions, OptionsOrder,
@@ -17,16 +18,31 @@ use crate::http::json::JsonText;
 /// The fewest answers of a choice or a scale in this dialect.
 const MIN_ANSWERS: usize = 2;
 
-/// A body of this dialect.
-#[derive(Deserialize)]
-pub(super) struct ListedQuestionsBody {
+/// `OpenAI`'s form: an input, and a list of questions.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = OpenAiDecisionRequest, example = json!({
+    "input": "I was charged twice.",
+    "questions": [
+        {"type": "predicate", "name": "billing", "instructions": "The message is about billing."},
+        {"type": "choice", "instructions": "What is the tone?", "choices": [{"value": "calm"}, {"value": "angry"}]},
+        {"type": "score", "instructions": "How urgent?", "levels": [{"label": "Can wait"}, {"label": "Today"}]}
+    ]
+}))]
+pub(crate) struct ListedQuestionsBody {
+    /// The text, or a list of messages.
+    #[schema(value_type = serde_json::Value)]
     input: JsonText,
+    /// The questions: `{type: "predicate", name, instructions}`, `{type: "choice", name, instructions,
+    /// choices: [{value, description}]}` or `{type: "score", name, instructions, levels: [{label,
+    /// description}]}`.
+    #[schema(value_type = Vec<serde_json::Value>)]
     questions: Vec<JsonText>,
+    /// The model's name.
+    #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
+    model: Option<String>,
     #[serde(default)]
+    #[schema(default = json!("given"))]
     options_order: OptionsOrder,
-    /// Without effect here, but a text.
-    #[serde(rename = "model")]
-    _model: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -11,10 +11,11 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, Visitor},
 };
 use text_embeddings_core::service::{DecisionRequest, Question, QuestionKind, QuestionOption};
+use utoipa::ToSchema;
 
 use super::{
     BuiltDecisions, OptionsOrder,
-    answers::AnswerForm,
+    answers::{AnswerForm, ChoiceValue},
     texts::{any_text, invalid_at, optional_text, parse_at, parse_object},
 };
 use crate::http::json::JsonText;
@@ -22,18 +23,34 @@ use crate::http::json::JsonText;
 /// The most bytes of a question's id in messages. The place of each of its options begins with the id.
 const MAX_SHOWN_ID: usize = 100;
 
-/// A body of this dialect.
-#[derive(Deserialize)]
-pub(super) struct SystemOneBody {
+/// `TypeSafe`'s form: a state, and questions by id.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = SystemOneRequest, example = json!({
+    "state": "I was charged twice.",
+    "questions": {
+        "billing": {"type": "noul", "instructions": "Is this about billing?"},
+        "tone": {"type": "choice", "criteria": {"calm": null, "angry": "An upset message"}},
+        "urgency": {"type": "score", "criteria": ["Can wait", "This week", "Today"]}
+    }
+}))]
+pub(crate) struct SystemOneBody {
+    /// The text: a string as it is, any other value as JSON.
+    #[schema(value_type = serde_json::Value)]
     state: JsonText,
+    /// The questions by id: `{type: "noul", instructions, criteria: {"true", "false"}}`, `{type: "choice",
+    /// instructions, criteria: {option: description}}` or `{type: "score", instructions, criteria: [level]}`.
+    #[schema(value_type = serde_json::Map<String, serde_json::Value>)]
     questions: Entries,
+    #[schema(ignore)]
     assets: Option<IgnoredAny>,
+    #[schema(ignore)]
     images: Option<IgnoredAny>,
+    /// The model's name.
+    #[expect(dead_code, reason = "part of the interface; the dispatcher has read it")]
+    model: Option<String>,
     #[serde(default)]
+    #[schema(default = json!("given"))]
     options_order: OptionsOrder,
-    /// Without effect here, but a text.
-    #[serde(rename = "model")]
-    _model: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -101,7 +118,7 @@ fn build_question(place: &str, json: &JsonText) -> Result<(Question, AnswerForm)
                 let description = optional_text(Some(&description), &format!("{criteria_place}.{name}"))?;
                 options.push(QuestionOption { name, description });
             }
-            let names = options.iter().map(|option| option.name.clone().into()).collect();
+            let names = options.iter().map(|option| ChoiceValue::Text(option.name.clone())).collect();
             (QuestionKind::Choice(options), AnswerForm::Options(names))
         }
         "score" => {

@@ -53,12 +53,8 @@ pub(crate) struct DecodedBody {
 }
 
 impl DecodedBody {
-    /// A body of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// If the format is `MessagePack` and the bytes are not. Malformed JSON is an error of the parsing
-    /// methods.
+    /// A body of these bytes. Fails if the format is `MessagePack` and the bytes are not. Malformed JSON is
+    /// an error of the parsing methods.
     pub(crate) fn new(mut bytes: Vec<u8>, format: BodyFormat) -> Result<Self, ApiError> {
         let json = match format {
             BodyFormat::Json => {
@@ -101,12 +97,8 @@ impl DecodedBody {
     }
 
     /// The body as `T`, and the result of `check` for the names of all its fields. The body is read once. If
-    /// that fails, the names are read on their own. Unknown fields are ignored.
-    ///
-    /// # Errors
-    ///
-    /// If the body is not an object, or as `check` says. A mistake in a field's value is in
-    /// [`Checked::body`].
+    /// that fails, the names are read on their own. Unknown fields are ignored. Fails if the body is not an
+    /// object, or as `check` says. A mistake in a field's value is in [`Checked::body`].
     pub(crate) fn check<T: DeserializeOwned, F>(
         &self,
         check: impl Fn(&[String]) -> Result<F, String>,
@@ -120,11 +112,8 @@ impl DecodedBody {
     }
 
     /// The body as `read` reads it. If it is refused, it is read again without its fields of these `names`
-    /// that are null: clients that are made from a schema send every field of it.
-    ///
-    /// # Errors
-    ///
-    /// As `read` says of the whole body.
+    /// that are null: clients that are made from a schema send every field of it. The error is the one of the
+    /// whole body.
     pub(crate) fn read_without_nulls<F, T>(
         &self,
         names: &[&str],
@@ -148,11 +137,8 @@ impl DecodedBody {
         }
     }
 
-    /// The body as `T`. Unknown fields are ignored.
-    ///
-    /// # Errors
-    ///
-    /// If the body is not a `T`: 400 if it is not JSON, else 422 with the place.
+    /// The body as `T`. Unknown fields are ignored. Fails if the body is not a `T`: 400 if it is not JSON,
+    /// else 422 with the place.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         #[cfg(test)]
         self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

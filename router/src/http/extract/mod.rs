@@ -64,10 +64,7 @@ impl FromRequest<AppState> for UnparsedBody {
 
 impl UnparsedBody {
     /// Decodes the body and has `reader` take from it whatever the request needs. The body counts until then.
-    ///
-    /// # Errors
-    ///
-    /// If the body is not in its format, or had to make room for others.
+    /// Fails if the body is not in its format, or had to make room for others.
     pub(crate) async fn read_with<R: Send + 'static>(
         self,
         reader: impl FnOnce(&DecodedBody) -> R + Send + 'static,

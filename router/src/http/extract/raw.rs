@@ -53,11 +53,8 @@ pub(crate) struct RawBody {
 struct ReadBefore(Arc<Mutex<Option<RawBody>>>);
 
 impl RawBody {
-    /// The value of the body's field `model`, if it is a text. A body that no route takes has none.
-    ///
-    /// # Errors
-    ///
-    /// If the body had to make room for others.
+    /// The value of the body's field `model`, if it is a text. A body that no route takes has none. Fails if
+    /// the body had to make room for others.
     pub(crate) async fn named_model(self, headers: &HeaderMap) -> Result<(Self, Option<String>), ApiError> {
         let media_type = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let Some(format) = media_type.map_or(Some(BodyFormat::Json), |it| BodyFormat::of_media_type(&it))

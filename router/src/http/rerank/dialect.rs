@@ -33,12 +33,9 @@ impl Dialect {
     /// All dialects.
     pub(crate) const ALL: [Self; 4] = [Self::Texts, Self::Documents, Self::Input, Self::Passages];
 
-    /// The dialect of a body with these fields.
-    ///
-    /// # Errors
-    ///
-    /// If none or several of the fields that hold texts are there, or `query` is misspelled. The message has
-    /// the fields that were there and the ones that would be understood.
+    /// The dialect of a body with these fields. Fails if none or several of the fields that hold texts are
+    /// there, or `query` is misspelled. The message has the fields that were there and the ones that would be
+    /// understood.
     pub(crate) fn from_fields(fields: &[String]) -> Result<Self, String> {
         let mut found = Self::ALL.to_vec();
         found.retain(|dialect| has_field(fields, dialect.texts_field()));

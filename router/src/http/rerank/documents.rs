@@ -155,11 +155,7 @@ pub(super) struct BuiltRequest {
 
 impl DocumentsBody {
     /// The service's request for this body. The texts that are built from objects have at most `limit` bytes
-    /// in all.
-    ///
-    /// # Errors
-    ///
-    /// The field or document that cannot be ranked, and why.
+    /// in all. The error names the field or document that cannot be ranked, and says why.
     pub(super) fn request(
         self,
         mut options: Options,
@@ -204,7 +200,8 @@ impl DocumentsBody {
             top_n: self.top_n.or(self.top_k),
             ..options.request(self.query.0, texts)
         };
-        let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
+        // Voyage's client always sends `truncation`.
+        let has_data = options.truncation.is_some() || (self.top_k.is_some() && self.top_n.is_none());
         Ok(BuiltRequest { request, options, objects, has_data })
     }
 }

@@ -146,7 +146,8 @@ async fn rerank_documents(
 ) -> Result<Response, ApiError> {
     let BuiltRequest { request, options, objects, has_data } = built;
     options.note_model(state.served());
-    let object = if options.is_infinitys() { "rerank" } else { "list" };
+    // Infinity's client always sends it.
+    let object = if options.raw_scores.is_some() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];
     let answer = state.served().service.rerank(request).await.map_err(|error| in_fields(error, names))?;

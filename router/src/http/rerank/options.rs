@@ -153,21 +153,8 @@ impl Options {
         self.use_activation.get_or_insert(false);
     }
 
-    /// Whether the request is Voyage's: its client always sends `truncation`.
-    pub(super) fn is_voyages(&self) -> bool {
-        self.truncation.is_some()
-    }
-
-    /// Whether the request is Infinity's: its client always sends `raw_scores`.
-    pub(super) fn is_infinitys(&self) -> bool {
-        self.raw_scores.is_some()
-    }
-
     /// Refuses values that have no meaning, and fields that would change the answer and are not supported.
-    ///
-    /// # Errors
-    ///
-    /// The field and why it is refused.
+    /// The error names the field and says why.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.mm_processor_kwargs.is_some() {
             return Err("`mm_processor_kwargs` is not supported: only text is ranked".to_owned());

@@ -71,11 +71,11 @@ pub(crate) struct RankDetails {
 impl RankDetails {
     /// Takes the details out of a rank.
     pub(super) fn take_from(rank: &mut Rank) -> Self {
-        Self {
-            stage: rank.stage,
-            best_passage: rank.best_passage.take().map(Into::into),
-            highlights: rank.highlights.take().map(|all| all.into_iter().map(Into::into).collect()),
-        }
+        let highlights = rank.highlights.take().map(|all| {
+            let all = all.into_iter();
+            all.map(|Highlight { passage, score }| HighlightBody { passage: passage.into(), score }).collect()
+        });
+        Self { stage: rank.stage, best_passage: rank.best_passage.take().map(Into::into), highlights }
     }
 }
 
@@ -106,12 +106,6 @@ pub(crate) struct HighlightBody {
     passage: PassageBody,
     /// Its score for the query, in the form of the document's score.
     score: f32,
-}
-
-impl From<Highlight> for HighlightBody {
-    fn from(Highlight { passage, score }: Highlight) -> Self {
-        Self { passage: passage.into(), score }
-    }
 }
 
 #[cfg(test)]

@@ -7,16 +7,16 @@ use std::{convert::Infallible, fmt, str::FromStr};
 
 /// A key or token. There is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
+pub struct Secret(String);
 
 impl Secret {
     /// Hides a text.
-    pub(crate) fn new(text: String) -> Self {
+    pub fn new(text: String) -> Self {
         Self(text)
     }
 
     /// The text itself, for the one place that needs it.
-    pub(crate) fn expose(&self) -> &str {
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }
