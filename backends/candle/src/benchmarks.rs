@@ -16,8 +16,7 @@ use crate::{
         packed_keys::PackedKeys,
     },
     kernels::{
-        InstructionSet,
-        activation::{self, Nearness},
+        InstructionSet, activation,
         compute::Compute,
         elementwise,
         pack::{OperandFormat, Words},
@@ -301,6 +300,6 @@ fn steps(bench: &mut Bench) -> BenchmarkResult {
     let mut gated = gates.clone();
     bench.run("gates 64x16", OperandFormat::F32, (EXPONENTIAL + 3) * rows * 16, |compute| {
         gated.copy_from_slice(&gates);
-        activation::gate(compute.set, &mut gated, Activation::Silu, Nearness::Exact);
+        activation::gate(compute.set, &mut gated, Activation::Silu);
     })
 }

@@ -33,12 +33,13 @@ impl Epilogue {
         }
     }
 
-    /// Takes the step for values that become words of `format`.
+    /// Takes the step for values that become words of `format`. Gates are exact in every format: a factor
+    /// would multiply their error.
     pub(super) fn run(self, set: InstructionSet, sums: &mut [[f32; COLUMNS]], format: OperandFormat) {
         let nearness = if format == OperandFormat::F32 { Nearness::Exact } else { Nearness::Rounded };
         match self {
             Self::Activate(activation) => activation::activate(set, sums, activation, nearness),
-            Self::Gate(activation) => activation::gate(set, sums, activation, nearness),
+            Self::Gate(activation) => activation::gate(set, sums, activation),
         }
     }
 }
