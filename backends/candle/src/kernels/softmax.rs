@@ -51,6 +51,17 @@ pub(crate) struct SumScales<'a> {
     pub(crate) of_keys: &'a [f32],
 }
 
+/// The bits of the lanes as integers, times their scales.
+///
+/// # Safety
+///
+/// The CPU has the registers' instruction set.
+#[inline(always)]
+unsafe fn scale_integers<S: Simd>(integers: S, scales: S) -> S {
+    // SAFETY: the caller guarantees the instruction set. A register has at most as many lanes as `ZEROS`.
+    unsafe { integers.less_integers(ZEROS.as_ptr().cast()).mul_add(scales, S::splat(0.0)) }
+}
+
 /// The largest score that a row sees. In place, sums of integers become scores without their row's scale, if
 /// there are scales of keys, and scores that the row does not see become negative infinity.
 ///
@@ -79,7 +90,7 @@ unsafe fn largest_score<S: Simd>(
                 let mut score = S::load(lanes);
                 if !key_scales.is_empty() {
                     let scales = S::load(key_scales.as_ptr().add(first));
-                    score = score.less_integers(ZEROS.as_ptr().cast()).mul_add(scales, S::splat(0.0));
+                    score = scale_integers(score, scales);
                     score.store(lanes);
                 }
                 if !sees_all {
@@ -147,7 +158,7 @@ dispatch! {
             }
             softmax.correction[row] = if visible.is_empty() { 0.0 } else { before - softmax.max[row] };
         }
-        // All rows at once: one after the other, they take a tenth of the time of a short text's step.
+        // All rows at once: one after the other, they took 3 % of a short text's attention.
         unsafe { raise_two::<S>(&mut softmax.correction[..rows]) };
         let registers = COLUMNS / S::LANES;
         let scores = scores.as_ptr().cast::<f32>();
@@ -211,7 +222,7 @@ dispatch! {
                 unsafe {
                     let mut added = S::load(x.as_ptr());
                     if let Some(&scale) = scale {
-                        added = added.less_integers(ZEROS.as_ptr().cast()).mul_add(S::splat(scale), S::splat(0.0));
+                        added = scale_integers(added, S::splat(scale));
                     }
                     S::load(total.as_ptr()).mul_add(S::splat(factor), added).store(total.as_mut_ptr());
                 }

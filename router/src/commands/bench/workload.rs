@@ -43,8 +43,8 @@ pub(super) enum Workload {
 }
 
 impl Workload {
-    /// The bodies of a file: a JSON object, an array of objects, or an object on each line. Fails if there is
-    /// none or the file is none of these.
+    /// The bodies of a file: a JSON object, an array of objects, or an object on each line. Fails for a file
+    /// without a body, or with other content.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let name = format!("`--workload {}`", path.display());
         let content =

@@ -192,8 +192,16 @@ mod tests {
         let fields = json!({"query": "q", "texts": ["a", "ZZ"], "raw_scores": true, "return_text": true});
         insta::assert_snapshot!(server.post("/rerank", &fields.to_string(), &[]).await.body, @r#"[{"index":1,"text":"ZZ","score":1.0},{"index":0,"text":"a","score":-1.0}]"#);
         let fields = json!({"query": "q", "texts": ["a", "ZZ", "Z"], "top_n": 1, "instruction": "Z"});
-        for path in ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/ranking", "/", "/invocations"]
-        {
+        for path in [
+            "/rerank",
+            "/v1/rerank",
+            "/v2/rerank",
+            "/reranking",
+            "/v1/reranking",
+            "/v1/ranking",
+            "/",
+            "/invocations",
+        ] {
             let answer = server.post(path, &fields.to_string(), &[]).await;
             insta::allow_duplicates!(
                 insta::assert_snapshot!(answer.body, @r#"[{"index":1,"score":0.880797}]"#)

@@ -399,12 +399,12 @@ fn said(words: &str, message: &str, kind: &str, status: u16) -> Value {
 async fn each_error_is_said_in_the_words_of_its_dialect() {
     let server = Server::start_with("--max-concurrent-requests 1").await;
     let fields = [
-        ("texts", ["tei"; 6]),
-        ("documents", ["nested", "message", "cohere", "nested", "message", "nested"]),
-        ("input", ["message"; 6]),
-        ("passages", ["message"; 6]),
+        ("texts", ["tei"; 7]),
+        ("documents", ["nested", "message", "cohere", "nested", "nested", "message", "nested"]),
+        ("input", ["message"; 7]),
+        ("passages", ["message"; 7]),
     ];
-    let paths = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/ranking", "/"];
+    let paths = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/v1/ranking", "/"];
     let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
     for (field, words) in fields {
         for (path, words) in paths.into_iter().zip(words) {
